@@ -57,10 +57,11 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "lock": set(),
+    "versions": {"errors"},
     "config": {"errors"},
-    "distributed": {"errors", "lock"},
+    "distributed": {"errors", "lock", "versions"},
     "data": {"distributed", "config", "files", "errors", "lock"},
-    "model": {"data", "distributed", "config", "files", "errors"},
+    "model": {"data", "distributed", "config", "files", "errors", "versions"},
     "lifecycle": {"distributed", "errors", "lock"},
     "checkpoint": {"lifecycle", "model", "data", "distributed", "config", "files", "errors"},
     "observe": {"model", "data", "distributed", "config", "errors"},
@@ -69,9 +70,9 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     },
     "run": {
         "trainer", "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config",
-        "errors",
+        "errors", "versions",
     },
-    "preflight": {"observe", "model", "data", "distributed", "config", "errors"},
+    "preflight": {"observe", "model", "data", "distributed", "config", "errors", "versions"},
     "tools": {"observe", "data", "distributed", "config", "files", "errors"},
 }  # fmt: skip
 

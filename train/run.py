@@ -18,14 +18,13 @@ from train.checkpoint.schedule import Schedule
 from train.config.batch_size import batch_size
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
-from train.distributed import devices
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError, room_for
 from train.lifecycle import garbage
 from train.lifecycle.signals import StopListener
 from train.model import kinds, layout
-from train.model.load import bare, compute_dtype
+from train.model.load import bare, compute_dtype, settle_dtype
 from train.model.model import build
 from train.model.optimizer import Optimizer
 from train.observe import flops
@@ -137,7 +136,7 @@ def build_and_train(
     at_end: ExitStack,
 ) -> Outcome:
     """Agree, lay out, build the model, resume, deal out the data, train."""
-    config, dtype_remarks = devices.settle_dtype(config, ranks.device)
+    config, dtype_remarks = settle_dtype(config, ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
     network = bare(config, base, compute_dtype(config, ranks.device))

@@ -17,12 +17,12 @@ from train import preflight
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.distributed import host_memory
-from train.distributed.gpus import Gpu
+from train.distributed.gpus import Devices, Gpu
 from train.model import memory
 from train.model.activations import Widths
 from train.model.kinds import Weights
 from train.model.memory import GIB
-from train.preflight import Devices, Finding, check
+from train.preflight import Finding, check
 
 # The model is made by torch, on its meta device: seconds once a process.
 pytestmark = pytest.mark.torch
@@ -68,7 +68,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on(monkeypatch: pytest.MonkeyPatch, **devices: Any) -> None:
-    found = Devices(**{"count": 1, "memory": 16 << 30, "name": "Tesla V100-SXM2-16GB"} | devices)
+    found = Devices(count=1, memory=16 << 30, name="Tesla V100-SXM2-16GB", **devices)
     monkeypatch.setattr(preflight, "find_devices", lambda: found)
 
 

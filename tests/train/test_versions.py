@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_newer_ones_and_odd_ones_are_a_remark(
 
 def test_a_package_without_metadata_is_not_called_good(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(name: str) -> str:
-        raise versions.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(versions, "version", nothing)
     assert "torch: expected >= 2.11, found version unknown, not compared" in versions.remarks()
@@ -121,7 +122,7 @@ def test_the_command_is_one_that_this_interpreter_takes(
     monkeypatch: pytest.MonkeyPatch, *, pip: bool
 ) -> None:
     if not pip:
-        monkeypatch.setattr(versions.importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
         start = f"uv pip install --python {sys.executable} "
         assert versions.install(torch="").startswith(start)
         return
@@ -137,7 +138,7 @@ def test_the_systems_own_python_takes_its_flag(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "EXTERNALLY-MANAGED").touch()
-    monkeypatch.setattr(versions.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     assert " --break-system-packages " in versions.install(torch="2.11")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))  # a virtual environment of it

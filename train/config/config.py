@@ -55,7 +55,7 @@ class Config:
     dtype: Dtype = _key(
         "model",
         "auto",
-        "Numbers of the base model; `auto` is bfloat16 on GPUs and float32 on CPUs. "
+        "Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, else float32. "
         "What is trained is always kept in float32.",
         also="torch_dtype precision",
     )

@@ -9,7 +9,7 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,8 +22,6 @@ from train.errors import LauncherEnvError, NodesDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from train.config.config import Config
 
 AGREED = "agreed"
 
@@ -82,7 +80,7 @@ def refuse_unusable() -> None:
         " ".join(str(said[-1].message).split()) if said else "torch.cuda.is_available() is False"
     )
     hint = "nvidia-smi names the driver's CUDA; `CUDA_VISIBLE_DEVICES=` on all nodes trains on CPUs"
-    if not torch.backends.cuda.is_built():
+    if torch.version.cuda is None and torch.version.hip is None:
         found = f"torch {torch.__version__}, which is built without CUDA"
         hint = f"{sys.executable} -m pip uninstall -y torch; {versions.install(torch='')}"
     message = f"devices: expected torch to use the GPUs of {node_name()}, found {found}"
@@ -139,19 +137,6 @@ def runs_on(built: Sequence[str], capability: tuple[int, int]) -> bool:
         if fits:
             return True
     return False
-
-
-def settle_dtype(config: Config, device: torch.device) -> tuple[Config, tuple[str, ...]]:
-    """Return the configuration with float32 for `dtype: auto` on a GPU that emulates bfloat16."""
-    if device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
-        return config, ()
-    name = torch.cuda.get_device_name(device)
-    if config.dtype == "bfloat16":
-        return config, (f"{name} only emulates bfloat16, which is slow: set dtype: float32",)
-    if config.dtype != "auto":
-        return config, ()
-    remark = f"{name} only emulates bfloat16: dtype: auto is float32"
-    return replace(config, dtype="float32"), (remark,)
 
 
 def describe(device: torch.device) -> Device:

@@ -123,6 +123,17 @@ class RankEnv:
                 f"{local_rank}\nhint: {START}, or set LOCAL_WORLD_SIZE to the ranks of this node"
             )
             raise LauncherEnvError(message)
+        if (
+            not any(name in environment for name in ("GROUP_RANK", "NODE_RANK"))
+            and world_size % each == 0
+            and local_rank != rank % each
+        ):
+            message = (
+                f"RANK: expected ranks counted along each node, found rank {rank} of {world_size} "
+                f"as number {local_rank} of a node with {each}"
+            )
+            hint = "mpirun --map-by slot --rank-by slot (Open MPI); without -rr (Hydra)"
+            raise LauncherEnvError(f"{message}\nhint: {hint}")
         return cls(
             rank=rank,
             world_size=world_size,

@@ -8,7 +8,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torch.distributed import DistError
+from torch.distributed import DistBackendError, DistError
 
 from train.distributed.env import node_name
 from train.errors import UNEXPECTED, AnotherRankFailed
@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 KEY = "first-failure"
 PATIENCE = 2.0
 """Seconds for a failing rank to report why; and for the store, whose process may have exited."""
-CONSEQUENCES = ("closed by peer", "reset by peer", "broken pipe", "timed out", "remote process")
+CONSEQUENCES = (
+    "closed by peer", "reset by peer", "broken pipe", "timed out", "remote process",
+    "monitoredbarrier",
+)  # fmt: skip
 """What gloo reports on ranks that have not failed themselves."""
+OF_NCCL = (*CONSEQUENCES, "closed by remote peer", "connection refused", "aborted", "timeout")
+"""What NCCL reports there. Its other errors are a rank's own: memory, a GPU, a card of RDMA."""
 LOOK = 1.0
 """Seconds between two looks for another rank's failure."""
 GRACE = 10.0
@@ -94,9 +99,12 @@ class FirstFailure:
 
 def is_consequence(error: BaseException) -> bool:
     """Return whether an error may be no more than that another rank has ended."""
+    words = str(error).lower()
+    if isinstance(error, DistBackendError):
+        # `Call to ibv_modify_qp failed with error Connection timed out` is of the network.
+        return "ibv_" not in words and any(text in words for text in OF_NCCL)
     if isinstance(error, DistError):
         return True
-    words = str(error).lower()
     return isinstance(error, RuntimeError) and any(text in words for text in CONSEQUENCES)
 
 

@@ -201,11 +201,8 @@ class Ranks:
         """Give training's collectives their everyday limit, once the slow first step is over."""
         self.barrier()
         limit = timedelta(seconds=seconds)
-        # torch has no public function for this; torchtitan uses this one as well.
-        from torch.distributed.distributed_c10d import _set_pg_timeout  # noqa: PLC0415
-
-        for group in (None, self.control, *mesh.get_all_groups()):
-            _set_pg_timeout(limit, group)
+        for group in (dist.group.WORLD, self.control, *mesh.get_all_groups()):
+            _set_timeout(limit, group)
 
     def leave(self) -> None:
         """End the groups; only after success, since a broken group may hang here."""
@@ -213,6 +210,17 @@ class Ranks:
         # Threads of gloo drop the tensors of the last collective and need the GIL for it. If the
         # interpreter ends first, they abort the process: pytorch issue 190489, seen with 2.13.
         time.sleep(0.1)
+
+
+def _set_timeout(limit: timedelta, group: Any) -> None:  # noqa: ANN401  (as in meeting_point)
+    """Set the limit of a group's collectives; torch has no public function for this.
+
+    torch's own `_set_pg_timeout` does nothing with TORCH_DISTRIBUTED_DEBUG=DETAIL, which wraps each
+    backend. The wrapper's own barrier before each collective keeps the limit of the start.
+    """
+    for kind in group._device_types:  # noqa: SLF001
+        backend = group._get_backend(kind)  # noqa: SLF001
+        getattr(backend, "wrapped_pg", backend)._set_default_timeout(limit)  # noqa: SLF001
 
 
 def _short(value: str) -> str:

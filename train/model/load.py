@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -205,6 +206,19 @@ def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
     if config.dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return cast("torch.dtype", getattr(torch, config.dtype))
+
+
+def settle_dtype(config: Config, device: torch.device) -> tuple[Config, tuple[str, ...]]:
+    """Return the configuration with float32 for `dtype: auto` on a GPU that emulates bfloat16."""
+    if device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return config, ()
+    name = torch.cuda.get_device_name(device)
+    if config.dtype == "bfloat16":
+        return config, (f"{name} only emulates bfloat16, which is slow: set dtype: float32",)
+    if config.dtype != "auto":
+        return config, ()
+    remark = f"{name} only emulates bfloat16: dtype: auto is float32"
+    return replace(config, dtype="float32"), (remark,)
 
 
 def base_of(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes have no types)

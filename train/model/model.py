@@ -290,7 +290,7 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
     return model
 
 
-def _no_sync_of_buffers() -> dict[str, bool]:
+def _no_sync_of_buffers() -> dict[str, Any]:
     """Return DDP's argument that leaves buffers alone, whose name depends on torch's version."""
     known = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"

@@ -155,7 +155,9 @@ class Dequantized:
         self._slices = slices
         shape = slices.get_shape()
         if slices.get_dtype() not in FP8:
-            raise ValueError(f"{name}: expected FP8 beside its scale, found {slices.get_dtype()}")
+            raise ValueError(
+                f"{name}: expected FP8 for a weight with a scale, found {slices.get_dtype()}"
+            )
         scale = scale.float()
         if scale.numel() == 1:
             scale = scale.reshape([1] * len(shape))

@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from train.data.mixture import Sizes
 
 PEAKS = {
+    "GB300": 2500e12,
+    "GB200": 2500e12,
+    "B300": 2250e12,
     "B200": 2250e12,
     "GH200": 989e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -25,8 +29,15 @@ PEAKS = {
     "L40": 181e12,
     "L4": 121e12,
     "A40": 150e12,
+    "A30": 165e12,
+    "A10G": 70e12,
     "A10": 125e12,
+    "RTX PRO 6000 Max Q": 439e12,
+    "RTX PRO 6000 Server": 480e12,
+    "RTX PRO 6000": 504e12,
+    "RTX 6000 Ada": 364e12,
     "RTX A6000": 155e12,
+    "RTX 5090": 209e12,
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
     "MI300X": 1307e12,
@@ -34,12 +45,21 @@ PEAKS = {
     "MI250X": 191.5e12,
 }
 """Dense bfloat16 operations a second with float32 sums, as the makers give them; the first name
-that the device's own name contains as words counts."""
+that the device's own name contains as words counts.
+
+From NVIDIA's data sheets, half of what they give with sparsity (GB200 and GB300 NVL72, HGX B200 and
+B300, H100, H200, A100, A30, A10, A10G, L4, L40), and from the tables of its white papers on the RTX
+architectures (GA102, Ada, RTX Blackwell, RTX PRO Blackwell). RTX PRO 6000: four times its float32.
+"""
+PARTIAL = frozenset({"MIG", "LAPTOP"})
+"""Words of devices that are less than the card that they are named after."""
 
 
 def peak(device_name: str) -> float | None:
     """Return a GPU's bfloat16 operations a second, or None for one that we do not know."""
     words = device_name.upper().replace("-", " ").split()
+    if PARTIAL & {*words}:
+        return None
     for name, operations in PEAKS.items():
         if all(word in words for word in name.upper().split()):
             return operations

@@ -199,3 +199,20 @@ def test_mpiruns_variables_are_read_where_it_is_said_where_to_meet() -> None:
 def test_messages_name_the_node_as_the_inventory_does() -> None:
     assert node_name({"CLUSTERCTL_NODE": "gpu1"}) == "gpu1"
     assert node_name({}) == node_name({"CLUSTERCTL_NODE": ""}) == socket.gethostname()
+
+
+@pytest.mark.parametrize("prefix", ["OMPI_COMM_WORLD", "PMI"])
+def test_ranks_that_go_round_the_nodes_are_refused(prefix: str) -> None:
+    """Rank 1 as the first of the second node: `mpirun --map-by node`, or Hydra's `-rr`."""
+    names = {
+        "OMPI_COMM_WORLD": ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"),
+        "PMI": ("RANK", "SIZE"),
+    }
+    keys = [f"{prefix}_{name}" for name in names[prefix]]
+    keys += [] if prefix != "PMI" else ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
+    where = {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for rank, local in ((0, 0), (1, 1), (2, 0), (3, 1)):
+        found = read(dict(zip(keys, (str(rank), "4", str(local), "2"), strict=True)) | where)
+        assert (found.node_rank, found.local_rank) == (rank // 2, local)
+    with pytest.raises(LauncherEnvError, match="found rank 1 of 4 as number 0 of a node with 2"):
+        read(dict(zip(keys, ("1", "4", "0", "2"), strict=True)) | where)

@@ -106,3 +106,40 @@ def test_only_what_another_rank_may_have_caused_is_a_consequence() -> None:
     assert is_consequence(RuntimeError("[gloo/pair.cc] Connection closed by peer [10.0.0.1]"))
     assert not is_consequence(RuntimeError("shape mismatch"))
     assert not is_consequence(ValueError("timed out"))
+
+
+NCCL = "NCCL error in: NCCLUtils.cpp:77, {}, NCCL version 2.30.7\n{}\nLast error:\n{}"
+
+
+@pytest.mark.parametrize(
+    ("said", "consequence"),
+    [
+        (("unhandled system error", "ncclSystemError: System call failed",
+          "Call to ibv_modify_qp failed with 22 Invalid argument"), False),
+        (("unhandled system error", "ncclSystemError: System call failed",
+          "Call to ibv_modify_qp failed with 110 Connection timed out"), False),
+        (("unhandled cuda error", "ncclUnhandledCudaError: Call to CUDA function failed.",
+          "Cuda failure 2 'out of memory'"), False),
+        (("invalid usage", "ncclInvalidUsage: invalid usage",
+          "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000"), False),
+        (("remote process exited or there was a network error", "ncclRemoteError: A call failed",
+          "socketProgress: Connection closed by remote peer gpu2"), True),
+        (("unhandled system error", "ncclSystemError: System call failed",
+          "socketPollConnect: connect returned Connection refused"), True),
+    ],
+)  # fmt: skip
+def test_an_error_of_nccl_may_be_the_cause(said: tuple[str, ...], *, consequence: bool) -> None:
+    from torch.distributed import DistBackendError
+
+    from train.distributed.first_failure import is_consequence
+
+    assert is_consequence(DistBackendError(NCCL.format(*said))) is consequence
+
+
+def test_an_aborted_communicator_is_a_consequence() -> None:
+    from torch.distributed import DistBackendError
+
+    from train.distributed.first_failure import is_consequence
+
+    assert is_consequence(DistBackendError("NCCL communicator was aborted on rank 1."))
+    assert is_consequence(DistBackendError("Watchdog caught collective operation timeout"))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +28,32 @@ def test_a_rank_that_hangs_is_noticed_within_the_step_timeout(world: World) -> N
     assert run.processes[0].exitcode == 1
     assert time.monotonic() - began < 40
     assert "Timed out" in run.status()["reason"]
+
+
+def in_detail(_rank: int) -> None:
+    """Have torch wrap each backend, as `clusterctl launch --debug` does, and print the limits."""
+    import torch.distributed as dist
+
+    from train.distributed.process_group import Ranks
+
+    vars(dist)["set_debug_level"](vars(dist)["DebugLevel"].DETAIL)
+    real = Ranks.shorten_timeouts
+
+    def shorten(ranks: Ranks, seconds: float, mesh: Any) -> None:
+        real(ranks, seconds, mesh)
+        for group in (dist.group.WORLD, ranks.control, *mesh.get_all_groups()):
+            backend = cast("Any", group)._get_backend(ranks.device)
+            print(f"limit {backend.wrapped_pg.options._timeout.total_seconds()}")
+
+    Ranks.shorten_timeouts = shorten  # type: ignore[method-assign, assignment]
+
+
+def test_the_limit_of_a_step_holds_while_debugging(world: World) -> None:
+    run = world.run(
+        nodes=(2,), max_steps=2, step_timeout=37.0, eval_dataset_path=None, before=in_detail
+    )
+    limits = [line for line in run.said().splitlines() if line.startswith("limit ")]
+    assert limits == ["limit 37.0"] * 3
 
 
 def another_package(rank: int) -> None:

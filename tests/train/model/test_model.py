@@ -541,3 +541,24 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
             prove(late, "fsdp")
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "becomes", "remarks"),
+    [("auto", "float32", 1), ("bfloat16", "bfloat16", 1), ("float32", "float32", 0)],
+)
+def test_emulated_bfloat16_is_not_taken_by_itself(
+    base: Config, dtype: Any, becomes: str, remarks: int
+) -> None:
+    import torch
+
+    from train.model.load import settle_dtype
+
+    config = replace(base, dtype=dtype)
+    with (
+        patch("torch.cuda.is_bf16_supported", lambda *, including_emulation: including_emulation),
+        patch("torch.cuda.get_device_name", lambda _: "Tesla V100"),
+    ):
+        found, said = settle_dtype(config, torch.device("cuda", 0))
+        assert (found.dtype, len(said)) == (becomes, remarks)
+        assert settle_dtype(config, torch.device("cpu")) == (config, ())

@@ -20,6 +20,8 @@ from train.config.config import Config
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 pytestmark = pytest.mark.torch
@@ -92,7 +94,7 @@ def quantize(
     (small / "config.json").write_text(json.dumps(config | {"quantization_config": about}))
 
 
-FORMS = {
+FORMS: dict[str, tuple[Callable[[], dict[str, Any]], tuple[int, int] | None]] = {
     "blocks": (lambda: fine_grained(10, 12), (10, 12)),
     "one scale": (fine_grained, None),
     "rows": (lambda: compressed("channel"), (1, 1 << 20)),
