@@ -25,9 +25,11 @@ from clusterctl.checks import (
     links,
     machines,
     models,
+    rails,
     rdma,
     routes,
     software,
+    speed_history,
     ssh,
     storage,
     torch_gpus,
@@ -64,7 +66,9 @@ AREAS = (
     job_check,
     launchers,
     collectives,
+    rails,
     gpu_trials,
+    speed_history,
 )
 
 

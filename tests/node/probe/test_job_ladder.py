@@ -44,7 +44,7 @@ def start(port: int) -> Iterator[Start]:
         plan = {
             "rank": rank, "world": world, "address": "127.0.0.1", "port": port, "join_s": 45.0,
             "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
-            "gpus": [0, 1], "all_gpus": False, "dcgm": False, "rungs": list(ALL), **changes,
+            "gpus": [0, 1], "rails": 0, "dcgm": False, "rungs": list(ALL), **changes,
         }  # fmt: skip
         argv = [sys.executable, "-c", program(PROGRAM).decode(), MAIN, json.dumps(plan)]
         settings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **changes.get("settings", {})}
@@ -76,7 +76,7 @@ def test_sound_nodes_climb_every_rung(start: Start) -> None:
         assert [gpu["wrong_numbers"] for gpu in found["gpus"]] == [0, 0]
         assert [gpu["right"] for gpu in found["inside"]] == [True, True]
         assert found["sum"]["gbps"] > 0
-        assert len([pair for pair in found["across"]["pairs"] if pair]) == 2
+        assert len([pair for pair in found["rails"][0]["pairs"] if pair]) == 2
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -135,7 +135,7 @@ def test_nothing_is_left_when_the_agent_is_killed(port: int, tmp_path: Any) -> N
     plan = {
         "rank": 0, "world": 2, "address": "127.0.0.1", "port": port, "join_s": 45.0,
         "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
-        "gpus": [], "all_gpus": False, "dcgm": False, "rungs": ["sum"],
+        "gpus": [], "rails": 0, "dcgm": False, "rungs": ["sum"],
     }  # fmt: skip
     text = tmp_path / "ladder.py"
     text.write_bytes(program(PROGRAM))
