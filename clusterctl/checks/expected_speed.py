@@ -140,7 +140,7 @@ def _of_node(node: NodeFacts, network: Network, cluster: Cluster, rails: int) ->
         return None
     link = place.speed_mbps / MBPS
     least = max(FAST_TCP_SHARE * link, TCP_SHARE * min(link, TCP_GBPS))
-    return Expectation(gbps=link, least=least, links=place.interface)
+    return Expectation(gbps=link, least=least, links="the slowest link")
 
 
 def _slowest_slot(node: NodeFacts) -> float | None:
