@@ -14,6 +14,8 @@ from clusterctl.report.console import safe_line
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.preflight.rungs import TITLES, RungRow, rung_rows
 
+WHOLE = 100
+"""Speeds from here on need no decimals."""
 FEW = 16
 """So many nodes have a line each; more have none, and the findings name those that differ."""
 
@@ -62,10 +64,12 @@ def _print_gpus(console: Console, result: CheckResult) -> None:
 def span(speeds: Iterable[float | None]) -> str:
     """Return the slowest and the fastest: `611 to 640`."""
     known = [speed for speed in speeds if speed is not None]
-    shown = (
-        list(dict.fromkeys(f"{speed:.3g}" for speed in (min(known), max(known)))) if known else []
-    )
+    shown = list(dict.fromkeys(map(_short, (min(known), max(known))))) if known else []
     return " to ".join(shown) or "-"
+
+
+def _short(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= WHOLE else f"{speed:.3g}"
 
 
 def networks(ladder: Ladder) -> str:

@@ -70,7 +70,7 @@ class Ranks:
         self.dist.all_reduce(total)
         right = total.item() == self.world * (self.world + 1) / 2
         room = -self.largest(-self._room())
-        size, took = 0, 0.0
+        size, took, block = 0, 0.0, total
         for wanted in BLOCKS[self.device.type]:
             if size and (wanted > room or took * wanted / size > SUM_SECONDS):
                 break

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterctl.node.probe import gpu_trial
+from clusterctl.node.probe import device_time, gpu_trial
 from clusterctl.node.probe.gpu_trial import PERIOD, SIZE, tiles, try_gpu
 from clusterctl.node.probe.job_ladder import is_right, run_each
 
@@ -107,6 +108,28 @@ def test_a_gpu_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert found["state"] == "error"
     assert "out of memory" in found["error"]
+
+
+@pytest.mark.torch
+@pytest.mark.gpu
+def test_a_gpu_is_as_fast_in_a_second_trial() -> None:
+    """The first one finds it idle, with its clocks down."""
+    first, second = try_in_child("cuda:0"), try_in_child("cuda:0")
+
+    assert second["tflops"] == pytest.approx(first["tflops"], rel=0.1)
+    assert second["memory_gb_s"] == pytest.approx(first["memory_gb_s"], rel=0.1)
+
+
+@pytest.mark.torch
+def test_a_device_works_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    began: list[float] = []
+    monkeypatch.setitem(device_time.WARM_SECONDS, "cpu", 0.3)
+    device_time.warm_up(torch, torch.device("cpu"), lambda: began.append(time.monotonic()))
+
+    assert len(began) > 1
+    assert began[-1] - began[0] > 0.2
 
 
 def test_a_child_that_hangs_dies_or_chatters_costs_the_others_nothing(
