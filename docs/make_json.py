@@ -31,7 +31,7 @@ from typing import (
 
 from clusterctl.checks.choices import LibraryChoice
 from clusterctl.checks.finding import Finding
-from clusterctl.facts.values.ladder import Dcgm, GpuTrial
+from clusterctl.facts.values.ladder import Dcgm, GpuTrial, Rail
 from clusterctl.facts.values.pairwise import PairRate
 from clusterctl.inventory.export import ExportedNode
 from clusterctl.logs.first_cause import FirstCause
@@ -101,6 +101,11 @@ class Trial(Plus):
     added = (("host", str, "The host of the inventory."),)
 
 
+class NodeRail(Plus):
+    base = Rail
+    added = (("host", str, "The host of the inventory."),)
+
+
 class NodeDcgm(Plus):
     base = Dcgm
     added = (("host", str, "The host of the inventory."),)
@@ -139,6 +144,8 @@ class Ladder(TypedDict):
     """Each GPU alone."""
     inside: list[Trial]
     """NCCL all-reduces over the GPUs of each node."""
+    rails: list[NodeRail]
+    """Each GPU with the GPUs of the same place on the other nodes."""
     dcgm: list[NodeDcgm]
     """DCGM's short diagnostic on each node."""
 

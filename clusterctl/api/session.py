@@ -122,9 +122,13 @@ class Session:
         from clusterctl.verbs.preflight.check import CheckOptions, check, judge
         from clusterctl.verbs.preflight.facts_file import load_facts
         from clusterctl.verbs.preflight.last_good import compare_with_last_good
+        from clusterctl.verbs.preflight.speed_history import FILE as SPEEDS
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
-        options = CheckOptions(only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep)
+        history = self._records.root / cluster.name / SPEEDS
+        options = CheckOptions(
+            only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep, history=history
+        )
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)
         else:

@@ -26,9 +26,11 @@ from clusterctl.checks import (
     lost_gpus,
     machines,
     models,
+    rails,
     rdma,
     routes,
     software,
+    speed_history,
     ssh,
     storage,
     torch_gpus,
@@ -66,7 +68,9 @@ AREAS = (
     job_check,
     launchers,
     collectives,
+    rails,
     gpu_trials,
+    speed_history,
 )
 
 

@@ -8,20 +8,32 @@ from statistics import median
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.connections import PAIRS, PORT, REACH
-from clusterctl.checks.finding import Finding, fail, passed, warn
+from clusterctl.checks.expected_speed import Expectation, between_nodes, report
+from clusterctl.checks.finding import Finding, fail, passed, skip, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software import FOUND, TORCH
-from clusterctl.checks.wording import gist, last_line
+from clusterctl.checks.wording import counted, gist, last_line
+from clusterctl.facts.values.pairwise import Collective
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 DEEP = "deep.all-reduce"
 ACROSS = "deep.across"
+RAILS = "deep.rails"
 SLOW_NODE, SLOW_PAIR = 0.5, 0.25
 """Parts of the bandwidth of a usual node below which a node, or a pair of good nodes, is slow."""
-SLOW_NETWORK = 0.05
-"""Part of the links' speed; one connection of one process uses only a part of a fast link."""
-MBPS = 1000
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def size_of(block_bytes: int | None) -> str:
+    """Return with what a speed was measured: ` with 256 MiB`; empty: unknown."""
+    if not block_bytes:
+        return ""
+    return (
+        f" with {block_bytes / GIB:g} GiB"
+        if block_bytes >= GIB
+        else f" with {block_bytes / MIB:g} MiB"
+    )
 
 
 @Check(
@@ -56,23 +68,24 @@ def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
             tuple(took_part),
             f"the {slowest.backend} all-reduce across the nodes reaches {slowest.gbps:.2f} Gb/s",
             wanted="the right sum",
-            found=f"{slowest.gbps:.2f} Gb/s per node with 16 MiB",
+            found=f"{slowest.gbps:.2f} Gb/s per node{size_of(slowest.block_bytes)}",
         )
 
 
 @Check(
     ACROSS,
-    title="an all-reduce over a GPU of each node gives the right sum",
-    why="It runs NCCL between the nodes, as the job's first step will.",
+    title="an all-reduce across the nodes' GPUs gives the right sum, as fast as the network allows",
+    why="It runs NCCL between the nodes, as the job's first step will. All rails work at the same"
+    " time: the first GPUs of all nodes, the second ones, and so on.",
     fix="Run the job with --debug, which makes NCCL log what it does. Compare its choice of network"
     " with `clusterctl check --explain-network`.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    explained_by=(DEEP,),
+    explained_by=(DEEP, RAILS),
     blocks=False,
     applies=lambda node, _cluster: node.across is not None,
 )
-def across(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Report each node's error; if there is none, the speed."""
+def across(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Report each node's error; if there is none, the speed, and what the network should give."""
     took_part = {n.node: n.across for n in facts.values() if n.across is not None}
     for name, outcome in took_part.items():
         if not outcome.right:
@@ -84,13 +97,34 @@ def across(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findi
                 remedy="clusterctl launch --debug shows what NCCL and Gloo do",
             )
     if took_part and all(outcome.right for outcome in took_part.values()):
-        slowest = min(took_part.values(), key=lambda outcome: outcome.gbps)
-        yield passed(
+        rails = max(_rails(facts, name) for name in took_part)
+        expected = between_nodes(facts, tuple(took_part), network, cluster, rails=rails)
+        yield _speed_across(took_part, expected, rails)
+
+
+def _rails(facts: Facts, name: str) -> int:
+    ladder = facts[name].ladder
+    return max(len(ladder.rails) if ladder else 0, 1)
+
+
+def _speed_across(
+    took_part: Mapping[str, Collective], expected: Expectation | None, rails: int
+) -> Finding:
+    """Compare the slowest node, whose pace is everybody's, with the links."""
+    slowest = min(took_part.values(), key=lambda outcome: outcome.gbps)
+    found = f"{slowest.gbps:.4g} Gb/s per node{size_of(slowest.block_bytes)} on each of"
+    found += f" {counted(rails, 'GPU')}"
+    if expected is not None and slowest.gbps < expected.least:
+        return warn(
             tuple(took_part),
-            f"the {slowest.backend} all-reduce across the nodes reaches {slowest.gbps:.2f} Gb/s",
-            wanted="the right sum",
-            found=f"{slowest.gbps:.2f} Gb/s per node with 16 MiB",
+            "the all-reduce across the nodes is far slower than their network",
+            wanted=expected.wanted(),
+            found=found,
+            remedy="clusterctl check --explain-network; then nvidia-smi topo -m (on the node)"
+            " shows which network card each GPU is near",
         )
+    does = f"the {slowest.backend} all-reduce across the nodes reaches"
+    return report(tuple(took_part), does, slowest.gbps, expected, found)
 
 
 @Check(
@@ -99,11 +133,11 @@ def across(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findi
     why="The slowest node or connection sets the pace of every step.",
     fix="Look at the link of the slow node: cable, switch port, MTU, errors, what else uses it.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    explained_by=(DEEP, ACROSS),
+    explained_by=(DEEP, RAILS),
     blocks=False,
     applies=lambda node, _cluster: node.collective is not None and bool(node.collective.pairs),
 )
-def pairs(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def pairs(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare each node's fastest partner, then each pair, with those of a usual node."""
     rates = pair_rates(facts)
     best: dict[str, float] = {}
@@ -134,7 +168,15 @@ def pairs(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding
                 remedy=f"traceroute {_address(pair[1], network)} (on {pair[0]});"
                 " check the switches between them",
             )
-    yield from _compare_with_links(tuple(n for n in best if n not in slow), usual, network)
+    measured, of = len(rates), len(best) * (len(best) - 1) // 2
+    if measured < of:
+        yield skip(
+            tuple(best),
+            f"there was time for {measured} of {of} pairs; the speed of the others is unknown",
+            found=f"{measured} of {of} pairs",
+        )
+    others = tuple(name for name in best if name not in slow)
+    yield _usual_speed(facts, others, usual, network, cluster)
 
 
 def _address(name: str, network: Network) -> str:
@@ -158,23 +200,21 @@ def pair_rates(facts: Facts) -> Mapping[tuple[str, str], float]:
     }
 
 
-def _compare_with_links(
-    names: tuple[str, ...], usual: float, network: Network
-) -> Iterator[Finding]:
-    speeds = [place.speed_mbps for name in names if (place := network.nodes.get(name))]
-    link = min((speed for speed in speeds if speed), default=0) / MBPS
-    if usual < SLOW_NETWORK * link:
-        yield warn(
+def _usual_speed(
+    facts: Facts, names: tuple[str, ...], usual: float, network: Network, cluster: Cluster
+) -> Finding:
+    """Compare with the links, if CPUs exchanged the data; `deep.across` does that for GPUs."""
+    found = f"{usual:.2f} Gb/s between two nodes, by the median of their fastest partners"
+    if any(facts[name].across for name in names):
+        message = f"two nodes exchange {usual:.2f} Gb/s"
+        return passed(names, message, wanted="the usual speed", found=found)
+    expected = between_nodes(facts, names, network, cluster, rails=0)
+    if expected is not None and usual < expected.least:
+        return warn(
             names,
             "the network is far slower than its links",
-            wanted=f"a good part of {link:g} Gb/s",
+            wanted=expected.wanted(),
             found=f"{usual:.2f} Gb/s between two nodes",
             remedy="iperf3 between two nodes; check MTU, errors and the load of the CPUs",
         )
-    else:
-        yield passed(
-            names,
-            f"two nodes exchange {usual:.2f} Gb/s",
-            wanted="the usual speed",
-            found=f"{usual:.2f} Gb/s between two nodes, by the median of their fastest partners",
-        )
+    return report(names, "two nodes exchange", usual, expected, found)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from statistics import median
 
-from clusterctl.checks.collectives import DEEP
+from clusterctl.checks.collectives import DEEP, size_of
+from clusterctl.checks.expected_speed import Expectation, between_gpus, report
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Applies, Check, Facts
 from clusterctl.checks.wording import gist
@@ -65,7 +67,7 @@ _CAUSES = (
     ),
 )
 """How torch, CUDA and NCCL word it → what it means, and what to do."""
-_WAITED = re.compile(
+WAITED = re.compile(
     r"no answer within|[Tt]imed out|remote process exited|[Cc]onnection (reset|closed)"
 )
 """How a rank words that another one is gone."""
@@ -87,7 +89,7 @@ def _reached(rung: str) -> Applies:
     return applies
 
 
-def _not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
+def not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
     """Say of each node that was stopped earlier which rung stopped it, and where it broke."""
     for node in facts.values():
         ladder = node.ladder
@@ -110,7 +112,7 @@ def _not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
 )
 def each_gpu(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge what each GPU did, then compare those that did it right."""
-    yield from _not_reached(facts, "gpus")
+    yield from not_reached(facts, "gpus")
     tried = [(node, trial) for node in facts.values() for trial in _trials(node)]
     for node, trial in tried:
         if trial.state != "ok":
@@ -220,7 +222,7 @@ _DIAGNOSE = "dcgmi diag -r 1 (on the node)"
 )
 def dcgm(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Pass on what failed; what a setting of the machine causes is a warning."""
-    yield from _not_reached(facts, "dcgm")
+    yield from not_reached(facts, "dcgm")
     for node in facts.values():
         if node.ladder is None or not any(rung.name == "dcgm" for rung in node.ladder.rungs):
             continue
@@ -253,7 +255,7 @@ def dcgm(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
 
 @Check(
     INSIDE,
-    title="an all-reduce over the GPUs of each node gives the right sum, as fast as elsewhere",
+    title="an all-reduce over the GPUs of each node is right, and as fast as its links allow",
     why="It runs NCCL on NVLink or PCIe alone, without the network.",
     fix="If NCCL fails, look at its own words with --debug. If it is slow, compare"
     " `nvidia-smi topo -m` and `nvidia-smi nvlink -s` with those of another node.",
@@ -263,14 +265,14 @@ def dcgm(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     applies=_reached("inside"),
 )
 def inside(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
-    """Report the GPUs that failed, then the nodes that are slower than others of as many GPUs."""
-    yield from _not_reached(facts, "inside")
-    slowest: dict[int, dict[str, float]] = {}
+    """Report the GPUs that failed, then the nodes that are slower than their links or others."""
+    yield from not_reached(facts, "inside")
+    reached: dict[int, dict[str, _Sum]] = {}
     for node in facts.values():
         ranks = node.ladder.inside if node.ladder else ()
         broken = [rank for rank in ranks if rank.state != "ok"]
         # Ranks that wait for one that failed end with an error or at the limit, too.
-        own = [rank for rank in broken if not _WAITED.search(rank.error)] or broken
+        own = [rank for rank in broken if not WAITED.search(rank.error)] or broken
         wanted = f"an all-reduce over {len(ranks)} GPUs"
         yield from (_failed(node, rank, wanted) for rank in own)
         wrong = [rank.index for rank in ranks if rank.state == "ok" and not rank.right]
@@ -284,15 +286,56 @@ def inside(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findi
                 gpus=tuple(wrong),
             )
         if len(ranks) > 1 and not broken and not wrong:
-            slowest.setdefault(len(ranks), {})[node.node] = min(r.gbps or 0.0 for r in ranks)
-    for speeds in slowest.values():
-        usual = median(speeds.values())
-        for name, gbps in speeds.items():
-            if gbps < SLOW * usual:
-                yield warn(
-                    name,
-                    "its GPUs exchange data far slower than those of other nodes",
-                    wanted=f"about {usual:.4g} Gb/s, as other nodes",
-                    found=f"{gbps:.4g} Gb/s",
-                    remedy="nvidia-smi topo -m; nvidia-smi nvlink -s (on the node and on another)",
-                )
+            reached.setdefault(len(ranks), {})[node.node] = _sum_of(node, ranks)
+    for alike in reached.values():
+        yield from _compare_nodes(alike)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sum:
+    """What the GPUs of a node reached together."""
+
+    gbps: float
+    found: str
+    expected: Expectation | None
+
+
+def _sum_of(node: NodeFacts, ranks: tuple[GpuTrial, ...]) -> _Sum:
+    gbps = min(rank.gbps or 0.0 for rank in ranks)
+    ways = [way for rank in ranks if rank.transport for way in rank.transport.via]
+    through = f" through {', '.join(dict.fromkeys(ways))}" if ways else ""
+    return _Sum(
+        gbps=gbps,
+        found=f"{gbps:.4g} Gb/s{size_of(ranks[0].block_bytes)}{through}",
+        expected=between_gpus(node, [rank.index for rank in ranks]),
+    )
+
+
+def _compare_nodes(alike: Mapping[str, _Sum]) -> Iterator[Finding]:
+    """Compare each node with its links, then with nodes of as many GPUs."""
+    usual = median(one.gbps for one in alike.values())
+    well: dict[Expectation | None, list[tuple[float, str, str]]] = {}
+    for name, one in alike.items():
+        if one.expected is not None and one.gbps < one.expected.least:
+            yield warn(
+                name,
+                "its GPUs exchange data far slower than their links",
+                wanted=one.expected.wanted(),
+                found=one.found,
+                remedy="nvidia-smi topo -m; nvidia-smi nvlink -s; sudo lspci -vvv | grep ACSCtl"
+                " (on the node): access control of PCIe switches sends all data through the CPU",
+            )
+        elif one.gbps < SLOW * usual:
+            yield warn(
+                name,
+                "its GPUs exchange data far slower than those of other nodes",
+                wanted=f"about {usual:.4g} Gb/s, as other nodes",
+                found=one.found,
+                remedy="nvidia-smi topo -m; nvidia-smi nvlink -s (on the node and on another)",
+            )
+        else:
+            well.setdefault(one.expected, []).append((one.gbps, name, one.found))
+    for expected, nodes in well.items():
+        gbps, _, found = min(nodes)
+        names = tuple(name for _, name, _ in nodes)
+        yield report(names, "the GPUs of a node all-reduce at", gbps, expected, found)

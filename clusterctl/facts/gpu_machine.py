@@ -18,6 +18,7 @@ from clusterctl.facts.values.accelerators import (
 
 _GPU = re.compile(r"GPU \d+: .*\(UUID: ([\w-]+)\)")
 _LINK = re.compile(r"\s*Link \d+: (\S.*)")
+_RATE = re.compile(r"(\d{1,6}(?:\.\d+)?) GB/s")
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 _FATAL = re.compile(r"\bTOTAL_ERR_FATAL (\d{1,18})\b")
 _CORRECTABLE = re.compile(r"\bTOTAL_ERR_COR (\d{1,18})\b")
@@ -27,6 +28,7 @@ def with_machine(gpus: Gpus, answers: Answers) -> Gpus:
     """Return the GPUs that the vendor's tool lists, with what the machine shows of each."""
     nvlink = answers.command("nvlink")
     links = parse_nvlinks(nvlink.text) if nvlink.good else None
+    rates = nvlink_rates(nvlink.text) if nvlink.good else {}
     owners = _owners(answers)
     return replace(
         gpus,
@@ -35,6 +37,7 @@ def with_machine(gpus: Gpus, answers: Answers) -> Gpus:
                 gpu,
                 link=_link(gpu, answers),
                 nvlinks=gpu.nvlinks if links is None else links.get(gpu.uuid, ()),
+                nvlink_gb_s=rates.get(gpu.uuid),
                 processes=None
                 if gpu.processes is None
                 else tuple(replace(p, user=owners.get(p.pid, p.user)) for p in gpu.processes),
@@ -59,14 +62,29 @@ def _on_bus(answers: Answers) -> tuple[str, ...]:
 
 def parse_nvlinks(text: str) -> dict[str, tuple[bool, ...]]:
     """Return by UUID which NVLinks are up, from `nvidia-smi nvlink -s`."""
-    links: dict[str, list[bool]] = {}
+    return {
+        uuid: tuple(words.endswith("/s") for words in links) for uuid, links in _links(text).items()
+    }
+
+
+def nvlink_rates(text: str) -> dict[str, float]:
+    """Return by UUID the GB/s of all its NVLinks together, in one direction."""
+    rates = {
+        uuid: sum(float(rate[1]) for words in links if (rate := _RATE.fullmatch(words)))
+        for uuid, links in _links(text).items()
+    }
+    return {uuid: rate for uuid, rate in rates.items() if rate}
+
+
+def _links(text: str) -> dict[str, list[str]]:
+    links: dict[str, list[str]] = {}
     uuid = ""
     for line in text.splitlines():
         if gpu := _GPU.match(line):
             uuid = gpu[1]
         elif uuid and (link := _LINK.match(line)):
-            links.setdefault(uuid, []).append(link[1].endswith("/s"))
-    return {uuid: tuple(up) for uuid, up in links.items()}
+            links.setdefault(uuid, []).append(link[1])
+    return links
 
 
 def _owners(answers: Answers) -> dict[int, str]:

@@ -101,7 +101,7 @@ def _print_skipped(console: Console, result: CheckResult) -> None:
     """Print the checks that did not apply, by their reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for finding in result.findings:
-        if finding.status == "skip":
+        if finding.status == "skip" and not finding.found:
             reason = (finding.message, who(finding.nodes, result))
             reasons.setdefault(reason, []).append(finding.check)
     for (message, nodes), checks in reasons.items():
@@ -182,8 +182,8 @@ def problems(result: CheckResult) -> tuple[Finding, ...]:
 
 
 def notes(result: CheckResult) -> tuple[Finding, ...]:
-    """Return the passes that have something to tell."""
-    return tuple(f for f in result.findings if f.status == "pass" and f.found)
+    """Return the passes that have something to tell, and what was measured but not judged."""
+    return tuple(f for f in result.findings if f.status in {"pass", "skip"} and f.found)
 
 
 def details(finding: Finding) -> tuple[tuple[str, str], ...]:

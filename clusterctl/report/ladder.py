@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
+from clusterctl.facts.values.ladder import Ladder
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP
 from clusterctl.report.console import safe_line
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.preflight.rungs import TITLES, RungRow, rung_rows
 
+WHOLE = 100
+"""Speeds from here on need no decimals."""
 FEW = 16
 """So many nodes have a line each; more have none, and the findings name those that differ."""
 
@@ -42,7 +45,8 @@ def _print_gpus(console: Console, result: CheckResult) -> None:
     }
     if not ladders or len(ladders) > FEW:
         return
-    table = _table("node", "GPUs", "TFLOP/s", "memory GB/s", "all-reduce Gb/s")
+    titles = ("GPUs", "TFLOP/s", "memory GB/s", "Gb/s inside", "Gb/s across", "by")
+    table = _table("node", *titles)
     for name, ladder in ladders.items():
         table.add_row(
             safe_line(name),
@@ -50,6 +54,8 @@ def _print_gpus(console: Console, result: CheckResult) -> None:
             span(trial.tflops for trial in ladder.gpus),
             span(trial.memory_gb_s for trial in ladder.gpus),
             span(trial.gbps for trial in ladder.inside),
+            span(rail.gbps for rail in ladder.rails),
+            safe_line(networks(ladder)),
         )
     console.print()
     console.print(table)
@@ -58,15 +64,25 @@ def _print_gpus(console: Console, result: CheckResult) -> None:
 def span(speeds: Iterable[float | None]) -> str:
     """Return the slowest and the fastest: `611 to 640`."""
     known = [speed for speed in speeds if speed is not None]
-    shown = (
-        list(dict.fromkeys(f"{speed:.3g}" for speed in (min(known), max(known)))) if known else []
-    )
+    shown = list(dict.fromkeys(map(_short, (min(known), max(known))))) if known else []
     return " to ".join(shown) or "-"
+
+
+def _short(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= WHOLE else f"{speed:.3g}"
+
+
+def networks(ladder: Ladder) -> str:
+    """Return by which networks NCCL reached other nodes: `IB`, or `-` if it did not say."""
+    used = dict.fromkeys(rail.transport.network for rail in ladder.rails if rail.transport)
+    return ", ".join(name for name in used if name) or "-"
 
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     table.add_column(first, overflow="fold")
     for title in others:
-        table.add_column(title, justify="left" if title == "result" else "right", overflow="fold")
+        table.add_column(
+            title, justify="left" if title in {"result", "by"} else "right", overflow="fold"
+        )
     return table

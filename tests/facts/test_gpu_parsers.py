@@ -20,7 +20,7 @@ from clusterctl.facts.gpu_log import (
     sxids,
     xids,
 )
-from clusterctl.facts.gpu_machine import parse_nvlinks, with_machine
+from clusterctl.facts.gpu_machine import nvlink_rates, parse_nvlinks, with_machine
 from clusterctl.facts.nvidia import parse_nvidia_smi, pci_address
 from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import FactRequest, read_arguments
@@ -181,6 +181,7 @@ NVML: Unable to retrieve NVLink information as all links are inActive
 
 def test_nvlinks() -> None:
     assert parse_nvlinks(NVLINKS) == {"GPU-a": (True, False)}
+    assert nvlink_rates(NVLINKS) == {"GPU-a": 26.562}
     path = SHARED / "nvidia-smi-nvlink-status-a100x8.txt"
     if path.exists():
         links = parse_nvlinks(path.read_text())

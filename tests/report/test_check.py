@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clusterctl.checks.finding import Finding, Status
+from clusterctl.checks.finding import Finding, Status, skip
 from clusterctl.checks.registry import CHECKS
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu, Gpus
+from clusterctl.facts.values.ladder import GpuTrial, Ladder, NcclTransport, Rail, Rung
 from clusterctl.facts.values.machine import SshStatus
 from clusterctl.facts.values.network import Interface
 from clusterctl.facts.values.pairwise import Collective, PairRate
@@ -336,3 +337,28 @@ def test_a_check_explains_itself() -> None:
         "network.master-reach: every node can connect to the master port"
     )
     assert "network.master-port" in stream.getvalue()
+
+
+def test_the_ladder_shows_what_each_node_reached_and_by_which_network(result: CheckResult) -> None:
+    rails = tuple(
+        Rail(index=index, right=True, gbps=gbps, transport=NcclTransport(network="Socket"))
+        for index, gbps in enumerate((330.0, 341.0))
+    )
+    trial = GpuTrial(index=0, wrong_numbers=0, wrong_copies=0, tflops=700.0, memory_gb_s=2900.0)
+    rungs = (Rung(name="across", works=True, seconds=9.0),)
+    ladder = Ladder(rungs=rungs, gpus=(trial,), inside=(), rails=rails)
+    facts = {**result.facts, "gpu1": replace(result.facts["gpu1"], ladder=ladder)}
+    shown = printed(replace(result, facts=facts), width=120)
+
+    (line,) = [line for line in shown.splitlines() if line.startswith("gpu1 ") and "700" in line]
+    assert line.split() == ["gpu1", "1", "700", "2900", "-", "330", "to", "341", "Socket"]
+
+
+def test_what_was_measured_but_not_judged_is_shown(result: CheckResult) -> None:
+    told = replace(skip("gpu1", "reaches 5 Gb/s; nothing to compare it with", found="5 Gb/s"),
+                   check="deep.node")  # fmt: skip
+    quiet = replace(skip("gpu1", "does not apply"), check="deep.rails")
+    shown = printed(replace(result, findings=(told, quiet)))
+
+    assert "note deep.node  gpu1\n     reaches 5 Gb/s; nothing to compare it with" in shown
+    assert "does not apply" not in shown

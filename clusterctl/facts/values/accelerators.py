@@ -120,6 +120,8 @@ class Gpu:
     fabric: GpuFabric | None = None
     nvlinks: tuple[bool, ...] | None = None
     """Which of its NVLinks are up; empty for a GPU that has none."""
+    nvlink_gb_s: float | None = None
+    """What all its NVLinks carry together in one direction."""
     throttle: tuple[str, ...] | None = None
     """Why its clocks are lowered now, as the driver names it: `hw_slowdown`, `gpu_idle`, …"""
     utilization: int | None = None

@@ -16,6 +16,21 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NcclTransport:
+    """How NCCL sends data, by its own lines."""
+
+    network: str = ""
+    """`IB` (InfiniBand and RoCE), `Socket`, or the name of a plugin; empty: it did not say."""
+    devices: tuple[str, ...] = ()
+    """What that network found: `mlx5_0:1/IB`, or `eth0`."""
+    via: tuple[str, ...] = ()
+    """Of its connections: `NET/IB/GDRDMA`, `P2P/CUMEM`, `SHM/direct`, …"""
+    gpu_direct: bool | None = None
+    """All connections of the network have GPUDirect RDMA; None: there is none."""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTrial:
     """One GPU, tried alone or as a rank among those of its node."""
 
@@ -35,6 +50,54 @@ class GpuTrial:
     """The sum over the node's GPUs was the right one."""
     gbps: float | None = None
     """Data that it moved in that sum, by the usual formula."""
+    block_bytes: int | None = None
+    """Of the sum that was timed."""
+    transport: NcclTransport | None = None
+    """None: NCCL printed nothing of use, or had no part in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rail:
+    """A GPU among those of the same place on the other nodes: they share switches."""
+
+    index: int
+    """As the vendor's tool numbers it."""
+    state: str = "ok"
+    """`ok`, `error`, or `timeout`: its process was killed."""
+    error: str = ""
+    right: bool | None = None
+    gbps: float | None = None
+    """Data that it moved in an all-reduce, by the usual formula."""
+    block_bytes: int | None = None
+    fastest_gbps: float | None = None
+    """To the node to which it is fastest."""
+    transport: NcclTransport | None = None
+    """None: NCCL printed nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """What a node reached in `check --deep`; None: not measured."""
+
+    gpus: str = ""
+    """The model and number: other GPUs have other speeds."""
+    nodes: int = 0
+    """How many took part in what is across nodes."""
+    tflops: float | None = None
+    """Of the slowest GPU."""
+    memory_gb_s: float | None = None
+    inside_gbps: float | None = None
+    across_gbps: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualSpeeds:
+    """The median of what a node reached in earlier good checks, in which the same took part."""
+
+    speeds: Speeds
+    checks: int
+    file: str
+    """Where the controller keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,5 +137,8 @@ class Ladder:
     gpus: tuple[GpuTrial, ...] = ()
     dcgm: Dcgm | None = None
     inside: tuple[GpuTrial, ...] = ()
+    rails: tuple[Rail, ...] = ()
+    """Empty if not every node has GPUs: the CPUs exchanged data then."""
+    usual: UsualSpeeds | None = None
     error: str = ""
     """Why it does not know more."""

@@ -93,4 +93,7 @@ class Collective:
     gbps: float = 0.0
     """Data moved by this node in a large all-reduce, by the usual formula."""
     error: str = ""
+    block_bytes: int | None = None
+    """Of the sum that was timed."""
     pairs: tuple[PairRate, ...] = ()
+    """To the nodes that it tried; to all of them, if there was time."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
+
+from clusterctl.node.probe.device_time import seconds_of, warm_up
 
 PERIOD = 64
 """The matrices repeat after so many rows and columns, and so does their product."""
@@ -16,7 +17,8 @@ SIZE = {"cuda": 8192, "cpu": 512}
 """Rows of the matrices: multiples of the period."""
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 24}
 """Bytes of the block that is copied."""
-ROUNDS = 8
+ROUNDS = 16
+"""Timed ones, of which the median counts."""
 
 
 def try_gpu(name: str) -> Dict[str, Any]:
@@ -49,12 +51,17 @@ def multiply(torch: Any, device: Any, size: int) -> Dict[str, Any]:  # noqa: ANN
         )
         for tile in tiles(size)
     )
+    products: List[Any] = []
+
+    def work() -> None:
+        products[:] = [left @ right]
+
     wrong = 0
     seconds: List[float] = []
+    warm_up(torch, device, work)
     for _ in range(ROUNDS):
-        took, product = timed(torch, device, lambda: left @ right)
-        seconds.append(took)
-        wrong = max(wrong, int((product != expected).sum().item()))
+        seconds.append(seconds_of(torch, device, work))
+        wrong = max(wrong, int((products[0] != expected).sum().item()))
     tflops = 2 * size**3 / statistics.median(seconds) / 1e12
     return {"wrong_numbers": wrong, "tflops": tflops}
 
@@ -81,17 +88,8 @@ def copy(torch: Any, device: Any, size: int) -> Dict[str, Any]:  # noqa: ANN401 
     """Copy a block within the device's memory; tell GB/s, and whether the copy is equal."""
     source = torch.arange(size // 8, dtype=torch.int64, device=device)
     target = torch.zeros_like(source)
-    seconds = [timed(torch, device, lambda: target.copy_(source))[0] for _ in range(ROUNDS)]
+    work = lambda: target.copy_(source)  # noqa: E731
+    warm_up(torch, device, work)
+    seconds = [seconds_of(torch, device, work) for _ in range(ROUNDS)]
     differing = int((target != source).sum().item())
     return {"wrong_copies": differing, "memory_gb_s": 2 * size / statistics.median(seconds) / 1e9}
-
-
-def timed(torch: Any, device: Any, work: Callable[[], Any]) -> Any:  # noqa: ANN401  (torch's)
-    """Return the seconds that the device worked, and the result."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.monotonic()
-    result = work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.monotonic() - began, result

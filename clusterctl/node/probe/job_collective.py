@@ -1,91 +1,194 @@
 """Collectives that `job_ladder` tries with the job's own torch: on CPUs or on GPUs.
 
-The sum is of numbers that differ by rank, so that a wrong answer shows, then of a block that is
-large enough to tell a bandwidth. In the exchange each rank meets each other one. Slow pairs meet
-again while the others wait, since nodes that share a switch or a CPU slow each other down.
+The sum is of numbers that differ by rank, so that a wrong answer shows, then of the largest block
+for which there is memory and time: NCCL reaches its bandwidth from 256 MiB on. Each sum is checked.
+In the exchange each rank meets each other one, until the time is up. Slow pairs meet again while
+the others wait, since nodes that share a switch or a CPU slow each other down.
+
+Pairs use `batch_isend_irecv`: it sends through the communicator of the first all-reduce. A plain
+send makes NCCL build a communicator for each pair, which takes up to a second.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from datetime import timedelta
 from typing import Any, Dict, List, Optional, Tuple
 
-BLOCK = 1 << 22
-"""Numbers of four bytes in the large block of the sum."""
+from clusterctl.node.probe.device_time import WARM_SECONDS, seconds_of
+
+BLOCKS = {"cuda": (1 << 20, 1 << 24, 1 << 28, 1 << 30), "cpu": (1 << 20, 1 << 24)}
+"""Bytes of the sums, from small to large."""
+MEMORY_SHARE = 8
+"""A block takes at most one part in so many of the free memory: its check needs room as well."""
+SUM_SECONDS = 0.5
+"""A block is summed only if that will take no longer."""
+WARM_ROUNDS = (2, 50)
+TRIES = 2
+"""Sums of a smaller block, which tell whether there is time for the next one."""
+ROUNDS = 5
+"""Timed sums and sends, of which the best counts."""
 ECHOES = 20
-SMALL, LARGE = 1 << 18, 1 << 21
-"""Numbers of four bytes that a pair exchanges; the large block only if the small one was fast."""
-FAST_SECONDS = 0.1
+PROBE = 1 << 20
+"""Bytes that a pair exchanges first; how long they take decides on the block that is timed."""
+SENDS = {"cuda": (1 << 26, 1 << 23), "cpu": (1 << 23,)}
+SEND_SECONDS = 0.2
 SUSPECT = 0.5
 """Part of a usual pair's bandwidth below which a pair is tried again."""
 RETESTS, OF_ONE = 32, 3
 """Pairs that are tried again at most, in all and of one rank."""
+EXCHANGE_SHARE = 0.7
+"""Part of the limit after which no further round of pairs begins."""
+UNKNOWN = -1.0
+"""The rate of a pair that was not tried."""
 
 Rates = List[List[float]]
 """Gb/s from each rank (row) to each other (column)."""
 
 
-class Exchange:
-    """This rank's part in the exchanges of pairs."""
+class Ranks:
+    """This rank among the others of its group."""
 
     def __init__(self, rank: int, world: int, device: Any) -> None:  # noqa: ANN401  (torch's)
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415  (seconds, and only here)
         import torch.distributed as dist  # noqa: PLC0415
 
         self.torch, self.dist, self.rank, self.world = torch, dist, rank, world
         self.device = device
-        self.signal = torch.zeros(1, device=device)
-        self.block = torch.ones(LARGE, device=device)
+
+    def largest(self, number: float) -> float:
+        """Return the largest number of all ranks; each waits for the others."""
+        held = self.torch.tensor([number], dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(held, op=self.dist.ReduceOp.MAX)
+        return float(held.item())
+
+    def sum(self) -> Dict[str, Any]:
+        """Sum over all ranks: is it right, and how fast is it at best."""
+        total = self.torch.tensor([float(self.rank + 1)], device=self.device)
+        self.dist.all_reduce(total)
+        right = total.item() == self.world * (self.world + 1) / 2
+        room = -self.largest(-self._room())
+        size, took, block = 0, 0.0, total
+        for wanted in BLOCKS[self.device.type]:
+            if size and (wanted > room or took * wanted / size > SUM_SECONDS):
+                break
+            size = wanted
+            block = self.torch.empty(size // 4, device=self.device)
+            self._sum(block)  # connects what this size needs
+            took, right = self._best_sum(block, TRIES, right=right)
+        few, many = WARM_ROUNDS
+        for _ in range(min(max(few, math.ceil(WARM_SECONDS[self.device.type] / took)), many)):
+            self._sum(block)
+        took, right = self._best_sum(block, ROUNDS, right=right)
+        moved = 2 * (self.world - 1) / self.world * size
+        gbps = 8 * moved / took / 1e9
+        # The blocks of the exchange need the room.
+        del block
+        return {"right": self.largest(float(not right)) == 0, "gbps": gbps, "block_bytes": size}
+
+    def _room(self) -> float:
+        if self.device.type != "cuda":
+            return math.inf
+        return float(self.torch.cuda.mem_get_info(self.device)[0] // MEMORY_SHARE)
+
+    def _sum(self, block: Any) -> float:  # noqa: ANN401  (torch's)
+        block.fill_(1.0)
+        return seconds_of(self.torch, self.device, lambda: self.dist.all_reduce(block))
+
+    def _best_sum(self, block: Any, rounds: int, *, right: bool) -> Tuple[float, bool]:  # noqa: ANN401
+        """Return the seconds of the best round, by its slowest rank, and if all sums were right."""
+        best = math.inf
+        for _ in range(rounds):
+            self.largest(0.0)
+            best = min(best, self.largest(self._sum(block)))
+            right = right and bool((block == self.world).all())
+        return best, right
+
+
+class Exchange:
+    """This rank's part in the exchanges of pairs."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks, self.torch, self.dist = ranks, ranks.torch, ranks.dist
+        self.signal = self.torch.zeros(1, device=ranks.device)
+        self.blocks = {
+            size: self.torch.ones(size // 4, device=ranks.device)
+            for size in (PROBE, *SENDS[ranks.device.type])
+        }
 
     def with_peer(self, peer: int) -> Tuple[float, float]:
         """Return seconds of a round trip and Gb/s to the peer, which does the same in turn."""
-        first = self.rank < peer
+        rank = self.ranks.rank
+        first = rank < peer
         self._echo(peer, first=first)  # connects
         trips = [self._echo(peer, first=first) for _ in range(ECHOES)]
         gbps = 0.0
-        for sender in (min(self.rank, peer), max(self.rank, peer)):
-            rate = self._send(peer) if sender == self.rank else self._receive(peer)
-            gbps = rate or gbps
+        for sender in (min(rank, peer), max(rank, peer)):
+            if sender == rank:
+                gbps = self._send(peer)
+            else:
+                self._receive(peer)
         return statistics.median(trips), gbps
 
     def _echo(self, peer: int, *, first: bool) -> float:
-        began = time.monotonic()
-        if first:
-            self.dist.send(self.signal, peer)
-            self.dist.recv(self.signal, peer)
-        else:
-            self.dist.recv(self.signal, peer)
-            self.dist.send(self.signal, peer)
-        self.signal[0].item()  # waits for the device
-        return time.monotonic() - began
+        def there_and_back() -> None:
+            self._give(self.signal, peer)
+            self._take(self.signal, peer)
+
+        def back_and_there() -> None:
+            self._take(self.signal, peer)
+            self._give(self.signal, peer)
+
+        work = there_and_back if first else back_and_there
+        return seconds_of(self.torch, self.ranks.device, work)
 
     def _send(self, peer: int) -> float:
-        """Send blocks; the peer confirms each. Return Gb/s of the last one."""
-        rate = 0.0
-        for count in (SMALL, SMALL, LARGE):
-            began = time.monotonic()
-            self.dist.send(self.block[:count], peer)
-            self.dist.recv(self.signal, peer)
-            self.signal[0].item()
-            took = time.monotonic() - began
-            rate = 32 * count / took / 1e9  # of the largest: buffers and shapers let small ones by
-            go_on = self.torch.tensor([float(took < FAST_SECONDS)], device=self.device)
-            self.dist.send(go_on, peer)
-            if took >= FAST_SECONDS:
-                break
-        return rate
+        """Send blocks, each of which the peer confirms; return Gb/s of the best large one."""
+        took = min(self._confirmed(PROBE, peer) for _ in range(2))
+        size = next(
+            (size for size in SENDS[self.ranks.device.type] if took * size / PROBE < SEND_SECONDS),
+            0,
+        )
+        self._give(self._number(size), peer)
+        if size:
+            self._confirmed(size, peer)
+            took = min(self._confirmed(size, peer) for _ in range(ROUNDS))
+        return 8 * (size or PROBE) / took / 1e9
 
-    def _receive(self, peer: int) -> float:
-        for count in (SMALL, SMALL, LARGE):
-            self.dist.recv(self.block[:count], peer)
-            self.dist.send(self.signal, peer)
-            go_on = self.torch.zeros(1, device=self.device)
-            self.dist.recv(go_on, peer)
-            if not go_on.item():
-                break
-        return 0.0
+    def _confirmed(self, size: int, peer: int) -> float:
+        def work() -> None:
+            self._give(self.blocks[size], peer)
+            self._take(self.signal, peer)
+
+        return seconds_of(self.torch, self.ranks.device, work)
+
+    def _receive(self, peer: int) -> None:
+        for _ in range(2):
+            self._confirm(PROBE, peer)
+        asked = self._number(0)
+        self._take(asked, peer)
+        size = int(asked.item())
+        for _ in range(1 + ROUNDS if size else 0):
+            self._confirm(size, peer)
+
+    def _confirm(self, size: int, peer: int) -> None:
+        self._take(self.blocks[size], peer)
+        self._give(self.signal, peer)
+
+    def _number(self, number: int) -> Any:  # noqa: ANN401  (torch's)
+        return self.torch.tensor([number], dtype=self.torch.int64, device=self.ranks.device)
+
+    def _give(self, tensor: Any, peer: int) -> None:  # noqa: ANN401  (torch's)
+        self._batch(self.dist.P2POp(self.dist.isend, tensor, peer))
+
+    def _take(self, tensor: Any, peer: int) -> None:  # noqa: ANN401  (torch's)
+        self._batch(self.dist.P2POp(self.dist.irecv, tensor, peer))
+
+    def _batch(self, operation: Any) -> None:  # noqa: ANN401  (torch's)
+        for work in self.dist.batch_isend_irecv([operation]):
+            work.wait()
 
 
 def tournament(world: int) -> List[List[Tuple[int, int]]]:
@@ -100,11 +203,15 @@ def tournament(world: int) -> List[List[Tuple[int, int]]]:
     return rounds
 
 
+def both_ways(rates: Rates, a: int, b: int) -> float:
+    """Return the Gb/s of a pair, the slower direction; UNKNOWN if it was not tried."""
+    return min(rates[a][b], rates[b][a])
+
+
 def best_rates(rates: Rates) -> List[float]:
     """Return for each rank the Gb/s with the partner with which it is fastest, both ways."""
     return [
-        max(min(rates[a][b], rates[b][a]) for b in range(len(rates)) if b != a)
-        for a in range(len(rates))
+        max(both_ways(rates, a, b) for b in range(len(rates)) if b != a) for a in range(len(rates))
     ]
 
 
@@ -113,7 +220,9 @@ def retests(rates: Rates) -> List[Tuple[int, int]]:
     best = best_rates(rates)
     limit = SUSPECT * statistics.median(best)
     ranks = range(len(rates))
-    slow = [(a, b) for a in ranks for b in ranks[a + 1 :] if min(rates[a][b], rates[b][a]) < limit]
+    slow = [
+        (a, b) for a in ranks for b in ranks[a + 1 :] if UNKNOWN < both_ways(rates, a, b) < limit
+    ]
     slow.sort(key=lambda pair: -max(best[pair[0]], best[pair[1]]))
     left = [OF_ONE] * len(rates)
     chosen: List[Tuple[int, int]] = []
@@ -126,29 +235,43 @@ def retests(rates: Rates) -> List[Tuple[int, int]]:
     return chosen
 
 
-def exchange(rank: int, world: int, device: Any) -> Dict[str, Any]:  # noqa: ANN401  (torch's)
-    """Exchange data with each rank; return seconds of a round trip and Gb/s to each."""
-    mine = Exchange(rank, world, device)
-    found: List[Optional[Tuple[float, float]]] = [None] * world
-    for pairs in tournament(world):
-        for a, b in pairs:
-            if rank in (a, b):
-                peer = b if rank == a else a
+def exchange(ranks: Ranks, end: float) -> Dict[str, Any]:
+    """Exchange data with each rank, or with some if `end` comes (by the monotonic clock).
+
+    Returns:
+        `pairs`: for each rank the seconds of a round trip and Gb/s to it, or None.
+    """
+    mine = Exchange(ranks)
+    found: List[Optional[Tuple[float, float]]] = [None] * ranks.world
+    for pairs in tournament(ranks.world):
+        # All ranks go on or none: a clock of one that is late decides for all.
+        if ranks.largest(float(time.monotonic() > end)):
+            break
+        for pair in pairs:
+            if ranks.rank in pair:
+                peer = sum(pair) - ranks.rank
                 found[peer] = mine.with_peer(peer)
-        mine.dist.barrier()
-    rates: List[Any] = [None] * world
-    mine.dist.all_gather_object(rates, [one[1] if one else 0.0 for one in found])
-    for pair in retests(rates):
-        if rank in pair:
-            peer = pair[1] if rank == pair[0] else pair[0]
-            again, before = mine.with_peer(peer), found[peer] or (float("inf"), 0.0)
+    torch, device = ranks.torch, ranks.device
+    row = [one[1] if one else UNKNOWN for one in found]
+    rows = [torch.zeros(ranks.world, dtype=torch.float64, device=device) for _ in found]
+    ranks.dist.all_gather(rows, torch.tensor(row, dtype=torch.float64, device=device))
+    for pair in retests([one.tolist() for one in rows]):
+        if ranks.largest(float(time.monotonic() > end)):
+            break
+        if ranks.rank in pair:
+            peer = sum(pair) - ranks.rank
+            again, before = mine.with_peer(peer), found[peer] or (math.inf, 0.0)
             found[peer] = (min(again[0], before[0]), max(again[1], before[1]))
-        mine.dist.barrier()
+    ranks.largest(0.0)  # nobody leaves while others still exchange
     return {"pairs": [list(one) if one else None for one in found]}
 
 
-def join(group: Dict[str, Any]) -> Any:  # noqa: ANN401  (a torch device)
-    """Join the others of a group; return the device on which this rank keeps its data."""
+def join(group: Dict[str, Any]) -> Ranks:
+    """Join the others of a group.
+
+    No device is bound: torch would split NCCL's communicator for each later group, which ranks
+    outside that group wait for in vain.
+    """
     import torch  # noqa: PLC0415  (seconds, and only here)
     from torch import distributed  # noqa: PLC0415
 
@@ -161,37 +284,25 @@ def join(group: Dict[str, Any]) -> Any:  # noqa: ANN401  (a torch device)
     port, address = group["port"], group["address"]
     server = dist.TCPStore(address, port, None, False, limit, wait_for_workers=False)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        group.get("backend") or ("nccl" if device.type == "cuda" else "gloo"),
         store=dist.PrefixStore(group["name"], server),
         rank=group["rank"],
         world_size=group["world"],
         timeout=limit,
     )
-    return device
+    return Ranks(group["rank"], group["world"], device)
 
 
 def all_reduce(group: Dict[str, Any]) -> Dict[str, Any]:
-    """Join the others, sum, and tell how it went; with `pairs`, exchange data with each one."""
-    import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
+    """Join the others, sum, and tell how it went; with `pairs`, exchange data with each one.
 
-    device, rank, world = join(group), group["rank"], group["world"]
-    total = torch.tensor([float(rank + 1)], device=device)
-    dist.all_reduce(total)
-    gbps, summed = 0.0, True
-    for count in (SMALL, BLOCK, BLOCK, BLOCK):
-        block = torch.ones(count, device=device)
-        dist.barrier()
-        began = time.monotonic()
-        dist.all_reduce(block)
-        block[0].item()  # waits for the device
-        took = time.monotonic() - began
-        gbps = 32 * count * 2 * (world - 1) / world / took / 1e9
-        summed = summed and bool((block == world).all())
-        slowest = torch.tensor([took], device=device)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        if slowest.item() >= FAST_SECONDS:
-            break
-    right = summed and total.item() == world * (world + 1) / 2
-    between = exchange(rank, world, device) if right and group.get("pairs") else {}
-    return {"backend": str(dist.get_backend()), "right": right, "gbps": gbps, **between}
+    Args:
+        group: `name`, `rank`, `world` and `device` of this rank, `address` and `port` of the
+            store, `limit_s` for all of it; `backend`, if not the usual one of the device.
+    """
+    end = time.monotonic() + EXCHANGE_SHARE * group["limit_s"]
+    ranks = join(group)
+    found = {"backend": str(ranks.dist.get_backend()), **ranks.sum()}
+    if found["right"] and group.get("pairs"):
+        found.update(exchange(ranks, end))
+    return found

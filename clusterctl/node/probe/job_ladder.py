@@ -22,6 +22,7 @@ from clusterctl.node.agent.child_tasks import Child, gather, run_function
 from clusterctl.node.probe import dcgm
 from clusterctl.node.probe.gpu_trial import try_gpu
 from clusterctl.node.probe.job_collective import all_reduce
+from clusterctl.node.probe.nccl_lines import ask_nccl, kept_lines
 
 GRACE_SECONDS = 5.0
 """Left to a child, after torch gave up, to say so."""
@@ -35,8 +36,8 @@ def main(text: str) -> None:
     Args:
         text: `rank`, `world`, `address` and `port` of the master, `join_s`, `limit_s` for
             everything, `limits` (seconds of each rung), `rungs` to try, `device` (cuda or cpu),
-            `gpus` (their numbers on this node), `all_gpus` (every node has some), `dcgm` (run it,
-            if it is there).
+            `gpus` (their numbers on this node), `rails` (how many of them every node has), `dcgm`
+            (run it, if it is there).
     """
     plan = json.loads(text)
     die_with_parent()
@@ -175,11 +176,21 @@ class Ladder:
         return all(answer.get("right") for answer in answers.values())
 
     def exchange_across(self) -> bool:
-        """Sum across the nodes, on a GPU of each if all have some, and try each pair of them."""
-        device = self._device(0) if self.plan["all_gpus"] else "cpu"
-        group = self._group("across", device, self.plan["rank"], self.plan["world"])
-        self.found["across"] = self._one("across", lambda: all_reduce({**group, "pairs": True}))
-        return bool(self.found["across"].get("right"))
+        """Sum across the nodes, and try each pair of them: the first GPU with all first ones, etc.
+
+        All rails at once: a GPU whose own network card is dead borrows that of another GPU, and
+        only then is slow. Without GPUs on every node, the CPUs do it.
+        """
+        rails = self.plan["rails"]
+        rank, world = self.plan["rank"], self.plan["world"]
+        devices = {gpu: self._device(at) for at, gpu in enumerate(self.plan["gpus"][:rails])}
+        work = {}
+        for at, (gpu, device) in enumerate((devices or {0: "cpu"}).items()):
+            group = self._group("across/%d" % at, device, rank, world)
+            work[str(gpu)] = functools.partial(all_reduce, {**group, "pairs": True})
+        answers = run_each(work, self.plan["limits"]["across"])
+        self.found["rails"] = [{**answer, "index": int(gpu)} for gpu, answer in answers.items()]
+        return all(answer.get("right") for answer in answers.values())
 
     def _device(self, at: int) -> str:
         return "cuda:%d" % at if self.plan["device"] == "cuda" else "cpu"
@@ -209,11 +220,12 @@ def run_each(
 
     def body(function: Callable[[], Dict[str, Any]], write: Callable[[bytes], None]) -> None:
         die_with_parent(parent=parent)
+        ask_nccl(os.environ)
         try:
             answer = {"state": "ok", **function()}
         except Exception as error:  # noqa: BLE001  (whatever it is, it is the answer)
             answer = {"state": "error", "error": words_of(error)}
-        write(b"\n" + json.dumps(answer).encode())
+        write(b"\n" + json.dumps(answer).encode() + b"\n")
 
     children = [
         run_function(key, functools.partial(body, one), limit_s) for key, one in work.items()
@@ -223,15 +235,24 @@ def run_each(
 
 
 def outcome(child: Child, limit_s: float) -> Dict[str, Any]:
-    """Return what a child printed last, after lines of NCCL; else how it ended."""
+    """Return the answer among a child's lines, else how it ended; with the lines of NCCL."""
+    text = child.output.decode("utf-8", "replace")
+    lines = kept_lines(text)
+    return {**_ending(child, text, limit_s), **({"nccl": lines} if lines else {})}
+
+
+def _ending(child: Child, text: str, limit_s: float) -> Dict[str, Any]:
     if child.state == "timeout":
         return {"state": "timeout", "error": "no answer within %g s" % limit_s}
-    lines = child.output.decode("utf-8", "replace").strip().splitlines()
-    try:
-        return dict(json.loads(lines[-1]))
-    except (IndexError, ValueError):
-        words = child.stderr.decode("utf-8", "replace").strip() or "exit code %s" % child.exit_code
-        return {"state": "error", "error": words[-ERROR_LIMIT:]}
+    for line in reversed(text.splitlines()):
+        if not line.startswith('{"state": '):
+            continue  # NCCL's threads may print after the answer
+        try:
+            return dict(json.loads(line))
+        except ValueError:
+            break
+    words = child.stderr.decode("utf-8", "replace").strip() or "exit code %s" % child.exit_code
+    return {"state": "error", "error": words[-ERROR_LIMIT:]}
 
 
 def die_with_parent(death_signal: int = signal.SIGKILL, parent: int = 0) -> None:

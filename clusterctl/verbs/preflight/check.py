@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from clusterctl.checks.all import every_check
@@ -27,6 +28,7 @@ from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
 from clusterctl.verbs.preflight.rungs import rung_rows
+from clusterctl.verbs.preflight.speed_history import keep_speeds, with_usual
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.wire import SCHEMA, plain
 
@@ -46,6 +48,8 @@ class CheckOptions:
     """Judge what `sync` brings too; a launch that syncs does that afterwards, by `check_code`."""
     deep: bool = False
     """Let the job's own torch try the GPUs and the network: takes as long as torch loads."""
+    history: Path | None = None
+    """Where the speeds of earlier checks with `deep` are kept; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +152,11 @@ class CheckResult:
                     for node in self.facts.values()
                     for trial in (node.ladder.inside if node.ladder else ())
                 ],
+                "rails": [
+                    {"host": host.get(node.node, node.node), **plain(rail)}
+                    for node in self.facts.values()
+                    for rail in (node.ladder.rails if node.ladder else ())
+                ],
                 "dcgm": [
                     {"host": host.get(node.node, node.node), **plain(node.ladder.dcgm)}
                     for node in self.facts.values()
@@ -190,6 +199,10 @@ def check(
     if options.deep and not judge(cluster, facts, options, network).blocking:
         # What is known to be broken would only cost the whole timeout of the ladder.
         facts = yield from climb_ladder(cluster, pool, facts, network)
+        if options.history:
+            facts = with_usual(facts, options.history)
+            judged = judge(cluster, facts, CheckOptions(only=("deep",)), network)
+            keep_speeds(facts, judged.findings, options.history)
     result = judge(cluster, facts, options, network)
     return replace(result, seconds=time.monotonic() - began)
 

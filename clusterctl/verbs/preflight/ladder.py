@@ -11,6 +11,7 @@ from clusterctl.checks.planned import NVIDIA, planned_devices
 from clusterctl.facts.answers import Answer
 from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.gpuset import BUS_ORDER, ORDER
+from clusterctl.facts.nccl_log import parse_nccl
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.ladder import Ladder
 from clusterctl.facts.values.pairwise import Collective, PairRate
@@ -22,6 +23,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.job_check import command_answer
 from clusterctl.verbs.rpc import Nodes, call_all
+from clusterctl.wire import plain
 
 JOIN_SECONDS = 45.0
 """For torch to be imported everywhere and the nodes to find each other."""
@@ -31,7 +33,9 @@ PROGRAM = (
     "clusterctl.wire",
     "clusterctl.node.agent.child_tasks",
     "clusterctl.node.probe.dcgm",
+    "clusterctl.node.probe.device_time",
     "clusterctl.node.probe.gpu_trial",
+    "clusterctl.node.probe.nccl_lines",
     "clusterctl.node.probe.job_collective",
     "clusterctl.node.probe.job_ladder",
 )
@@ -53,7 +57,8 @@ class _Climb:
     network: Network
     names: tuple[str, ...]
     rungs: tuple[str, ...]
-    all_gpus: bool
+    rails: int
+    """GPUs that every node has."""
 
 
 def climb_ladder(
@@ -78,7 +83,7 @@ def climb_ladder(
         network=network,
         names=tuple(node.name for node in able),
         rungs=rungs,
-        all_gpus=all(gpus.values()),
+        rails=min(map(len, gpus.values())),
     )
     requests = {
         node.name: _request(climb, node, facts[node.name], gpus[node.name]) for node in able
@@ -114,7 +119,7 @@ def _request(climb: _Climb, node: Node, facts: NodeFacts, gpus: list[int]) -> Re
         "limits": LIMITS,
         "device": DEVICE,
         "gpus": gpus,
-        "all_gpus": climb.all_gpus,
+        "rails": climb.rails,
         "dcgm": nvidia and bool(gpus),
         "rungs": list(climb.rungs),
     }
@@ -145,9 +150,14 @@ def _known(facts: NodeFacts, reply: Reply, climb: _Climb) -> NodeFacts:
         return _unknown(facts, answer.why())
     try:
         blamed = [climb.names[rank] for rank in found.pop("blamed", ())]
-        ladder = from_json(Ladder, {**found, "blamed": blamed}, "ladder")
-        summed, across = (_collective(found.get(key), climb.names) for key in ("sum", "across"))
-    except (DocumentError, IndexError, TypeError, ValueError) as error:
+        ranks = [dict(rank) for rank in found.pop("rails", ())]
+        rails = [_rail(rank) for rank in ranks] if climb.rails else []
+        inside = [_with_transport(rank) for rank in found.pop("inside", ())]
+        told = {**found, "blamed": blamed, "inside": inside, "rails": rails}
+        ladder = from_json(Ladder, told, "ladder")
+        summed = _collective(found["sum"], climb.names) if "sum" in found else None
+        across = _together([_collective(rank, climb.names) for rank in ranks])
+    except (AttributeError, DocumentError, IndexError, TypeError, ValueError) as error:
         return _unknown(facts, str(error))
     if summed is None and "sum" in climb.rungs:
         summed = Collective(error=ladder.error or answer.why())
@@ -155,8 +165,41 @@ def _known(facts: NodeFacts, reply: Reply, climb: _Climb) -> NodeFacts:
         summed = replace(summed, pairs=across.pairs)
     if not ladder.error and answer.state != "ok":
         ladder = replace(ladder, error=answer.why())
-    on_gpus = across is not None and (climb.all_gpus or not across.right)
+    on_gpus = across is not None and (climb.rails or not across.right)
     return replace(facts, ladder=ladder, collective=summed, across=across if on_gpus else None)
+
+
+def _with_transport(rank: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a rank with what NCCL's lines say."""
+    return {**rank, "transport": plain(parse_nccl(rank.get("nccl", ())))}
+
+
+def _rail(rank: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a rail, with its fastest pair instead of each."""
+    known = [pair[1] for pair in rank.get("pairs", ()) if pair is not None]
+    return {**_with_transport(rank), "fastest_gbps": max(known, default=None)}
+
+
+def _together(rails: list[Collective]) -> Collective | None:
+    """Return what the GPUs of a node reached at the same time."""
+    if not rails:
+        return None
+    first, *others = rails
+    pairs = []
+    for rate in first.pairs:
+        to = [rate, *(one for rail in others for one in rail.pairs if one.peer == rate.peer)]
+        if len(to) == len(rails):
+            trips = min(one.round_trip_s for one in to)
+            gbps = sum(one.gbps for one in to)
+            pairs.append(PairRate(peer=rate.peer, round_trip_s=trips, gbps=gbps))
+    return Collective(
+        backend=next((rail.backend for rail in rails if rail.backend), ""),
+        right=all(rail.right for rail in rails),
+        gbps=sum(rail.gbps for rail in rails),
+        error=next((rail.error for rail in rails if rail.error), ""),
+        block_bytes=first.block_bytes,
+        pairs=tuple(pairs),
+    )
 
 
 def _unknown(facts: NodeFacts, why: str) -> NodeFacts:
@@ -175,14 +218,14 @@ def _last_document(answer: Answer) -> dict[str, Any]:
     return {}
 
 
-def _collective(found: object, names: tuple[str, ...]) -> Collective | None:
-    if not isinstance(found, dict):
-        return None
+def _collective(found: Mapping[str, Any], names: tuple[str, ...]) -> Collective:
+    size = found.get("block_bytes")
     return Collective(
         backend=str(found.get("backend", "")),
         right=found.get("right") is True,
         gbps=float(found.get("gbps", 0.0)),
         error=str(found.get("error", "")),
+        block_bytes=size if isinstance(size, int) else None,
         pairs=tuple(
             PairRate(peer=peer, round_trip_s=float(pair[0]), gbps=float(pair[1]))
             for peer, pair in zip(names, found.get("pairs", ()), strict=False)

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterctl.node.probe import gpu_trial
+from clusterctl.node.probe import device_time, gpu_trial
 from clusterctl.node.probe.gpu_trial import PERIOD, SIZE, tiles, try_gpu
 from clusterctl.node.probe.job_ladder import is_right, run_each
 
@@ -107,7 +110,31 @@ def test_a_gpu_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "out of memory" in found["error"]
 
 
-def test_a_child_that_hangs_dies_or_chatters_costs_the_others_nothing() -> None:
+@pytest.mark.torch
+@pytest.mark.gpu
+def test_a_gpu_is_as_fast_in_a_second_trial() -> None:
+    """The first one finds it idle, with its clocks down."""
+    first, second = try_in_child("cuda:0"), try_in_child("cuda:0")
+
+    assert second["tflops"] == pytest.approx(first["tflops"], rel=0.1)
+    assert second["memory_gb_s"] == pytest.approx(first["memory_gb_s"], rel=0.1)
+
+
+@pytest.mark.torch
+def test_a_device_works_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    began: list[float] = []
+    monkeypatch.setitem(device_time.WARM_SECONDS, "cpu", 0.3)
+    device_time.warm_up(torch, torch.device("cpu"), lambda: began.append(time.monotonic()))
+
+    assert len(began) > 1
+    assert began[-1] - began[0] > 0.2
+
+
+def test_a_child_that_hangs_dies_or_chatters_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def hang() -> dict[str, Any]:
         while True:
             pass
@@ -118,10 +145,22 @@ def test_a_child_that_hangs_dies_or_chatters_costs_the_others_nothing() -> None:
 
     def chatter() -> dict[str, Any]:
         os.write(1, b"NCCL version 2.27.3\n")
+        threading.Timer(0.05, os.write, (1, b"n1:7:9 [0] NCCL INFO comm 0x1 Destroy\n")).start()
         return {"right": True}
 
-    found = run_each({"hang": hang, "die": die, "chatter": chatter}, 1.0)
+    def wait() -> dict[str, Any]:
+        assert os.environ["NCCL_DEBUG"] == "INFO"  # whatever the user's own is
+        with open(os.environ["NCCL_DEBUG_FILE"], "w") as nccl:  # noqa: PTH123  (as NCCL does)
+            nccl.write("n1:7:8 [0] NCCL INFO Using network Socket\n")
+        return hang()
+
+    work = {"hang": hang, "die": die, "chatter": chatter, "wait": wait}
+    monkeypatch.setenv("NCCL_DEBUG", "VERSION")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "of-a-run"))
+    found = run_each(work, 1.0)
 
     assert found["hang"] == {"state": "timeout", "error": "no answer within 1 s"}
     assert found["die"] == {"state": "error", "error": "NCCL watchdog: giving up"}
-    assert found["chatter"] == {"state": "ok", "right": True}
+    assert found["chatter"] == {"state": "ok", "right": True, "nccl": ["NCCL version 2.27.3"]}
+    assert found["wait"] == {**found["hang"], "nccl": ["NCCL INFO Using network Socket"]}
+    assert list(tmp_path.iterdir()) == []

@@ -44,7 +44,7 @@ def start(port: int) -> Iterator[Start]:
         plan = {
             "rank": rank, "world": world, "address": "127.0.0.1", "port": port, "join_s": 45.0,
             "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
-            "gpus": [0, 1], "all_gpus": False, "dcgm": False, "rungs": list(ALL), **changes,
+            "gpus": [0, 1], "rails": 0, "dcgm": False, "rungs": list(ALL), **changes,
         }  # fmt: skip
         argv = [sys.executable, "-c", program(PROGRAM).decode(), MAIN, json.dumps(plan)]
         settings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **changes.get("settings", {})}
@@ -76,7 +76,30 @@ def test_sound_nodes_climb_every_rung(start: Start) -> None:
         assert [gpu["wrong_numbers"] for gpu in found["gpus"]] == [0, 0]
         assert [gpu["right"] for gpu in found["inside"]] == [True, True]
         assert found["sum"]["gbps"] > 0
-        assert len([pair for pair in found["across"]["pairs"] if pair]) == 2
+        assert len([pair for pair in found["rails"][0]["pairs"] if pair]) == 2
+
+
+def test_each_gpu_has_a_rail_of_its_own(start: Start) -> None:
+    """The GPUs are CPUs here."""
+    nodes = [start(rank, 2, rails=2, gpus=[4, 6], rungs=["across"]) for rank in range(2)]
+    for found in map(outcome, nodes):
+        assert climbed(found) == [("across", True)], found
+        assert [rail["index"] for rail in found["rails"]] == [4, 6]
+        assert all(rail["gbps"] > 0 and len(list(filter(None, rail["pairs"]))) == 1
+                   for rail in found["rails"])  # fmt: skip
+
+
+def test_a_rail_that_breaks_is_told_by_the_number_of_its_gpu(start: Start) -> None:
+    """This torch is built for CPUs, or its NCCL waits for those that use Gloo."""
+    short = {**dict.fromkeys(LIMITS, 30.0), "across": 8.0}
+    changes = {"rails": 2, "gpus": [4, 6], "rungs": ["across"], "limits": short}
+    sound, broken = start(0, 2, **changes), start(1, 2, **changes, device="cuda")
+    answers = [outcome(sound), outcome(broken)]
+
+    assert all(found["blamed"] == [0, 1] for found in answers)
+    assert [(rail["index"], rail["state"]) for rail in answers[1]["rails"]] == [
+        (4, "error"), (6, "error"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -85,11 +108,21 @@ def test_one_node_alone_tries_its_gpus_each_and_together(start: Start, device: s
     import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
 
     gpus = list(range(torch.cuda.device_count() if device == "cuda" else 2))
+    before = holders() if device == "cuda" else ""
     found = outcome(start(0, 1, device=device, gpus=gpus, rungs=["gpus", "inside"]))
 
     assert climbed(found) == [("gpus", True), ("inside", True)], found
     assert [gpu["right"] for gpu in found["inside"]] == [True] * len(gpus)
     assert {gpu["backend"] for gpu in found["inside"]} == {"nccl" if device == "cuda" else "gloo"}
+    if device == "cuda":
+        assert all("NCCL version" in " ".join(gpu["nccl"]) for gpu in found["inside"])
+        assert holders() == before  # nothing is left on the cards
+
+
+def holders() -> str:
+    """Return the processes that hold memory of a GPU."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_a_broken_rung_of_one_node_stops_all_there(start: Start) -> None:
@@ -135,7 +168,7 @@ def test_nothing_is_left_when_the_agent_is_killed(port: int, tmp_path: Any) -> N
     plan = {
         "rank": 0, "world": 2, "address": "127.0.0.1", "port": port, "join_s": 45.0,
         "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
-        "gpus": [], "all_gpus": False, "dcgm": False, "rungs": ["sum"],
+        "gpus": [], "rails": 0, "dcgm": False, "rungs": ["sum"],
     }  # fmt: skip
     text = tmp_path / "ladder.py"
     text.write_bytes(program(PROGRAM))

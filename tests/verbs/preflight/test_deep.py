@@ -48,6 +48,51 @@ def test_the_rung_that_stopped_is_named_and_those_above_are_not_tried(
     ]
 
 
+ON_CPUS = """
+import sys
+from clusterctl.cli.main import main
+from clusterctl.verbs.preflight import ladder
+ladder.DEVICE = "cpu"
+sys.exit(main())
+"""
+
+
+def test_each_gpu_of_a_node_reaches_those_of_the_others(make_sandbox: MakeSandbox) -> None:
+    """The GPUs are CPUs here; the code is that of GPUs."""
+    box = make_sandbox(nodes=2, gpus=Gpus(model="H100", count=2))
+    done = box.run([sys.executable, "-c", ON_CPUS, *CHECK[3:]])
+    document = json.loads(done.stdout)
+
+    assert "Traceback" not in done.stderr
+    rails = document["ladder"]["rails"]
+    assert [(rail["host"], rail["index"], rail["right"]) for rail in rails] == [
+        ("node1", 0, True), ("node1", 1, True), ("node2", 0, True), ("node2", 1, True),
+    ]  # fmt: skip
+    assert all(rail["fastest_gbps"] > 0 < rail["gbps"] for rail in rails)
+    assert {rail["transport"] for rail in rails} == {None}  # Gloo has no lines of NCCL
+    assert [(pair["from"], pair["peer"]) for pair in document["pairs"]] == [
+        ("node1", "node2"), ("node2", "node1"),
+    ]  # fmt: skip
+    fastest = [sum(r["fastest_gbps"] for r in rails if r["host"] == f"node{n}") for n in (1, 2)]
+    assert [pair["gbps"] for pair in document["pairs"]] == pytest.approx(fastest)
+
+
+def test_hosts_without_gpus_learn_what_their_network_gives(make_sandbox: MakeSandbox) -> None:
+    """The hosts' links claim 10 Gb/s."""
+    box = make_sandbox(nodes=2)
+    done = box.run(CHECK)
+    document = json.loads(done.stdout)
+
+    assert "Traceback" not in done.stderr
+    (pairs,) = [found for found in document["findings"] if found["check"] == "deep.pairs"]
+    assert "of the 10 Gb/s of the slowest link" in pairs["message"] or pairs["status"] == "warn"
+    assert pairs["wanted"].startswith("at least 2 Gb/s, 20 %")
+    skipped = {f["check"]: f["message"] for f in document["findings"] if f["status"] == "skip"}
+    assert skipped["deep.rails"] == "only with --deep, if all nodes have GPUs"
+    assert skipped["deep.history"] == "only with --deep, after an earlier good one"
+    assert document["ladder"]["rails"] == []
+
+
 def climbing(box: Sandbox) -> list[int]:
     """Return the processes of the ladder on node2."""
     lines = box.on("node2", ["ps", "ax", "-ww", "-o", "pid=,args="]).stdout.splitlines()

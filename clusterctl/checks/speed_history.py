@@ -1,0 +1,83 @@
+"""Whether a node is as fast as in this cluster's earlier checks with `--deep`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from clusterctl.checks.collectives import DEEP
+from clusterctl.checks.finding import Finding, passed, warn
+from clusterctl.checks.gpu_trials import GPUS
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.wording import counted
+from clusterctl.facts.speeds import MEASURED, speeds_of
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+
+DROP = 0.8
+"""Part of the usual speed below which it has dropped."""
+_CLOCKS = "nvidia-smi -q -d PERFORMANCE,POWER (on the node)"
+_NAMES = {
+    "tflops": ("the slowest GPU multiplies", "TFLOP/s", _CLOCKS),
+    "memory_gb_s": ("the slowest GPU copies", "GB/s", _CLOCKS),
+    "inside_gbps": (
+        "the GPUs of the node exchange data",
+        "Gb/s",
+        "nvidia-smi topo -m; nvidia-smi nvlink -s (on the node)",
+    ),
+    "across_gbps": (
+        "the GPUs exchange data with other nodes",
+        "Gb/s",
+        "rdma link; clusterctl check --explain-network",
+    ),
+}
+
+
+@Check(
+    "deep.history",
+    title="the GPUs and their links are as fast as in earlier checks of this cluster",
+    why="If all nodes become slow together, a comparison of the nodes does not show it.",
+    fix="Look for what changed since: the driver, a power limit, the cooling, cables, what else"
+    " uses the network. If the new speed is right, delete the file that holds the earlier ones.",
+    source="docs/how-to/check-a-cluster.md",
+    explained_by=(DEEP, GPUS),
+    blocks=False,
+    applies=lambda node, _cluster: node.ladder is not None and node.ladder.usual is not None,
+)
+def history(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Compare each speed with the median of the earlier ones."""
+    well: dict[str, list[tuple[float, str]]] = {}
+    nodes = sum(node.ladder is not None for node in facts.values())
+    for node in facts.values():
+        usual = node.ladder.usual if node.ladder else None
+        now = speeds_of(node, nodes)
+        if usual is None or now is None:
+            continue
+        checks = counted(usual.checks, "earlier check")
+        compared = [
+            (name, getattr(now, name), getattr(usual.speeds, name))
+            for name in MEASURED
+            if getattr(now, name) is not None and getattr(usual.speeds, name) is not None
+        ]
+        for name, found, before in compared:
+            does, unit, look = _NAMES[name]
+            if found < DROP * before:
+                yield warn(
+                    node.node,
+                    f"{does} more slowly than before",
+                    wanted=f"about {before:.4g} {unit}, the median of {checks}",
+                    found=f"{found:.4g} {unit}",
+                    remedy=f"{look}; if the new speed is right: rm"
+                    f" {shlex.quote(usual.file)} (on this machine)",
+                )
+        if compared and all(found >= DROP * before for _, found, before in compared):
+            worst = min(found / before for _, found, before in compared)
+            well.setdefault(checks, []).append((worst, node.node))
+    for checks, kept in well.items():
+        worst, _ = min(kept)
+        yield passed(
+            tuple(name for _, name in kept),
+            f"every speed is at least {worst:.0%} of that of {checks}",
+            wanted=f"{DROP:.0%} of the median of {checks}",
+            found=f"at least {worst:.0%}",
+        )
