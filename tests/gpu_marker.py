@@ -55,7 +55,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Fail a test of a GPU that used CUDA in this process: later tests fork children that need it."""
+    """Fail a test that used CUDA in this process: later tests fork children that need it."""
     if item.get_closest_marker("gpu") and not forks_may_use_cuda():
-        why = "this test started CUDA in pytest's process (see `on_device` in tests/train/conftest.py)"
-        pytest.fail(why, pytrace=False)
+        why = "this test started CUDA in pytest's process, where later tests fork"
+        pytest.fail(f"{why} (hint: `on_device` of tests/train/conftest.py)", pytrace=False)

@@ -67,25 +67,26 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, metavar="SECONDS")
     parser.add_argument("--only", action="append", default=[], metavar="STEP",
                         help="this step and what it needs; may be repeated")  # fmt: skip
-    parser.add_argument("--cpu", action="store_true", help="try the script itself, with a tiny model")
+    parser.add_argument(
+        "--cpu", action="store_true", help="try the script itself, with a tiny model"
+    )
     options = parser.parse_args(argv)
     options.out = options.out or Path(os.environ.get("OUT") or machine.ROOT / "build/gpu")
     return options
 
 
 def explain(refused: Sequence[str], *, cpu: bool) -> None:
-    wanted = "torch, transformers, peft, accelerate and pytest"
-    wanted += "" if cpu else ", and a torch that sees an NVIDIA GPU"
-    print(f"error: no interpreter can run this: expected Python 3.11 with {wanted}", file=sys.stderr)
-    for why in refused:
-        print(f"  {why}", file=sys.stderr)
+    wanted = "Python 3.11 with torch, transformers, peft, accelerate and pytest"
+    wanted += "" if cpu else ", whose torch sees an NVIDIA GPU"
+    lines = [f"error: no interpreter can run this: expected {wanted}; found", *refused]
+    if not cpu and shutil.which("nvidia-smi") is None:
+        lines.append("nvidia-smi: not found, so probably no NVIDIA driver")
+    print("\n  ".join(lines), file=sys.stderr)
     if cpu:
         print("hint: make setup", file=sys.stderr)
         return
-    if shutil.which("nvidia-smi") is None:
-        print("  nvidia-smi: not found, so probably no NVIDIA driver", file=sys.stderr)
-    print("hint: PYTHON=python3 make gpu  (the interpreter that your trainings use)\n"
-          "hint: make gpu GPU_OPTIONS=--cpu  (tries the script without a GPU)", file=sys.stderr)  # fmt: skip
+    print("hint: with another interpreter: PYTHON=python3 make gpu", file=sys.stderr)
+    print("hint: to try the script without a GPU: make gpu GPU_OPTIONS=--cpu", file=sys.stderr)
 
 
 def selected(made: Sequence[Step], only: Sequence[str]) -> list[Step]:
@@ -193,7 +194,8 @@ class Check:
         ended = {
             result.name: (self.work / f"{result.name}.txt").read_text(errors="replace")
             for result in self.results
-            if result.state == "ok" or (result.state == "failed" and result.name.startswith("tests-"))
+            if result.state == "ok"
+            or (result.state == "failed" and result.name.startswith("tests-"))
             if (self.work / f"{result.name}.txt").exists()
         }
         found = figures.collect(ended, self.work)

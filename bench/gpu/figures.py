@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from bench.gpu.plan import VARIANTS
 from bench.gpu_train import SIDES
@@ -42,16 +42,16 @@ def figure(
     least: float | None = None, most: float | None = None,
 ) -> Figure:  # fmt: skip
     """Return a figure, judged if there is an expectation."""
-    bounds = [f"{sign} {bound:g}" for sign, bound in (("≥", least), ("≤", most)) if bound is not None]
+    bounds = [
+        f"{sign} {bound:g}" for sign, bound in (("≥", least), ("≤", most)) if bound is not None
+    ]
     verdict: Verdict = "not judged"
     if value is None:
         verdict = "unknown"
     elif bounds:
         fits = (least is None or value >= least) and (most is None or value <= most)
         verdict = "ok" if fits else "differs"
-    return Figure(
-        name=name, value=value, unit=unit, expected=" and ".join(bounds), verdict=verdict
-    )
+    return Figure(name=name, value=value, unit=unit, expected=" and ".join(bounds), verdict=verdict)
 
 
 def collect(outputs: Mapping[str, str], work: Path) -> list[Figure]:
@@ -92,7 +92,9 @@ def ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _bench(outputs: Mapping[str, str | None]) -> Iterator[Figure]:
-    found = {side: (json_lines(text) or [{}])[-1] for side, text in outputs.items() if text is not None}
+    found = {
+        side: (json_lines(text) or [{}])[-1] for side, text in outputs.items() if text is not None
+    }
     rates = {side: ratio(row.get("tokens"), row.get("seconds")) for side, row in found.items()}
     for side, row in found.items():
         yield figure(f"{side}: tokens per second", rates[side], "tok/s")
@@ -131,8 +133,10 @@ def _all_gpus(outputs: Mapping[str, str], work: Path) -> Iterator[Figure]:
     for layout in ("ddp", "fsdp"):
         if f"all-gpus-{layout}" in outputs:
             rows = steps_of(work / f"all-gpus-{layout}")
-            yield figure(f"{layout} on all GPUs: seconds per step", median_of(rows, "step_s"), "s")
-            yield figure(f"{layout} on all GPUs: tokens per second", median_of(rows, "tok_s"), "tok/s")
+            yield figure(f"{layout}, all GPUs: seconds per step", median_of(rows, "step_s"), "s")
+            yield figure(
+                f"{layout} on all GPUs: tokens per second", median_of(rows, "tok_s"), "tok/s"
+            )
 
 
 def steps_of(output: Path) -> list[Row]:
@@ -164,7 +168,9 @@ def _probe(said: str | None) -> Iterator[Figure]:
     if said is None:
         return
     rows = json_lines(said)
-    kept = {row["casts"]: row for row in rows if row.get("about") == "activations" and "bytes" in row}
+    kept = {
+        row["casts"]: row for row in rows if row.get("about") == "activations" and "bytes" in row
+    }
     if kept:
         on, off = kept.get(True, {}), kept.get(False, {})
         # Counted on a CPU, tensor by tensor: 59.3 with casts to float32, 51.3 without.
@@ -172,14 +178,16 @@ def _probe(said: str | None) -> Iterator[Figure]:
                      least=53.4, most=65.2)  # fmt: skip
         yield figure("LoRA, casts off: bytes per token, width and layer", off.get("bytes"), "B",
                      least=46.2, most=56.4)  # fmt: skip
-        yield figure("LoRA, seconds with casts off / on", ratio(off.get("step_s"), on.get("step_s")),
-                     most=0.95)  # fmt: skip
+        seconds = ratio(off.get("step_s"), on.get("step_s"))
+        yield figure("LoRA, seconds with casts off / on", seconds, most=0.95)
     for row in rows:
         if row.get("about") == "loss" and "words" in row:
             name = f"loss of {row['words']} tokens, chunked / whole"
             yield figure(f"{name}: seconds", ratio(row["chunked_s"], row["whole_s"]), most=1.1)
             if row["whole_peak"]:
-                yield figure(f"{name}: memory", ratio(row["chunked_peak"], row["whole_peak"]), most=0.5)
+                yield figure(
+                    f"{name}: memory", ratio(row["chunked_peak"], row["whole_peak"]), most=0.5
+                )
         if row.get("about") == "attention" and "masked_s" in row:
             yield figure("attention of packed rows, masked / causal: seconds",
                          ratio(row["masked_s"], row["causal_s"]))  # fmt: skip
@@ -191,7 +199,9 @@ def _probe(said: str | None) -> Iterator[Figure]:
             middle = statistics.median(values)
             yield figure(f"trial of one GPU: {unit}", middle, unit)
             spread = (max(values) - min(values)) / middle
-            yield figure(f"trial of one GPU: {unit}, spread of {len(values)} runs", spread, most=0.05)
+            yield figure(
+                f"trial of one GPU: {unit}, spread of {len(values)} runs", spread, most=0.05
+            )
 
 
 def _ladder(said: str | None) -> Iterator[Figure]:
@@ -204,10 +214,10 @@ def _ladder(said: str | None) -> Iterator[Figure]:
 def _tests(name: str, path: Path) -> Iterator[Figure]:
     counts: dict[str, float] = {}
     try:
-        for suite in ElementTree.parse(path).getroot().iter("testsuite"):  # noqa: S314  (pytest's own)
+        for suite in ET.parse(path).getroot().iter("testsuite"):
             for key in ("tests", "failures", "errors", "skipped"):
                 counts[key] = counts.get(key, 0) + int(suite.get(key, "0"))
-    except (OSError, ValueError, ElementTree.ParseError):
+    except (OSError, ValueError, ET.ParseError):
         yield figure(f"{name}: passed", None, least=1)
         return
     bad = counts["failures"] + counts["errors"]

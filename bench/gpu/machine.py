@@ -14,7 +14,16 @@ from pathlib import Path
 ROOT = Path(__file__).absolute().parents[2]
 QUERY_SECONDS = 60.0
 CANDIDATES = (".venv/bin/python", "python3")
-PACKAGES = ("transformers", "peft", "tokenizers", "safetensors", "numpy", "yaml", "accelerate", "pytest")
+PACKAGES = (
+    "transformers",
+    "peft",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "yaml",
+    "accelerate",
+    "pytest",
+)
 """What the steps import besides torch."""
 
 
@@ -76,11 +85,12 @@ def ask(python: str, environment: Mapping[str, str]) -> Machine:
             [python, "-m", "bench.gpu.machine"], cwd=ROOT, env=environment, capture_output=True,
             text=True, timeout=QUERY_SECONDS, check=False,
         )  # fmt: skip
-        found = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return Machine(python=python, error=f"no answer within {QUERY_SECONDS:g} s")
     except OSError as error:
         return Machine(python=python, error=error.strerror or str(error))
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Machine(python=python, error=said)

@@ -18,7 +18,8 @@ _ELEMENT = re.compile(
     r"(<(\w*(?:serial|guid|pdi|chassis_physical_id)\w*)>)([^<]+)(</\2>)", re.IGNORECASE
 )
 _FIELD = re.compile(
-    r"^(.*\b(?:Serial(?: Number)?|GUID|PDI)\s*:[ \t]*)(\S.*?)([ \t]*)$", re.IGNORECASE | re.MULTILINE
+    r"^(.*\b(?:Serial(?: Number)?|GUID|PDI)\s*:[ \t]*)(\S.*?)([ \t]*)$",
+    re.IGNORECASE | re.MULTILINE,
 )
 _HOME = re.compile(r"/home/[^/\s\"':]+")
 

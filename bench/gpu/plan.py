@@ -107,15 +107,21 @@ class _Plan:
         )  # fmt: skip
 
     def bench(self, side: str, about: str, limit: float, *needs: str) -> Step:
-        options = ("--side", side, "--folder", str(self.model), "--batch", str(self.size.batch))
-        options += ("--seq-len", str(self.size.seq_len), "--steps", str(self.size.steps))
-        options += ("--tiny",) if self.size.tiny else ()
+        size = self.size
+        options = ["--side", side, "--folder", str(self.model), "--batch", str(size.batch)]
+        options += ["--seq-len", str(size.seq_len), "--steps", str(size.steps)]
+        options += ["--tiny"] if size.tiny else []
         return self.module(f"bench-{side}", about, limit, "bench.gpu_train", *options, needs=needs)
 
     def settings(self, name: str, steps: int, *, batch: int = 0) -> list[str]:
         found = settings(self.size.options(self.model, batch=batch), self.work / name)
         cache = self.work / "cache"
-        return [*found, f"--set=max_steps={steps}", "--set=save_minutes=0", f"--set=cache_dir={cache}"]
+        return [
+            *found,
+            f"--set=max_steps={steps}",
+            "--set=save_minutes=0",
+            f"--set=cache_dir={cache}",
+        ]
 
     def on_all_gpus(self) -> Iterator[Step]:
         """Yield what two GPUs are needed for: a hang of NCCL shows here first."""
@@ -139,7 +145,7 @@ class _Plan:
             yield self.module(f"check-{name}", f"`train --check` for {name}", 30, "train",
                               "--check", *keys, needs=("bench-make",), env=ALONE)  # fmt: skip
             if changes:
-                yield self.module(f"run-{name}", f"{VARIANT_STEPS} steps of {name}", 60, "train",
+                yield self.module(f"run-{name}", f"{VARIANT_STEPS} steps of {name}", 80, "train",
                                   *keys, needs=("bench-make",))  # fmt: skip
 
     def tests(self) -> Iterator[Step]:
@@ -147,7 +153,9 @@ class _Plan:
 
         Without the conftest of folders above, which import packages that a GPU machine lacks.
         """
-        chosen = ("-m", "not gpu", "-k", "optimizer or known_product") if self.cpu else ("-m", "gpu")
+        chosen = (
+            ("-m", "not gpu", "-k", "optimizer or known_product") if self.cpu else ("-m", "gpu")
+        )
         # Skipped for want of a GPU, they would show nothing.
         required = {} if self.cpu else {"CLUSTERCTL_TESTS_REQUIRE": "gpu"}
         for name, (limit, room, files) in GPU_TESTS.items():

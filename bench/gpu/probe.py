@@ -58,7 +58,7 @@ def peak_of(work: Callable[[], Any]) -> int:
 
 
 def activations() -> None:
-    """Bytes kept per token, width and layer, and the step, with PEFT's casts to float32 and without."""
+    """Bytes kept per token, width and layer, with PEFT's casts to float32 and without."""
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -91,45 +91,55 @@ def activations() -> None:
         hidden = forward()
         kept = torch.cuda.memory_allocated() - before if CUDA else 0
         del hidden
-        say("activations", casts=casts, bytes=kept / (batch * tokens * width * layers), step_s=seconds)
+        say(
+            "activations",
+            casts=casts,
+            bytes=kept / (batch * tokens * width * layers),
+            step_s=seconds,
+        )
 
 
 def loss() -> None:
     """The chunked loss against one cross entropy of all logits."""
+    for shape in ((16384, 2048, 32000), (8192, 4096, 151552)) if CUDA else ((64, 32, 101),):
+        compare_losses(*shape)
+
+
+def compare_losses(rows: int, width: int, words: int) -> None:
     from train.model.chunked_loss import Head
 
-    shapes = ((16384, 2048, 32000), (8192, 4096, 151552)) if CUDA else ((64, 32, 101),)
-    for rows, width, words in shapes:
-        layer = torch.nn.Linear(width, words, bias=False, device=DEVICE, dtype=torch.bfloat16)
-        layer.requires_grad_(False)
-        hidden = torch.randn(1, rows, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-        wanted = torch.randint(words, (rows,), device=DEVICE)
+    layer = torch.nn.Linear(width, words, bias=False, device=DEVICE, dtype=torch.bfloat16)
+    layer.requires_grad_(False)
+    hidden = torch.randn(1, rows, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    wanted = torch.randint(words, (rows,), device=DEVICE)
 
-        def whole() -> None:
-            hidden.grad = None
-            logits = functional.linear(hidden[0], layer.weight).float()
-            functional.cross_entropy(logits, wanted, reduction="sum").backward()  # type: ignore[no-untyped-call]
+    def whole() -> None:
+        hidden.grad = None
+        logits = functional.linear(hidden[0], layer.weight).float()
+        functional.cross_entropy(logits, wanted, reduction="sum").backward()  # type: ignore[no-untyped-call]
 
-        whole_s, whole_peak = timed(whole, 5, 2), peak_of(whole)
-        head = Head(layer)
+    whole_s, whole_peak = timed(whole, 5, 2), peak_of(whole)
+    head = Head(layer)
 
-        def chunked() -> None:
-            hidden.grad = None
-            head.set(torch.arange(rows, device=DEVICE), wanted)
-            head.sums(layer(hidden))[0].backward()  # type: ignore[no-untyped-call]
+    def chunked() -> None:
+        hidden.grad = None
+        head.set(torch.arange(rows, device=DEVICE), wanted)
+        head.sums(layer(hidden))[0].backward()  # type: ignore[no-untyped-call]
 
-        chunked_s, chunked_peak = timed(chunked, 5, 2), peak_of(chunked)
-        say(
-            "loss", rows=rows, width=width, words=words, whole_s=whole_s, chunked_s=chunked_s,
-            whole_peak=whole_peak, chunked_peak=chunked_peak,
-        )  # fmt: skip
+    chunked_s, chunked_peak = timed(chunked, 5, 2), peak_of(chunked)
+    say(
+        "loss", rows=rows, width=width, words=words, whole_s=whole_s, chunked_s=chunked_s,
+        whole_peak=whole_peak, chunked_peak=chunked_peak,
+    )  # fmt: skip
 
 
 def attention() -> None:
     """Packed rows: SDPA with the mask of eight documents, against causal attention without one."""
     heads, kv_heads, tokens, width = (32, 8, 8192, 128) if CUDA else (4, 2, 64, 16)
     query, key, value = (
-        torch.randn(1, count, tokens, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+        torch.randn(
+            1, count, tokens, width, device=DEVICE, dtype=torch.bfloat16, requires_grad=True
+        )
         for count in (heads, kv_heads, kv_heads)
     )
     document = torch.arange(tokens, device=DEVICE) // (tokens // 8)
@@ -138,14 +148,14 @@ def attention() -> None:
     def causal() -> None:
         functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=True
-        ).sum().backward()
+        ).sum().backward()  # type: ignore[no-untyped-call]
 
     def masked() -> None:
         # As transformers does: with a mask, keys and values are repeated for the query heads.
         keys, values = (x.repeat_interleave(heads // kv_heads, 1) for x in (key, value))
         functional.scaled_dot_product_attention(
             query, keys, values, attn_mask=mask
-        ).sum().backward()
+        ).sum().backward()  # type: ignore[no-untyped-call]
 
     say("attention", causal_s=timed(causal, 5, 2), masked_s=timed(masked, 5, 2))
 
@@ -164,7 +174,8 @@ def events() -> None:
     """What it costs to record a CUDA event: a step is measured by them."""
     if not CUDA:
         return
-    made = [torch.cuda.Event(enable_timing=True) for _ in range(2000)]
+    event_class: Any = torch.cuda.Event
+    made = [event_class(enable_timing=True) for _ in range(2000)]
     began = time.perf_counter()
     for event in made:
         event.record()
@@ -173,11 +184,10 @@ def events() -> None:
 
 def nccl_with_a_bound_device() -> None:
     """Whether one rank can start NCCL with its device, and make a gloo group after that."""
-    import torch.distributed as dist
-
     if not CUDA:
         return
     nccl: Any = torch.cuda.nccl
+    dist: Any = torch.distributed  # its stores are not in its list of names
     dist.init_process_group(
         "cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1,
         device_id=torch.device("cuda", 0),
