@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -24,12 +25,13 @@ def test_the_question_for_a_gpu_imports_no_torch_in_this_process(tmp_path: Path)
         "import os, sys, pytest\n"
         f"os.environ['PATH'] = {str(tmp_path)!r} + ':' + os.environ['PATH']\n"
         f"code = pytest.main(['-q', '-rs', '-p', 'tests.conftest', {str(tmp_path)!r}, '-c', "
-        "'/dev/null', '-p', 'no:cacheprovider', '-W', 'ignore', '--import-mode=importlib'])\n"
+        "'/dev/null', '-p', 'no:cacheprovider', '-W', 'ignore', '--import-mode=importlib', '--basetemp', os.environ['BASE']])\n"
         "print('imported' if 'torch' in sys.modules else 'not imported', int(code))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=Path(__file__).absolute().parents[1],
         capture_output=True, text=True, check=False,
+        env={**os.environ, "BASE": str(tmp_path / "base")},
     )  # fmt: skip
 
     assert done.stdout.splitlines()[-1] == "not imported 0", done.stdout + done.stderr

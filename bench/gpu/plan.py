@@ -162,6 +162,7 @@ class _Plan:
             yield self.module(
                 name, f"tests marked gpu in {room}", limit, "pytest", "-q", "-W", "ignore",
                 "-p", "no:cacheprovider", "-p", "tests.gpu_marker", f"--confcutdir={room}",
-                f"--junitxml={self.work / name}.xml", "--durations=5", *chosen,
+                f"--junitxml={self.work / name}.xml", f"--basetemp={self.work / name}-tmp",
+                "--durations=5", *chosen,
                 *(f"{room}/{file}" for file in files), env=required,
             )  # fmt: skip
