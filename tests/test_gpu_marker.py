@@ -23,15 +23,16 @@ def test_the_question_for_a_gpu_imports_no_torch_in_this_process(tmp_path: Path)
     (tmp_path / "test_marked.py").write_text(MARKED)
     program = (
         "import os, sys, pytest\n"
-        f"os.environ['PATH'] = {str(tmp_path)!r} + ':' + os.environ['PATH']\n"
-        f"code = pytest.main(['-q', '-rs', '-p', 'tests.conftest', {str(tmp_path)!r}, '-c', "
-        "'/dev/null', '-p', 'no:cacheprovider', '-W', 'ignore', '--import-mode=importlib', '--basetemp', os.environ['BASE']])\n"
+        "code = pytest.main(sys.argv[1:])\n"
         "print('imported' if 'torch' in sys.modules else 'not imported', int(code))\n"
     )
+    words = ["-q", "-rs", "-p", "tests.conftest", str(tmp_path), "-c", os.devnull]
+    words += ["-p", "no:cacheprovider", "-W", "ignore", "--import-mode=importlib"]
+    words += [f"--basetemp={tmp_path / 'base'}"]
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).absolute().parents[1],
+        [sys.executable, "-c", program, *words], cwd=Path(__file__).absolute().parents[1],
         capture_output=True, text=True, check=False,
-        env={**os.environ, "BASE": str(tmp_path / "base")},
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip
 
     assert done.stdout.splitlines()[-1] == "not imported 0", done.stdout + done.stderr
