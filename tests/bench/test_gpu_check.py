@@ -225,7 +225,7 @@ BENCH = {
 }
 
 
-def verdicts(outputs: dict[str, str], work: Path) -> dict[str, tuple[float | None, str]]:
+def verdicts(outputs: dict[str, str], work: Path) -> dict[str, tuple[Any, str]]:
     return {each.name: (each.value, each.verdict) for each in collect(outputs, work)}
 
 
