@@ -1,6 +1,10 @@
 # make demo   the whole story on this machine: three hosts, check, launch, stop, resume
 # make docs   the pages of docs/ as a site, in build/site
+# make gpu    what only a GPU shows, in 9 minutes; attach build/gpu/report.md to an issue
 # make test   what must be green before a change lands
+# `PYTHON=python3 make gpu` chooses an interpreter; else the first whose torch sees a GPU.
+CHOSEN := $(if $(filter environment command,$(origin PYTHON)),$(PYTHON))
+GPU_OPTIONS ?=
 PYTHON := .venv/bin/python
 WORKERS ?= auto
 TESTS ?= tests
@@ -11,7 +15,7 @@ PYTEST := cd build/tree && PYTHONDONTWRITEBYTECODE= CLUSTERCTL_TESTED=wheel \
 # Folders too: theirs is the time of a deletion.
 SOURCES := $(shell find clusterctl -not -name '__pycache__' -not -name '*.pyc')
 
-.PHONY: setup demo docs test lint bench soak clean
+.PHONY: setup demo docs test lint bench gpu soak clean
 
 setup: .venv/ready
 
@@ -47,6 +51,11 @@ soak: build/ready
 
 bench: setup .venv/ready-for-bench
 	@for file in bench/[a-z]*.py; do $(PYTHON) "$$file" || exit 1; done
+
+# Without setup: a GPU machine has a torch of its own, and perhaps no network.
+gpu:
+	@$(or $(CHOSEN),$(wildcard .venv/bin/python),python3) -m bench.gpu \
+	    $(if $(CHOSEN),--python "$(CHOSEN)") $(GPU_OPTIONS)
 
 .venv/ready-for-bench: .ci/setup
 	@.ci/setup bench

@@ -31,9 +31,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=2048)
-    parser.add_argument("--side", choices=SIDES)
+    parser.add_argument("--side", choices=["make", *SIDES], help="only this, in --folder")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
+    if options.side == "make":
+        options.folder.mkdir(parents=True, exist_ok=True)
+        make(options.folder, options)
+        return
     if options.side:
         result = {"train": ours, "trainer": trainer, "loop": plain_loop}[options.side](options)
         print(json.dumps(result))
@@ -43,20 +47,25 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(folder, options)
-        results = {side: run_side(side, folder, options) for side in SIDES}
+        # In a process of its own, which leaves nothing on the GPU while the sides are measured.
+        run_side("make", folder, options)
+        results = {side: measure(side, folder, options) for side in SIDES}
     report(results, options)
 
 
-def run_side(side: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(side: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run_side(side, folder, options).splitlines()[-1])
+    return found
+
+
+def run_side(side: str, folder: Path, options: argparse.Namespace) -> str:
     command = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
     command += ["--steps", str(options.steps), "--batch", str(options.batch)]
-    command += ["--seq-len", str(options.seq_len)]
+    command += ["--seq-len", str(options.seq_len), *(["--tiny"] if options.tiny else [])]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"{side} ended with {done.returncode}:\n{done.stdout[-4000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return done.stdout
 
 
 def make(folder: Path, options: argparse.Namespace) -> None:
@@ -98,19 +107,22 @@ def make(folder: Path, options: argparse.Namespace) -> None:
             file.write(json.dumps({"text": fast.decode(ids[start : start + each])}) + "\n")
 
 
-def ours(options: argparse.Namespace) -> dict[str, Any]:
-    """Run `python -m train`; read its own metrics."""
-    output = options.folder / "ours"
-    settings = {
+def settings(options: argparse.Namespace, output: Path) -> list[str]:
+    """Return the arguments of `python -m train` for the same training as the other sides."""
+    keys = {
         "name_or_path": options.folder / "model", "dataset_path": options.folder / "data.jsonl",
         "output_dir": output, "seq_len": options.seq_len, "max_steps": options.steps,
         "per_device_train_batch_size": options.batch, "gradient_accumulation_steps": 1,
         "lora_r": 16, "lora_alpha": 32, "learning_rate": 1e-4, "eval_split": 0,
         "activation_checkpointing": "false", "batching": "plain", "dtype": "bfloat16",
     }  # fmt: skip
-    command = [sys.executable, "-m", "train"]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value}"]
+    return [f"--set={key}={value}" for key, value in keys.items()]
+
+
+def ours(options: argparse.Namespace) -> dict[str, Any]:
+    """Run `python -m train`; read its own metrics."""
+    output = options.folder / "ours"
+    command = [sys.executable, "-m", "train", *settings(options, output)]
     done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)
     if done.returncode:
         sys.exit(done.returncode)

@@ -22,6 +22,7 @@ from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.sandbox.layout import BackendName, Ip
 from clusterctl.sandbox.sandbox import Sandbox
+from tests.required import REQUIRED, is_required
 
 
 class Wanted(TypedDict, total=False):
@@ -58,7 +59,7 @@ settings.register_profile(
 )
 settings.load_profile("clusterctl")  # `--hypothesis-profile soak` loads the other
 
-pytest_plugins = ["tests.leftovers", "tests.sshd_servers"]
+pytest_plugins = ["tests.gpu_marker", "tests.leftovers", "tests.sshd_servers"]
 
 LONGEST = (
     "tests/cli/test_training_over_hosts.py",
@@ -82,8 +83,6 @@ LONGEST = (
 )
 """The tests that take longest, by `make test`, longest first."""
 WORKERS_LIMIT = 16
-REQUIRED = "CLUSTERCTL_TESTS_REQUIRE"
-"""Environment variable: what a test may not be skipped for, such as `netns`."""
 
 IMPORTED = pytest.StashKey[frozenset[str]]()
 """The modules that collecting the tests imported."""
@@ -115,15 +114,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(100_000, 50, 1000)
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of a GPU on a machine without one."""
-    if item.get_closest_marker("gpu"):
-        import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
-
-        if not torch.cuda.is_available():
-            pytest.skip("needs an NVIDIA GPU, found none")
-
-
 @pytest.hookimpl(trylast=True)  # after the shuffle
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deal the longest tests out: each worker starts with its share, so that none ends the run.
@@ -151,7 +141,7 @@ def need_netns() -> None:
     """Skip a test where there are no network namespaces; fail it where they are demanded."""
     if why := netns.missing():
         told = f"no network namespaces here: {why}"
-        if "netns" in os.environ.get(REQUIRED, "").split(","):
+        if is_required("netns"):
             pytest.fail(f"{told} ({REQUIRED} requires them)", pytrace=False)
         pytest.skip(told)
 

@@ -18,7 +18,8 @@ from clusterctl.sandbox import hostfiles, netns, processes, sandbox
 from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.layout import Layout
 from clusterctl.sandbox.sandbox import Sandbox
-from tests.conftest import REQUIRED, MakeSandbox, need_netns
+from tests.conftest import MakeSandbox, need_netns
+from tests.required import REQUIRED
 
 
 def shell(box: Sandbox, node: str, script: str, user: str = "root") -> str:

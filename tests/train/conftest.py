@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.train.tiny import LONGEST, make_corpus, make_model
-from tests.train.world import World
+from tests.train.world import World, context
 from train.config.config import Config
 
 
@@ -55,3 +57,20 @@ def world(tmp_path: Path, base: Config) -> Iterator[World]:
     world = World(tmp_path, base)
     yield world
     world.close()
+
+
+@pytest.fixture(scope="session")
+def on_device() -> Iterator[Callable[..., None]]:
+    """Return what calls a function with a device: for a GPU in another process.
+
+    One that has used CUDA cannot fork children that use it, and pytest's process forks many.
+    """
+    with ProcessPoolExecutor(1, mp_context=context()) as pool:
+
+        def call(function: Callable[..., Any], device: str, *args: Any) -> None:
+            if device == "cpu":
+                function(device, *args)
+            else:
+                pool.submit(function, device, *args).result()
+
+        yield call

@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,8 +81,14 @@ def test_a_gpu_without_room_is_named_without_a_traceback(world: World) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("largest", [0.0, 0.5])
-def test_the_optimizer_is_adamw_with_a_clip(base: Config, device: str, largest: float) -> None:
+def test_the_optimizer_is_adamw_with_a_clip(
+    base: Config, on_device: Callable[..., None], device: str, largest: float
+) -> None:
     """As torch's own, one parameter after the other, computes it."""
+    on_device(compare_with_adamw, device, base, largest)
+
+
+def compare_with_adamw(device: str, base: Config, largest: float) -> None:
     from dataclasses import replace
 
     import torch

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,21 +24,34 @@ WORDS = 1031
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_linear_heads_loss_is_made_in_parts(
-    monkeypatch: pytest.MonkeyPatch,
+    on_device: Callable[..., None],
     rows: int,
     at_a_time: int,
     trained: tuple[str, ...],
     precision: str,
     device: str,
 ) -> None:
+    on_device(compare_with_the_whole, device, rows, at_a_time, trained, precision)
+
+
+def compare_with_the_whole(
+    device: str, rows: int, at_a_time: int, trained: tuple[str, ...], precision: str
+) -> None:
+    from train.model import memory
+
+    with (
+        mock.patch.object(memory, "LOGITS_AT_A_TIME", WORDS * at_a_time),
+        mock.patch.object(memory, "TRAINED_ROWS", at_a_time),
+    ):
+        compare_in_parts(device, rows, trained, precision)
+
+
+def compare_in_parts(device: str, rows: int, trained: tuple[str, ...], precision: str) -> None:
     import torch
     from torch.nn import functional
 
-    from train.model import memory
     from train.model.chunked_loss import Head
 
-    monkeypatch.setattr(memory, "LOGITS_AT_A_TIME", WORDS * at_a_time)
-    monkeypatch.setattr(memory, "TRAINED_ROWS", at_a_time)
     torch.manual_seed(0)
     layer = torch.nn.Linear(6, WORDS, bias="bias" in trained, device=device)
     hidden = torch.randn(2, 40, 6, device=device)
