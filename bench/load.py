@@ -85,7 +85,7 @@ def be_a_rank(folder: Path, meet: Path, nodes: list[int], rank: int, *, whole: b
     from train.config.config import Config
     from train.distributed.env import RankEnv
     from train.distributed.process_group import Ranks
-    from train.model import model
+    from train.model.layout import Layout
     from train.model.load import bare
 
     node_of = [number for number, count in enumerate(nodes) for _ in range(count)]
@@ -107,7 +107,8 @@ def be_a_rank(folder: Path, meet: Path, nodes: list[int], rank: int, *, whole: b
     ranks.barrier()
     before, began = counters("io"), time.monotonic()
     print("began", flush=True)
-    made = model.build(config, ranks, folder, "hsdp" if len(nodes) > 1 else "fsdp", network)
+    laid = Layout(name="hsdp" if len(nodes) > 1 else "fsdp")
+    made = model.build(config, ranks, folder, laid, network)
     after = counters("io")
     ranks.barrier()
     said = {
