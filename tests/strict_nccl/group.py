@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -85,8 +85,19 @@ class StrictGroup(Base):  # type: ignore[misc]
         self._on_host = threading.local()
 
     def _new_gloo(self, name: str) -> Any:
-        store = PrefixStore(name, self._store)
-        return ProcessGroupGloo(store, self._me, self._count, self._timeout)
+        store, patience = PrefixStore(name, self._store), timedelta(seconds=self._patience)
+        if self._name == "0":  # processes start when they can
+            patience = max(patience, timedelta(seconds=60))
+        try:
+            gloo = ProcessGroupGloo(store, self._me, self._count, patience)
+        except RuntimeError:
+            last = [f"rank {rank} was last in {self._board.last(rank)}" for rank in self._ranks]
+            why = self._board.broken() or "; ".join(last)
+            self._break(
+                f"making {self!r}: not all ranks came within {patience.total_seconds():g} s: {why}"
+            )
+        gloo._set_default_timeout(self._timeout)
+        return gloo
 
     # How torch sees the group.
 
@@ -447,7 +458,7 @@ class StrictGroup(Base):  # type: ignore[misc]
 
         return summed
 
-    def _break(self, why: str) -> None:
+    def _break(self, why: str) -> NoReturn:
         self._board.break_off(why)
         raise ContractBroken(why)
 

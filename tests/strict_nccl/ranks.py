@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.train.world import context
+from tests.waiting import BUSY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Place:
     rank: int
     world: int
     folder: Path
-    patience: float = 2.0
+    patience: float = 60.0
     stands_for: str = "nccl"
     arguments: tuple[Any, ...] = ()
     """Of the program, apart from its place."""
@@ -48,7 +49,7 @@ class Played:
 
 
 def play(
-    program: Callable[[Place], None], places: list[Place], *, limit: float = 60.0
+    program: Callable[[Place], None], places: list[Place], *, limit: float = BUSY
 ) -> list[Played]:
     """Run the ranks to their ends."""
     began = time.monotonic()

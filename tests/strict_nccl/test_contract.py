@@ -15,12 +15,14 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
+MISSING = 3.0
+"""The patience where a rank does not come."""
 QUICK = 20.0
 """Seconds within which an end counts as no hang: gloo's own limit is 60 here."""
 
 
 def broken(
-    program: Callable[[Place], None], folder: Path, *, ranks: int = 2, patience: float = 2.0
+    program: Callable[[Place], None], folder: Path, *, ranks: int = 2, patience: float = 60.0
 ) -> list[Played]:
     """Run a program that breaks a rule: all ranks fail, in time."""
     ended = play(program, on(ranks, folder, patience=patience))
@@ -49,7 +51,7 @@ def nocolor(place: Place) -> None:
 def test_a_gloo_group_of_some_ranks_while_a_device_is_bound_names_who_splits(
     tmp_path: Path,
 ) -> None:
-    said = of_contract(broken(nocolor, tmp_path, ranks=3, patience=3))
+    said = of_contract(broken(nocolor, tmp_path, ranks=3, patience=MISSING))
     assert "ncclCommSplit(NCCL_SPLIT_NOCOLOR, not in the new group)" in said
     assert "ranks 1-2 entered it, rank 0 did not" in said
     assert "rank 0 was last in new_group, a group of ranks [0] with gloo" in said
@@ -64,7 +66,7 @@ def eager(place: Place) -> None:
 
 
 def test_an_eager_start_without_all_ranks_names_them(tmp_path: Path) -> None:
-    said = of_contract(broken(eager, tmp_path))
+    said = of_contract(broken(eager, tmp_path, patience=MISSING))
     assert "ncclCommInitRank(device cuda:0)" in said
     assert "rank 0 entered it, rank 1 did not" in said
     assert "rank 1 was last in nothing on any group" in said
@@ -174,7 +176,7 @@ def crossed(place: Place) -> None:
 
 
 def test_calls_on_two_groups_in_different_orders_name_who_waits_for_whom(tmp_path: Path) -> None:
-    said = of_contract(broken(crossed, tmp_path))
+    said = of_contract(broken(crossed, tmp_path, patience=MISSING))
     assert "all_reduce(SUM, torch.float32 x 1)" in said
     assert "entered it" in said
     assert "was last in all_reduce(SUM, torch.float32 x 1) on group" in said
@@ -192,7 +194,7 @@ def absent(place: Place) -> None:
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    said = of_contract(broken(absent, tmp_path))
+    said = of_contract(broken(absent, tmp_path, patience=MISSING))
     assert "all_reduce(SUM, torch.float32 x 1), call 1 of the default group" in said
     assert "rank 0 entered it, rank 1 did not" in said
     assert "rank 1 was last in new_group, a group of ranks [0, 1] with gloo" in said
@@ -222,9 +224,64 @@ def other_groups(place: Place) -> None:
 
 
 def test_groups_of_different_ranks_name_both(tmp_path: Path) -> None:
-    said = of_contract(broken(other_groups, tmp_path))
+    said = of_contract(broken(other_groups, tmp_path, patience=MISSING))
     assert "a group of ranks [0] with nccl" in said
     assert "a group of ranks [0, 1] with nccl" in said
+
+
+def late_group(place: Place) -> None:
+    import torch
+    import torch.distributed as dist
+
+    place.join()
+    host = dist.new_group(backend="gloo")
+    if place.rank == 0:
+        dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1), group=host)
+
+
+def test_a_group_that_not_all_its_ranks_make_names_what_they_did(tmp_path: Path) -> None:
+    said = of_contract(broken(late_group, tmp_path, patience=MISSING))
+    assert "making group 2 of ranks 0-1: not all ranks came within 3 s" in said
+    assert "rank 1 was last in new_group, a group of ranks [0, 1] with gloo" in said
+
+
+def batches(place: Place) -> None:
+    import torch
+    import torch.distributed as dist
+
+    place.join()
+    peer = 1 - place.rank
+    mine, theirs = torch.full((3,), float(place.rank)), torch.zeros(3)
+    both = [dist.P2POp(dist.isend, mine, peer), dist.P2POp(dist.irecv, theirs, peer)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    assert theirs.tolist() == [float(peer)] * 3
+    dist.batch_isend_irecv([dist.P2POp(dist.isend, mine[: 1 + place.rank], peer)])
+
+
+def test_a_batch_sends_both_ways_and_names_what_nobody_receives(tmp_path: Path) -> None:
+    said = of_contract(broken(batches, tmp_path, patience=MISSING))
+    assert "isend(torch.float32 x" in said
+    assert "was last in isend(torch.float32 x" in said
+
+
+def lone_batch(place: Place) -> None:
+    import torch
+    import torch.distributed as dist
+
+    place.join()
+    host = dist.new_group(backend="gloo")
+    if place.rank < 2:
+        op = (dist.isend, dist.irecv)[place.rank]
+        dist.batch_isend_irecv([dist.P2POp(op, torch.ones(1), 1 - place.rank)])
+    dist.all_reduce(torch.ones(1), group=host)
+
+
+def test_a_batch_that_is_the_first_call_of_a_group_needs_all_its_ranks(tmp_path: Path) -> None:
+    said = of_contract(broken(lone_batch, tmp_path, ranks=3, patience=MISSING))
+    assert "batch_isend_irecv(makes the communicator)" in said
+    assert "ranks 0-1 entered it, rank 2 did not" in said
 
 
 def both_send(place: Place) -> None:
@@ -277,7 +334,7 @@ def no_receiver(place: Place) -> None:
 
 
 def test_a_send_that_nobody_receives_names_the_peer(tmp_path: Path) -> None:
-    said = " ".join(one.error for one in broken(no_receiver, tmp_path))
+    said = " ".join(one.error for one in broken(no_receiver, tmp_path, patience=MISSING))
     assert "rank 0" in said
     assert "rank 1" in said
     assert "send(torch.float32 x 4, to rank 1)" in said
@@ -346,7 +403,7 @@ def dies(place: Place) -> None:
 def test_an_abort_and_a_death_end_the_others(
     tmp_path: Path, program: Callable[[Place], None]
 ) -> None:
-    ended = broken(program, tmp_path, ranks=3, patience=60)
+    ended = broken(program, tmp_path, ranks=3)
     for rank in (0, 2):
         assert ended[rank].error.startswith("DistBackendError: all_reduce(SUM"), ended
     if program is aborts:
@@ -441,7 +498,7 @@ def everything(place: Place) -> None:
 
 
 def test_a_program_that_keeps_the_rules_gets_right_results(tmp_path: Path) -> None:
-    ended = play(everything, on(3, tmp_path, patience=30))
+    ended = play(everything, on(3, tmp_path))
     assert [one.code for one in ended] == [0, 0, 0], ended
 
 

@@ -66,7 +66,7 @@ def test_an_example_keeps_the_rules(
     nodes, per_node = world
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    how = {"patience": 60.0, "stands_for": "nccl" if gpu else "gloo"}
+    how = {"stands_for": "nccl" if gpu else "gloo"}
     arguments = (name, port, per_node, gpu, "--steps", "4")
     places = [replace(one, arguments=arguments) for one in on(nodes * per_node, tmp_path, **how)]
     ended = play(example, places, limit=300)

@@ -65,7 +65,7 @@ def tries(place: Place) -> None:
     ],
 )
 def test_sums_and_exchanges_keep_the_rules(tmp_path: Path, world: int, *, pairs: bool) -> None:
-    places = [replace(one, arguments=(pairs,)) for one in on(world, tmp_path, patience=60.0)]
+    places = [replace(one, arguments=(pairs,)) for one in on(world, tmp_path)]
     ended = play(tries, places, limit=300)
     assert {one.code for one in ended} == {0}, ended
     assert "strict NCCL: " in ended[0].said
