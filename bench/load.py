@@ -85,6 +85,7 @@ def be_a_rank(folder: Path, meet: Path, nodes: list[int], rank: int, *, whole: b
     from train.config.config import Config
     from train.distributed.env import RankEnv
     from train.distributed.process_group import Ranks
+    from train.model import model
     from train.model.layout import Layout
     from train.model.load import bare
 
