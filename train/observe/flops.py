@@ -47,9 +47,9 @@ PEAKS = {
 """Dense bfloat16 operations a second with float32 sums, as the makers give them; the first name
 that the device's own name contains as words counts.
 
-From NVIDIA's data sheets, half of what they give with sparsity (GB200 and GB300 NVL72, HGX B200 and
-B300, H100, H200, A100, A30, A10, A10G, L4, L40), and from the tables of its white papers on the RTX
-architectures (GA102, Ada, RTX Blackwell, RTX PRO Blackwell). RTX PRO 6000: four times its float32.
+The makers' figures without sparsity. Read on pages that repeat NVIDIA's tables, not on its own:
+GB200, B200, B300, and GB300, where one page has 2.5 and others have less. Not looked up again for
+this table: A10G, H200 NVL, RTX 5090, RTX 6000 Ada, and RTX PRO 6000 (four times its float32).
 """
 PARTIAL = frozenset({"MIG", "LAPTOP"})
 """Words of devices that are less than the card that they are named after."""
