@@ -109,15 +109,18 @@ class Lock:
             self._remove(text, touched)
         self._over = threading.Event()
         threading.Thread(target=_beat, args=(handle, self._over), daemon=True).start()
-        Lock._held.add(self)
         return True
 
     def _make(self) -> int | None:
+        self._text = self._mine.text()
+        Lock._held.add(self)  # before there is a file: a signal may raise at any moment
         try:
             handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            return None
-        self._text = self._mine.text()
+        except OSError as error:
+            Lock._held.discard(self)
+            if isinstance(error, FileExistsError):
+                return None
+            raise
         os.write(handle, self._text.encode())
         return handle
 

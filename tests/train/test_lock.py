@@ -165,3 +165,24 @@ def test_who_waits_gets_it(tmp_path: Path) -> None:
         assert not second.take()
     with second.held():
         assert not first.take()
+
+
+def test_a_signal_that_raises_while_a_lock_is_taken_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = Lock(tmp_path / "lock")
+    plainly = os.write
+
+    def interrupted(*args: Any) -> int:
+        plainly(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.take()
+    assert lock.path.exists()
+    lock.release()
+    assert not lock.path.exists()
+    assert lock.take()
+    lock.release()

@@ -93,10 +93,8 @@ class Maker:
         for number in self.missing():
             check()
             lock = Lock(source.folder / f"{shard_name(source, number)}.claim")
-            if not lock.take():
-                continue
             try:
-                if not _done(source, number):
+                if lock.take() and not _done(source, number):
                     logger.info(
                         "tokenizing %s, shard %d of %d", source.files[0], number + 1, source.shards
                     )
