@@ -1,9 +1,10 @@
 """How fast a node's links are, and how much of that an all-reduce must reach.
 
 Shares are far below what healthy machines reach, so that a warning means a fault. For comparison,
-all-reduce bandwidth that vendors publish: 8 x A100 SXM 230 to 250 GB/s of 300 that NVLink carries,
-8 x H100 SXM 360 to 480 of 478, 8 x H100 PCIe 35 to 45 of 63, two nodes of 8 x H100 with NDR
-400 to 450 of 400, of 8 x A100 with 4 x HDR 85 to 96 of 100, two DGX Spark 13.9 of 25.
+all-reduce bandwidth in GB/s that others published, not measured by us: 8 x A100 SXM 230 to 250 of
+300 that NVLink carries, 8 x H100 SXM 460 to 480 of 478, 8 x H100 PCIe 35 to 45 of 63 (alayanew.com,
+2026-05-06); two nodes of 8 x H100 with NDR 400 to 450 of 400 (saturncloud.io); three nodes of
+8 x A100 with 4 x HDR 85 to 96 of 100 (nccl-tests issue 119); three DGX Spark 13.9 of 25.
 """
 
 from __future__ import annotations

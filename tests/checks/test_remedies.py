@@ -27,8 +27,9 @@ OURS = frozenset({"node", "hint"})
 
 QUOTED = frozenset(
     {
-        "accelerator.busy", "accelerator.driver", "deep.pairs", "environment.names",
-        "environment.values", "job.check", "job.container", "job.packages", "network.bond",
+        "accelerator.busy", "accelerator.driver", "deep.history", "deep.pairs",
+        "environment.names", "environment.values", "job.check", "job.container",
+        "job.packages", "network.bond",
         "network.errors", "network.flaps", "network.full-size", "network.link",
         "network.master-reach", "network.pairs", "network.rdma-fabric",
         "network.rdma-firmware", "network.rdma-gids", "network.rdma-links", "network.rdma-ports",
