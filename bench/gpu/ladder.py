@@ -21,7 +21,7 @@ def main() -> int:
     plan = {
         "rank": 0, "world": 1, "address": "127.0.0.1", "port": port, "join_s": 30.0,
         "limit_s": 100.0, "limits": dict.fromkeys(LIMITS, 40.0), "device": device, "gpus": gpus,
-        "all_gpus": True, "dcgm": device == "cuda", "rungs": ["gpus", "dcgm", "inside"],
+        "rails": len(gpus), "dcgm": device == "cuda", "rungs": ["gpus", "dcgm", "inside"],
     }  # fmt: skip
     argv = [sys.executable, "-c", program(PROGRAM).decode(), MAIN, json.dumps(plan)]
     settings = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
