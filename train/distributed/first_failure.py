@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.distributed_c10d import Store
 
-KEY = "first-failure"
+KEY, HEARD = "first-failure", "heard-of-it"
 PATIENCE = 2.0
 """Seconds for a failing rank to report why; and for the store, whose process may have exited."""
 CONSEQUENCES = (
@@ -38,15 +39,18 @@ GRACE = 10.0
 class FirstFailure:
     """The first failure of a run, kept where all ranks have met."""
 
-    def __init__(self, store: Store, rank: int) -> None:
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
         self._store = store
         self._rank = rank
+        self._others = world_size - 1
 
     def behind(self, error: BaseException) -> AnotherRankFailed | None:
         """Return the other rank's failure that an error came of; keep one that came of none."""
         if not is_consequence(error):
             text = f"{type(error).__name__}: {error}"
             _patiently(lambda: self._store.compare_set(KEY, "", f"{self._who()}: {text}"))
+            if self._rank == 0:  # the store may end with this process
+                _patiently(self._wait_until_all_heard)
             return None
         heard: list[str] = []
         _patiently(lambda: heard.append(self._hear()))
@@ -74,9 +78,9 @@ class FirstFailure:
             try:
                 if not self._store.check([KEY]):
                     continue
-                cause = self._store.get(KEY).decode()
-            except RuntimeError:  # the store's process has exited
-                return
+                cause = self._hear()
+            except RuntimeError:
+                cause = "rank 0, where the ranks met, has exited"
             if cause.startswith(f"{self._who()}:"):
                 return  # this rank is about to end by itself
             if done.is_set():
@@ -94,7 +98,13 @@ class FirstFailure:
 
     def _hear(self) -> str:
         self._store.wait([KEY], timedelta(seconds=PATIENCE / 2))
-        return self._store.get(KEY).decode()
+        cause = self._store.get(KEY).decode()
+        self._store.add(HEARD, 1)
+        return cause
+
+    def _wait_until_all_heard(self) -> None:
+        while self._store.add(HEARD, 0) < self._others:
+            time.sleep(0.05)
 
 
 def is_consequence(error: BaseException) -> bool:

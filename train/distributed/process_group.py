@@ -37,7 +37,7 @@ class Ranks:
     def __init__(self, env: RankEnv, device: torch.device, limit: timedelta, store: Store) -> None:
         self.env = env
         self.device = device
-        self.first_failure = FirstFailure(store, env.rank)
+        self.first_failure = FirstFailure(store, env.rank, env.world_size)
         """What failed first, if not every rank has the same error."""
         self.control = dist.new_group(backend="gloo", timeout=limit)
         """Small values between steps; never the training's own groups, whose order is FSDP's."""

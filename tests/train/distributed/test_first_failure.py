@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -13,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.train.world import World
+from tests.train.world import World, context
 from tests.waiting import BUSY
 
 pytestmark = pytest.mark.torch
@@ -143,3 +144,49 @@ def test_an_aborted_communicator_is_a_consequence() -> None:
 
     assert is_consequence(DistBackendError("NCCL communicator was aborted on rank 1."))
     assert is_consequence(DistBackendError("Watchdog caught collective operation timeout"))
+
+
+def meets(port: Any, ending: Any, *, says_why: bool) -> None:
+    """Be rank 0, which keeps the store, and fail when told to."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    from train.distributed.first_failure import FirstFailure
+
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30), False)
+    port.put(store.port)
+    ending.wait()
+    if says_why:
+        FirstFailure(store, 0, 2).behind(ValueError("the sun has set"))
+    os._exit(1)
+
+
+@pytest.mark.parametrize("says_why", [True, False])
+def test_the_others_end_if_the_first_rank_fails_and_the_store_with_it(*, says_why: bool) -> None:
+    """Under srun rank 0 keeps the store; the others may block in NCCL, which hears nothing."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    from train.distributed.first_failure import FirstFailure
+
+    port, ending = context().Queue(), context().Event()
+    how = {"says_why": says_why}
+    first = context().Process(target=meets, args=(port, ending), kwargs=how, daemon=True)
+    first.start()
+    store = TCPStore("127.0.0.1", port.get(timeout=BUSY), None, False, timedelta(seconds=30))
+    heard: list[str] = []
+
+    def hear(cause: str) -> None:
+        heard.append(cause)
+        unwatch()
+
+    unwatch = FirstFailure(store, 1, 2).watch(hear)
+    ending.set()
+    first.join()
+    until = time.monotonic() + BUSY
+    while not heard and time.monotonic() < until:
+        time.sleep(0.05)
+    why = f"rank 0 on {socket.gethostname()}: ValueError: the sun has set"
+    assert heard == [why if says_why else "rank 0, where the ranks met, has exited"]
