@@ -21,6 +21,8 @@ CHECKPOINT = 4
 """No whole checkpoint to resume from, or the last one or its export could not be written."""
 NON_FINITE = 5
 """A loss or gradient was not a number; nothing of it reached the weights."""
+OUT_OF_MEMORY = re.compile("CUDA out of memory|Cuda failure.*out of memory|ALLOC_FAILED")
+"""What torch, NCCL and cuBLAS say if a GPU's memory is used up; NCCL allocates outside torch."""
 CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
@@ -93,11 +95,11 @@ def room_for(what: str) -> Iterator[None]:
     Raises:
         ConfigError: What was done within needs more than there is.
     """
-    import torch  # noqa: PLC0415  (seconds; an error of the configuration needs none of it)
-
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not OUT_OF_MEMORY.search(str(error)):
+            raise
         found = " ".join(str(error).split())
         raise ConfigError(
             (f"{what}: expected room in this GPU's memory, found: {found}",),

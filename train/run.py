@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -200,7 +201,8 @@ def set_up_libraries(config: Config) -> None:
         warnings.filterwarnings("ignore", message=words)
     # Each micro-batch has its own width: fixed segments would split the GPU's memory into pieces.
     # The old names win over the new one in some parts of torch, so none is added to them.
-    if not os.environ.keys() & ALLOCATOR_SETTINGS:
+    # WSL's driver has no virtual memory management: pytorch#192330.
+    if not os.environ.keys() & ALLOCATOR_SETTINGS and "microsoft" not in platform.release():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     if config.deterministic:
         # cuBLAS reads it when it starts.

@@ -109,22 +109,28 @@ class Trainer:
         return self.ranks.device.type == "cuda"
 
     def rehearse(self) -> None:
-        """Compute the largest micro-batch once and forget it: memory ends here or never.
+        """Compute the largest micro-batch and forget it, to run out of memory now or never.
 
         Left to its place in the data, it may come after hours.
 
         Raises:
-            ConfigError: It does end.
+            ConfigError: Memory is not enough.
         """
         devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
         batch = self.batches.largest()
-        with torch.random.fork_rng(devices), room_for("the largest micro-batch"):
+        self.meter.forget_peak()
+        with (
+            self.meter.time("rehearsal"),
+            torch.random.fork_rng(devices),
+            room_for("the largest micro-batch"),
+        ):
             self.optimizer.state()  # made now: the first update would
-            with self.model.only_last_synchronizes(last=True):
-                (self.forward(batch).total * 0).backward()  # type: ignore[no-untyped-call]
+            # With accumulation, the gradients of earlier micro-batches are in memory too.
+            for last in (False, True) if self.batches.accumulates else (True,):
+                with self.model.only_last_synchronizes(last=last):
+                    (self.forward(batch).total * 0).backward()  # type: ignore[no-untyped-call]
             self.optimizer.forget()
-        if self.ranks.is_first:
-            print(self.meter.largest(*batch.input_ids.shape), flush=True)
+        self.meter.largest(*batch.input_ids.shape)
 
     def update(self, number: int, step: Step) -> StopDecision:
         """Do one step: gradients of all micro-batches, one sum over the ranks, one update."""

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +14,7 @@ import pytest
 
 from tests.train.outcome import weights
 from tests.train.world import World
+from train.config.config import Config
 
 pytestmark = pytest.mark.torch
 
@@ -28,9 +31,10 @@ def rehearses(_rank: int) -> None:
     [
         {"parallel": "fsdp", "nodes": (2,), "batching": "balanced", "lora_dropout": 0.1},
         {"parallel": "ddp", "nodes": (2,), "batching": "plain", "lora_dropout": 0.1},
+        {"parallel": "fsdp", "nodes": (2,), "method": "full", "global_batch_size": 4},
         {"parallel": "single", "batching": "packed", "method": "full"},
     ],
-    ids=["fsdp", "ddp", "single"],
+    ids=["fsdp", "ddp", "full", "single"],
 )
 def test_the_largest_micro_batch_comes_first_and_changes_nothing(
     world: World, how: dict[str, Any]
@@ -53,6 +57,23 @@ def test_the_largest_micro_batch_is_one_of_the_longest_samples(world: World) -> 
     assert largest == max(others)
 
 
+def test_the_longest_packed_rows_are_tried(base: Config) -> None:
+    """Those of the first samples may be short: what is packed best comes first."""
+    import numpy as np
+
+    from train.config.batch_size import batch_size
+    from train.data.batches import Pool
+    from train.data.mixture import Share
+
+    lengths = np.array([30] * 20 + [5] * 500)
+    samples: Any = SimpleNamespace(
+        lengths=lengths, targets=lengths, shares=(Share(samples=520, weight=1.0),)
+    )
+    config = replace(base, batching="packed", seq_len=48)
+    pool = Pool(samples, config, batch_size(config, 1).total)
+    assert [lengths[row].sum() for row in pool.longest(2)] == [45, 45]
+
+
 def sizes(rank: int) -> None:
     """Print the width of every micro-batch, the first one tried."""
     from train.trainer import Trainer
@@ -71,6 +92,21 @@ def no_memory(*_: Any, **__: Any) -> Any:
     import torch
 
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 32.00 MiB")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_memory"),
+    [
+        ("NCCL error ... Cuda failure 2 'out of memory'", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_memory_that_other_libraries_lack_is_named_too(text: str, *, is_memory: bool) -> None:
+    from train.errors import ConfigError, room_for
+
+    with pytest.raises(ConfigError if is_memory else RuntimeError), room_for("the batch"):
+        raise RuntimeError(text)
 
 
 def ends_at_the_head(_rank: int) -> None:

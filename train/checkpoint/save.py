@@ -104,8 +104,9 @@ class Checkpoints:
         )
 
     def close(self) -> None:
-        """Let other runs use the folder."""
-        self._release()
+        """Let other runs use the folder, once nothing of this one removes files there."""
+        with self._pruning:
+            self._release()
 
     def _own(self) -> Callable[[], None]:
         """Own the folders of the other nodes too, where each has one; rank 0 owns its own."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
+import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
@@ -33,7 +35,12 @@ class Staging:
                 return _stage(self._pinned, state)
             except RuntimeError as error:  # an error of the GPU itself comes again below
                 print(f"checkpoint: copied without pinned memory: {error}", file=sys.stderr)
+                if self._pinned:
+                    self._pinned.close()
                 self._pins, self._pinned = False, None
+                # CUDA reports a failed cudaHostRegister at the next kernel too: let this be it.
+                with suppress(AssertionError, RuntimeError):
+                    torch.zeros(1, device="cuda")
         stager = _stager(pinned=False)
         copied = _stage(stager, state)
         stager.close()  # or it would keep its memory too

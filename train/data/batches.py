@@ -141,8 +141,9 @@ class Pool:
         if self._rows is None:
             numbers = np.argsort(-self._lengths.astype(np.int64), kind="stable")[:count]
             return [numbers[i : i + 1] for i in range(len(numbers))]
-        # Rows of joined samples are about as long as they may be, all of them.
-        return [self._rows[row] for row in range(min(count, len(self._rows)))]
+        lengths = self._lengths[self._rows.numbers].astype(np.int64)
+        totals = np.add.reduceat(lengths, self._rows.starts[:-1].astype(np.int64))
+        return [self._rows[int(row)] for row in np.argsort(-totals, kind="stable")[:count]]
 
     def _of_epoch(self, epoch: int) -> Ints:
         """Return the rows of an epoch in its order."""
@@ -292,6 +293,11 @@ class Batches:
             position=after,
             epoch_end=after.epoch > position.epoch,
         )
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a step has several micro-batches."""
+        return self._size.accumulation > 1
 
     def largest(self) -> Batch:
         """Return the largest micro-batch that this rank may meet."""

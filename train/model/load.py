@@ -104,7 +104,7 @@ def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in 
 
 
 def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:  # noqa: ANN401
-    """Refuse files with tensors that the model has no place for, from their headers.
+    """Refuse files with tensors that the model has no place for, or no scale, from their headers.
 
     Raises:
         ConfigError: There are some.
@@ -112,7 +112,9 @@ def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme 
     if stored and stored.method == quantized.MXFP4:  # converted by transformers, under other names
         return
     files = [path for path in memory.weight_files(folder) if path.is_file()]
-    names = [name for path in files for name in memory.header(path)]
+    names = {name: about for path in files for name, about in memory.header(path).items()}
+    if bare := quantized.without_scale(names, stored):
+        raise quantized.refusal(config.name_or_path, f"found {bare} without a scale")
     if extra := placement.unplaced(network, stored.kept(names) if stored else names):
         raise placement.refusal(config.name_or_path, network, extra)
 

@@ -242,11 +242,14 @@ def memory(
         activations += 4 * model.vocabulary * model.width * full
     logits = rows * model.vocabulary
     gathered = 0.0
-    if shards > 1:
+    # One process that trains all weights in bfloat16 is sharded too, for FSDP to cast them.
+    casts = full and size == LOW and config.parallel not in {"single", "ddp"}
+    if shards > 1 or casts:
         ends = 2 * model.vocabulary * model.width
         whole = model.parameters if config.reshard_after_forward is False else 2 * layer + ends
         gathered = whole * size
-        if _accumulates(config, shards) and (config.method == "lora" if defers is None else defers):
+        holds = not full if defers is None else defers
+        if shards > 1 and holds and _accumulates(config, shards):
             # In float32, until the last micro-batch cuts them.
             gathered += 4 * trained
     return Memory(

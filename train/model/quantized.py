@@ -102,6 +102,13 @@ def refusal(name: str, found: str) -> ConfigError:
     return ConfigError((message,), hint=f"{twin}, the model in bfloat16")
 
 
+def without_scale(headers: Mapping[str, Any], how: Scheme | None) -> str:
+    """Return a weight in FP8 that has no scale, and would be read as noise; nothing if none is."""
+    suffix = how.suffix if how else ""
+    in_fp8 = (name for name, about in headers.items() if about["dtype"] in FP8)
+    return next((name for name in in_fp8 if not suffix or name + suffix not in headers), "")
+
+
 def _pair(found: Mapping[str, Any], key: str) -> tuple[int, int] | None:
     rows, columns = found.get(key) or (0, 0)
     return (int(rows), int(columns)) if rows else None

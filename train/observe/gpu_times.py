@@ -1,4 +1,4 @@
-"""How long a GPU computes at the parts of a step, by events in its own queue.
+"""How long the parts of a step take on a GPU, idle moments included, by events in its own queue.
 
 The CPU only queues the work: by its clock a forward pass takes what it takes to queue it, and the
 part that waits for a result takes all the rest.

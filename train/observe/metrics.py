@@ -164,7 +164,7 @@ class Meter:
         """
         now = time.perf_counter()
         self._add(self._gpu.take() if self._gpu else {})
-        apart = {name: self._parts.pop(name, 0.0) for name in ("eval", "save")}
+        apart = {name: self._parts.pop(name, 0.0) for name in ("eval", "save", "rehearsal")}
         seconds = max(1e-9, now - self._since - sum(apart.values()))
         self._since = now
         self._last.append(seconds)
@@ -200,10 +200,19 @@ class Meter:
         if self._speaks:
             self._keep(record)
 
-    def largest(self, rows: int, width: int) -> str:
-        """Return what the largest micro-batch took, in a line for the screen."""
-        taken = _memory(self._ranks.device) / 2**30
-        return f"Memory:     {taken:.2f} GiB for the largest micro-batch, {rows} x {width} tokens"
+    def forget_peak(self) -> None:
+        """Let the most memory used so far not count, such as that of loading."""
+        if self._ranks.device.type == "cuda":
+            import torch  # noqa: PLC0415  (there anyway when the device is a GPU)
+
+            torch.cuda.reset_peak_memory_stats(self._ranks.device)
+
+    def largest(self, rows: int, width: int) -> None:
+        """Tell what the largest micro-batch took, on every rank."""
+        shape = f"{rows} x {width} tokens"
+        taken, shape = max(self._ranks.gather((_memory(self._ranks.device), shape)))
+        if self._speaks:
+            print(f"Memory:     {taken / 2**30:.2f} GiB for the largest micro-batch, {shape}")
 
     def evaluated(
         self, *, step: int, total: int, loss: float, accuracy: float, tokens: int

@@ -290,3 +290,29 @@ def test_tensors_that_the_model_has_no_use_for_are_dropped(
     ):
         with_another(folder, name)
         survey(config, folder)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_weight_in_fp8_without_a_scale_is_refused(
+    base: Config, tiny: Path, tmp_path: Path, *, says_so: bool
+) -> None:
+    """Also if config.json says nothing of FP8: it would be read as noise."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(tiny / "model", tmp_path / "model")
+    path, name = folder / "model.safetensors", "model.layers.1.mlp.up_proj.weight"
+    stored = load_file(path)
+    save_file(stored | {name: stored[name].to(torch.float8_e4m3fn)}, path)
+    if says_so:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(
+            json.dumps(config | {"quantization_config": fine_grained()})
+        )
+    (finding,) = [
+        each
+        for each in preflight.check(replace(base, name_or_path=str(folder)))
+        if each.about == "trained"
+    ]
+    assert finding.state == "fail"
+    assert f"found {name} without a scale" in finding.said

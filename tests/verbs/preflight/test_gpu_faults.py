@@ -81,6 +81,9 @@ FAULTS = {
     "accelerator.driver": (f"<driver_version>{DRIVER}<", "<driver_version>550.54.15<"),
 }
 
+NOTES = {"accelerator.vbios"}
+"""Faults that need no remedy: GPUs of a later purchase have another VBIOS."""
+
 
 @pytest.mark.parametrize("check", FAULTS)
 def test_a_fault_of_one_gpu_is_one_finding_on_its_node(check: str, box: Sandbox) -> None:
@@ -97,7 +100,11 @@ def test_a_fault_of_one_gpu_is_one_finding_on_its_node(check: str, box: Sandbox)
     finally:
         log.write_text(healthy)
 
-    (finding,) = [each for each in findings if each["status"] in WRONG]
+    found = [each for each in findings if each["status"] in WRONG]
+    if check in NOTES:
+        assert found == []
+        found = [each for each in findings if each["check"] == check and "gpus" in each]
+    (finding,) = found
     assert (finding["check"], finding["nodes"]) == (check, ["node3"])
     assert finding.get("gpus", []) == ([] if check == "accelerator.driver" else [2])
     assert finding["remedy"]
