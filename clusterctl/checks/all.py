@@ -76,9 +76,15 @@ AREAS = (
 
 def every_check() -> tuple[Check, ...]:
     """Return the checks of all areas; importing these has registered them."""
-    return tuple(
-        check
-        for area in AREAS
-        for check in CHECKS.values()
-        if check.judge.__module__ == area.__name__
-    )
+    ordered: dict[str, Check] = {}
+
+    def add(check: Check) -> None:
+        for cause in check.explained_by:
+            add(CHECKS[cause])
+        ordered.setdefault(check.id, check)
+
+    for area in AREAS:
+        for check in CHECKS.values():
+            if check.judge.__module__ == area.__name__:
+                add(check)
+    return tuple(ordered.values())

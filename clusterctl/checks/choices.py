@@ -9,7 +9,7 @@ from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, warn
 from clusterctl.checks.rdma import PORTS
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.settings import settings_of
+from clusterctl.checks.settings import settings_of, tcp_by_choice
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.network import Interface, RdmaPort
 from clusterctl.facts.values.software import Setting
@@ -55,7 +55,7 @@ def _of_node(node: NodeFacts, network: Network, cluster: Cluster) -> Iterator[Li
         if setting is None and library != "NCCL":
             continue  # it takes the address of the host name, which `node.hostname` judges
         found = picks(setting.value if setting else "", node.interfaces or ())
-        source = _named(setting) if setting else f"{name} is not set"
+        source = named(setting) if setting else f"{name} is not set"
         why = f"{source}; {found.problem}" if found.problem else source
         yield LibraryChoice(node=node.node, library=library, picks=found.interfaces, why=why)
     ports, why = rdma_choice(node, settings)
@@ -78,18 +78,19 @@ def rdma_choice(node: NodeFacts, settings: dict[str, Setting]) -> tuple[tuple[Rd
     """Return the RDMA ports that NCCL will use, and why these; none: it uses TCP."""
     if not node.rdma:
         return (), "no RDMA device: TCP"
-    off, wanted = settings.get("NCCL_IB_DISABLE"), settings.get("NCCL_IB_HCA")
-    if off is not None and off.value.strip() not in {"", "0"}:
-        return (), f"{_named(off)}: TCP"
+    if off := tcp_by_choice(settings):
+        return (), f"{named(off)}: TCP"
+    wanted = settings.get("NCCL_IB_HCA")
     active = [port for port in node.rdma if port.active]
     if not active:
         return (), "no RDMA port is active: TCP"
     ports = nccl_hcas(wanted.value if wanted else "", active)
-    source = _named(wanted) if wanted else "all active ports"
+    source = named(wanted) if wanted else "all active ports"
     return ports, source if ports else f"{source} names no active port: TCP"
 
 
-def _named(setting: Setting) -> str:
+def named(setting: Setting) -> str:
+    """Return a setting in words: `NCCL_NET=Socket from job.env`."""
     return f"{setting.name}={setting.value} from {setting.origin}"
 
 

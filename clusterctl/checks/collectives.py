@@ -20,6 +20,7 @@ from clusterctl.network.choice import Network
 DEEP = "deep.all-reduce"
 ACROSS = "deep.across"
 RAILS = "deep.rails"
+TRANSPORT = "deep.transport"
 SLOW_NODE, SLOW_PAIR = 0.5, 0.25
 """Parts of the bandwidth of a usual node below which a node, or a pair of good nodes, is slow."""
 MIB, GIB = 1 << 20, 1 << 30
@@ -80,7 +81,7 @@ def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
     fix="Run the job with --debug, which makes NCCL log what it does. Compare its choice of network"
     " with `clusterctl check --explain-network`.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    explained_by=(DEEP, RAILS),
+    explained_by=(DEEP, RAILS, TRANSPORT),
     blocks=False,
     applies=lambda node, _cluster: node.across is not None,
 )

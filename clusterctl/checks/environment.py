@@ -159,6 +159,11 @@ def _has_active_rdma(values: Mapping[str, str], node: NodeFacts, _cluster: Clust
     return _number(values["NCCL_IB_DISABLE"]) != 0 and any(port.active for port in node.rdma or ())
 
 
+def _tcp_for_rdma(values: Mapping[str, str], node: NodeFacts, _cluster: Cluster) -> bool:
+    tcp = values["NCCL_NET"].strip().lower() == "socket"
+    return tcp and any(port.active for port in node.rdma or ())
+
+
 def _one_file(values: Mapping[str, str], _node: NodeFacts, _cluster: Cluster) -> bool:
     return "%p" not in values["NCCL_DEBUG_FILE"]
 
@@ -183,6 +188,8 @@ def _old_level(name: str) -> Applies:
 
 _CONFLICTS: tuple[tuple[str, Applies, str, str], ...] = (
     ("NCCL_IB_DISABLE", _has_active_rdma,
+     "NCCL does not use the RDMA ports that are active here", "RDMA, which is much faster"),
+    ("NCCL_NET", _tcp_for_rdma,
      "NCCL does not use the RDMA ports that are active here", "RDMA, which is much faster"),
     ("NCCL_P2P_DISABLE", _several_gpus("NCCL_P2P_DISABLE"),
      "GPUs of one node exchange data through host memory", "NVLink or PCIe"),

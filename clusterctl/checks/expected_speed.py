@@ -18,10 +18,12 @@ from clusterctl.checks.registry import Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu, PcieLink
+from clusterctl.facts.values.ladder import NO_NETWORK, SOCKET
+from clusterctl.facts.values.network import RdmaPort
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
-NVSWITCH_SHARE = 0.6
+NVSWITCH_SHARE = 0.45
 BRIDGE_SHARE = 0.3
 """Two H100 PCIe with one bridge were seen at 116 of 318 GB/s (nccl-tests issue 194)."""
 PCIE_SHARE = 0.2
@@ -35,6 +37,8 @@ PCIE_GBPS = {1: 2.0, 2: 4.0, 3: 7.9, 4: 15.8, 5: 31.5, 6: 60.5}
 """Gb/s that a lane of each generation carries in one direction."""
 BITS = 8
 MBPS = 1000
+FULL_BLOCK = 1 << 28
+"""Bytes from which NVLinks are used well; less moves proportionally slower at worst."""
 _PAIR = 2
 
 
@@ -69,8 +73,17 @@ def report(
     return skip(nodes, f"{does} {gbps:.4g} Gb/s; {nothing}", found=found)
 
 
-def between_gpus(node: NodeFacts, indexes: Collection[int]) -> Expectation | None:
-    """Return what connects these GPUs of a node; None if that is unknown."""
+def between_gpus(
+    node: NodeFacts, indexes: Collection[int], block_bytes: int | None
+) -> Expectation | None:
+    """Return what connects these GPUs of a node; None if that is unknown.
+
+    Args:
+        node: its facts.
+        indexes: of the GPUs.
+        block_bytes: what they summed; None: unknown. It is small if little memory is free, and
+            if the sum is very slow, so that it cannot be left uncompared.
+    """
     gpus = [gpu for gpu in (node.gpus.devices if node.gpus else ()) if gpu.index in indexes]
     if len(gpus) != len(indexes) or len(gpus) < _PAIR:
         return None
@@ -82,26 +95,34 @@ def between_gpus(node: NodeFacts, indexes: Collection[int]) -> Expectation | Non
         gbps = BITS * min(rates)
         links = counted(sum(gpus[rates.index(min(rates))].nvlinks or ()), "NVLink")
         share = NVSWITCH_SHARE if switched else BRIDGE_SHARE
+        share *= min((block_bytes or FULL_BLOCK) / FULL_BLOCK, 1.0)
         return Expectation(gbps=gbps, least=share * gbps, links=links)
     slots = [(pcie_gbps(gpu.link), gpu.link) for gpu in gpus]
     known = [(gbps, link) for gbps, link in slots if gbps is not None and link is not None]
     if len(known) != len(gpus):
         return None
     gbps, link = min(known, key=lambda one: one[0])
-    links = f"PCIe {link.max_generation} x{link.max_width}"
+    links = f"PCIe {link.max_generation} x{_lanes(link)}"
     return Expectation(gbps=gbps, least=PCIE_SHARE * gbps, links=links)
 
 
 def _has_switches(node: NodeFacts, gpus: list[Gpu]) -> bool:
     kernel = node.gpus.kernel if node.gpus else None
-    managed = kernel is not None and kernel.fabric_manager is not None
-    return managed or all(gpu.fabric and gpu.fabric.state == "Completed" for gpu in gpus)
+    manager = kernel.fabric_manager if kernel else None
+    return (manager is not None and manager.state == "active") or all(
+        gpu.fabric and gpu.fabric.state == "Completed" for gpu in gpus
+    )
 
 
 def pcie_gbps(link: PcieLink | None) -> float | None:
     """Return what a GPU's slot carries in one direction; None: unknown."""
     lane = PCIE_GBPS.get(link.max_generation or 0) if link else None
-    return lane * link.max_width if lane and link and link.max_width else None
+    return lane * _lanes(link) or None if lane and link else None
+
+
+def _lanes(link: PcieLink) -> int:
+    """Return how many lanes work, also while idle; a slot may have fewer than the GPU supports."""
+    return min((lanes for lanes in (link.width, link.max_width) if lanes), default=0)
 
 
 def between_nodes(
@@ -122,9 +143,14 @@ def between_nodes(
 
 
 def _of_node(node: NodeFacts, network: Network, cluster: Cluster, rails: int) -> Expectation | None:
-    if rails and node.rdma is None:
+    ways = node.ladder.ways if rails and node.ladder else frozenset()
+    if ways & NO_NETWORK:
         return None
-    ports, _ = rdma_choice(node, ranks_settings(node, network, cluster)) if rails else ((), "")
+    ports: tuple[RdmaPort, ...] = ()
+    if rails and SOCKET not in ways:
+        if node.rdma is None:
+            return None
+        ports, _ = rdma_choice(node, ranks_settings(node, network, cluster))
     if ports:
         rates = [port.rate_gbps for port in ports]
         if not all(rates):

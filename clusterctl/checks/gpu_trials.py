@@ -123,7 +123,7 @@ def each_gpu(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
                 "GPU {gpus} gave no result",
                 wanted="the number of wrong results",
                 found="none",
-                remedy="clusterctl check --deep again",
+                remedy="clusterctl check --deep",
                 gpus=(trial.index,),
             )
         elif trial.wrong_numbers or trial.wrong_copies:
@@ -307,7 +307,7 @@ def _sum_of(node: NodeFacts, ranks: tuple[GpuTrial, ...]) -> _Sum:
     return _Sum(
         gbps=gbps,
         found=f"{gbps:.4g} Gb/s{size_of(ranks[0].block_bytes)}{through}",
-        expected=between_gpus(node, [rank.index for rank in ranks]),
+        expected=between_gpus(node, [rank.index for rank in ranks], ranks[0].block_bytes),
     )
 
 

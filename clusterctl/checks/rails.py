@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from clusterctl.checks.choices import ranks_settings
-from clusterctl.checks.collectives import DEEP, RAILS
+from clusterctl.checks.choices import named, ranks_settings, rdma_choice
+from clusterctl.checks.collectives import DEEP, RAILS, TRANSPORT
 from clusterctl.checks.finding import Finding, fail, passed, skip, unknown, warn
 from clusterctl.checks.gpu_trials import WAITED, not_reached
+from clusterctl.checks.rdma import AMAZON, INSTALL_EFA
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.settings import remove_from
+from clusterctl.checks.settings import remove_from, tcp_by_choice
 from clusterctl.checks.wording import gist
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.ladder import NcclTransport, Rail
+from clusterctl.facts.values.ladder import NO_NETWORK, SOCKET, NcclTransport, Rail
+from clusterctl.facts.values.network import RdmaPort
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -47,7 +49,7 @@ def _across(node: NodeFacts, _cluster: Cluster) -> bool:
     required_facts=("rdma",),
     applies=_across,
 )
-def rails(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Report the GPUs that failed, then those whose fastest partner is far slower than usual."""
     yield from not_reached(facts, "across")
     broken = [(n, rail) for n in facts.values() for rail in _rails(n) if rail.state != "ok"]
@@ -85,22 +87,36 @@ def rails(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findin
                 "GPU {gpus} gave no result",
                 wanted="the right sum",
                 found="none",
-                remedy="clusterctl check --deep again",
+                remedy="clusterctl check --deep",
                 gpus=silent,
             )
         if any(rail.right and rail.fastest_gbps is None for rail in sound):
-            yield skip(node.node, "there was time for no pair, so that no speed is known")
+            yield skip(
+                node.node,
+                "there was time for no pair, so that no speed is known",
+                found="the sums are right",
+            )
     if not broken:
-        yield from _slow_rails(facts)
+        yield from _slow_rails(facts, network, cluster)
 
 
-def _slow_rails(facts: Facts) -> Iterator[Finding]:
-    """Compare the rails of nodes that have a card for each; those that share one differ anyway."""
+def _slow_rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare the rails of nodes that have a card for each; those that share one differ anyway.
+
+    A card counts if NCCL uses its port on some node: it may be down only here. `deep.transport`
+    judges rails that use TCP.
+    """
+    used = {
+        port.name
+        for node in facts.values()
+        for port in rdma_choice(node, ranks_settings(node, network, cluster))[0]
+    }
     speeds = [
         (node.node, rail, rail.fastest_gbps)
         for node in facts.values()
+        if sum(port.name in used for port in node.rdma or ()) >= len(_rails(node))
         for rail in _rails(node)
-        if rail.fastest_gbps is not None and len(node.rdma or ()) >= len(_rails(node))
+        if rail.fastest_gbps is not None and not (rail.transport and rail.transport.way == SOCKET)
     ]
     usual = median(gbps for _, _, gbps in speeds) if speeds else 0.0
     slow: dict[str, list[tuple[float, int]]] = {}
@@ -121,53 +137,62 @@ def _slow_rails(facts: Facts) -> Iterator[Finding]:
 
 
 @Check(
-    "deep.transport",
+    TRANSPORT,
     title="NCCL uses InfiniBand or RoCE where it is up",
     why="If NCCL finds no RDMA device it uses TCP, without an error and ten times slower.",
     fix="Give the job access to the devices: libibverbs in its image or environment,"
     " `--device /dev/infiniband` for a container, and unlimited memlock.",
     source=_NCCL,
-    explained_by=(DEEP, RAILS),
+    explained_by=(DEEP,),
     blocks=False,
     required_facts=("rdma",),
     applies=_across,
 )
 def transport(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Compare what NCCL said that it uses with the ports that are up."""
+    """Compare the network of NCCL's connections with the ports that are up."""
+    yield from not_reached(facts, "across")
     for node in facts.values():
         told = [(rail, rail.transport) for rail in _rails(node) if rail.transport is not None]
         if not told:
             if _rails(node):
-                yield skip(node.node, "NCCL printed nothing of its network")
+                yield skip(node.node, "NCCL printed nothing of its network", found="no line of it")
             continue
-        by_tcp = tuple(rail.index for rail, used in told if used.network == "Socket")
-        active = [port.name for port in node.rdma or () if port.active]
+        by_tcp = tuple(rail.index for rail, used in told if used.way == SOCKET)
+        active = tuple(port for port in node.rdma or () if port.active)
         settings = ranks_settings(node, network, cluster)
-        off = settings.get("NCCL_IB_DISABLE")
-        wanted = settings.get("NCCL_NET")
-        asked = off if off and off.value.strip() not in {"", "0"} else None
-        asked = wanted if wanted and wanted.value.lower() == "socket" else asked
-        if by_tcp and active:
-            yield (warn if asked else fail)(
+        ports, why = rdma_choice(node, settings)
+        asked = tcp_by_choice(settings)
+        if by_tcp and active and not asked:
+            wrong = None if ports else settings.get("NCCL_IB_HCA")
+            words = _words(next(used for rail, used in told if rail.index in by_tcp))
+            yield fail(
                 node.node,
                 "NCCL uses TCP although InfiniBand or RoCE is up",
-                wanted=f"RDMA through {', '.join(active)}",
-                found=f"{asked.name}={asked.value} from {asked.origin}"
-                if asked
-                else _words(next(used for rail, used in told if rail.index in by_tcp)),
-                remedy=remove_from(asked)
-                if asked
-                else "ls /dev/infiniband; ulimit -l; ldconfig -p | grep ibverbs (on the node, as"
-                " the job runs: in its container)",
+                wanted=f"RDMA through {', '.join(port.name for port in ports or active)}",
+                found=why if wrong else words,
+                remedy=remove_from(wrong) if wrong else _access(active),
                 gpus=by_tcp,
             )
         else:
             words = "; ".join(dict.fromkeys(_words(used) for _, used in told))
+            words += f", because of {named(asked)}" if by_tcp and active and asked else ""
             yield passed(node.node, f"NCCL uses {words}", wanted="RDMA where it is up", found=words)
+
+
+def _access(ports: tuple[RdmaPort, ...]) -> str:
+    if any(port.vendor == AMAZON for port in ports):
+        return INSTALL_EFA
+    return (
+        "ls /dev/infiniband; ulimit -l; ldconfig -p | grep ibverbs (on the node, as the job runs:"
+        " in its container)"
+    )
 
 
 def _words(used: NcclTransport) -> str:
     """Return how NCCL sends data: `IB (mlx5_0:1/IB) with GPUDirect RDMA`."""
+    if used.way in NO_NETWORK:
+        link = "NVLink between the nodes" if used.way == "P2P" else "shared memory"
+        return f"{link} ({', '.join(used.via)})"
     way = used.network or ", ".join(used.via)
     devices = f" ({', '.join(used.devices)})" if used.devices else ""
     direct = {True: " with GPUDirect RDMA", False: " without GPUDirect RDMA", None: ""}

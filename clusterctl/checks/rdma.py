@@ -12,7 +12,7 @@ from ipaddress import IPv6Address
 
 from clusterctl.checks.finding import Finding, fail, unknown, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.settings import remove_from, settings_of
+from clusterctl.checks.settings import remove_from, settings_of, tcp_by_choice
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.network import Gid, RdmaPort
@@ -24,6 +24,7 @@ PORTS = "network.rdma-ports"
 FULL_MEMBER = 0x8000
 """A bit of a P_Key: the rest names the partition."""
 AMAZON = "0x1d0f"
+INSTALL_EFA = "install aws-ofi-nccl (on the node): https://github.com/aws/aws-ofi-nccl"
 SYSFS = "https://docs.kernel.org/admin-guide/abi-stable-files.html"
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
@@ -36,10 +37,12 @@ def _using(facts: Facts, network: Network, cluster: Cluster) -> dict[str, tuple[
     """Return the ports of the nodes whose NCCL may use RDMA."""
     found = {}
     for node in facts.values():
-        settings = {each.name: each.value.strip() for each in settings_of(node, network, cluster)}
-        off = settings.get("NCCL_IB_DISABLE", "") not in {"", "0"}
-        off = off or settings.get("NCCL_NET", "").lower() == "socket"
-        if node.rdma is not None and not off and cluster.node(node.node).gpus_wanted != 0:
+        settings = {each.name: each for each in settings_of(node, network, cluster)}
+        if (
+            node.rdma is not None
+            and not tcp_by_choice(settings)
+            and cluster.node(node.node).gpus_wanted != 0
+        ):
             found[node.node] = node.rdma
     return found
 
@@ -385,7 +388,7 @@ def efa(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
                 "it has EFA devices, and NCCL no plugin for them: it will use TCP",
                 wanted="aws-ofi-nccl in /opt/amazon/ofi-nccl, or NCCL_NET_PLUGIN",
                 found=f"{counted(len(devices), 'EFA device')} and no libnccl-net.so",
-                remedy="install aws-ofi-nccl (on the node): https://github.com/aws/aws-ofi-nccl",
+                remedy=INSTALL_EFA,
             )
 
 

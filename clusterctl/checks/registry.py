@@ -108,11 +108,12 @@ def judge_all(
         explained = set().union(*(failed.get(name, set()) for name in causes))
         found = [*rule.judge(facts, network, cluster), *_unread(rule, facts, cluster)]
         # A failure that is explained explains others in turn. So does a check's own skip: it has
-        # seen the cause itself, such as a missing shared filesystem.
+        # seen the cause itself, such as a missing shared filesystem. One with a value is a note.
         failed[rule.id] = {
             node
             for finding in found
-            if finding.status in {"fail", "unknown", "skip"}
+            if finding.status in {"fail", "unknown"}
+            or (finding.status == "skip" and not finding.found)
             for node in finding.nodes
         }
         for finding in (*found, *_rest(rule, found, facts, cluster, explained)):

@@ -6,6 +6,7 @@ From weak to strong: NCCL's files, the session, what clusterctl chooses, `env_in
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.software import Setting
@@ -40,6 +41,14 @@ def settings_of(node: NodeFacts, network: Network, cluster: Cluster) -> tuple[Se
 def _is_read(conf: Setting, session: dict[str, str]) -> bool:
     """Tell whether NCCL reads the file: NCCL_CONF_FILE replaces ~/.nccl.conf (`initEnvFunc`)."""
     return conf.origin == "/etc/nccl.conf" or not session.get("NCCL_CONF_FILE")
+
+
+def tcp_by_choice(settings: Mapping[str, Setting]) -> Setting | None:
+    """Return the setting that makes NCCL use TCP although there may be RDMA; None: no one does."""
+    off, network = settings.get("NCCL_IB_DISABLE"), settings.get("NCCL_NET")
+    if network is not None and network.value.strip().lower() == "socket":
+        return network
+    return off if off is not None and off.value.strip() not in {"", "0"} else None
 
 
 def remove_from(setting: Setting) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from clusterctl.facts.nodefacts import NodeFacts
@@ -11,6 +12,13 @@ from clusterctl.facts.values.ladder import GpuTrial, Speeds
 
 MEASURED = ("tflops", "memory_gb_s", "inside_gbps", "across_gbps")
 """The fields of `Speeds` that are speeds."""
+ENOUGH = 3
+"""Earlier checks that a usual speed needs: one alone may have been lucky."""
+_ALIKE = {
+    "inside_gbps": ("inside_bytes",),
+    "across_gbps": ("nodes", "rails", "across_bytes", "network"),
+}
+"""What must be equal for a speed to be comparable, beside the GPUs."""
 
 
 def speeds_of(node: NodeFacts, nodes: int) -> Speeds | None:
@@ -23,14 +31,21 @@ def speeds_of(node: NodeFacts, nodes: int) -> Speeds | None:
     ladder = node.ladder
     if ladder is None:
         return None
-    models = Counter(gpu.name for gpu in (node.gpus.devices if node.gpus else ()))
+    tried = {trial.index for trial in ladder.gpus}
+    devices = node.gpus.devices if node.gpus else ()
+    models = Counter(gpu.name for gpu in devices if gpu.index in tried)
+    across = node.across if node.across and node.across.right else None
     speeds = Speeds(
         gpus=", ".join(f"{count} x {name}" for name, count in models.items()),
+        inside_bytes=ladder.inside[0].block_bytes if ladder.inside else None,
         nodes=nodes,
+        rails=len(ladder.rails),
+        across_bytes=across.block_bytes if across else None,
+        network=", ".join(sorted(ladder.ways)),
         tflops=_slowest(ladder.gpus, "tflops"),
         memory_gb_s=_slowest(ladder.gpus, "memory_gb_s"),
         inside_gbps=_slowest(ladder.inside, "gbps") if len(ladder.inside) > 1 else None,
-        across_gbps=node.across.gbps if node.across and node.across.right else None,
+        across_gbps=across.gbps if across else None,
     )
     return speeds if any(getattr(speeds, name) is not None for name in MEASURED) else None
 
@@ -40,16 +55,22 @@ def _slowest(trials: tuple[GpuTrial, ...], name: str) -> float | None:
     return min(found, default=None)
 
 
-def usual_of(earlier: Sequence[Speeds], now: Speeds) -> Speeds | None:
-    """Return the median of what the same GPUs, and as many nodes, reached; None: nothing did."""
-    alike = [one for one in earlier if one.gpus == now.gpus]
+def usual_of(earlier: Sequence[Speeds], now: Speeds) -> tuple[Speeds, int] | None:
+    """Return the median of what the same GPUs reached alike, and of how many checks at least.
+
+    None: no speed is known of enough checks.
+    """
     found: dict[str, float] = {}
+    checks = []
     for name in MEASURED:
+        same = ("gpus", *_ALIKE.get(name, ()))
         known = [
             getattr(one, name)
-            for one in alike
-            if getattr(one, name) is not None and (name != "across_gbps" or one.nodes == now.nodes)
+            for one in earlier
+            if getattr(one, name) is not None
+            and all(getattr(one, field) == getattr(now, field) for field in same)
         ]
-        if known:
+        if len(known) >= ENOUGH:
             found[name] = median(known)
-    return Speeds(gpus=now.gpus, nodes=now.nodes, **found) if found else None
+            checks.append(len(known))
+    return (replace(now, **{**dict.fromkeys(MEASURED), **found}), min(checks)) if found else None

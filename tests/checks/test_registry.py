@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.checks.all import every_check
-from clusterctl.checks.finding import Finding, Status, fold_findings
+from clusterctl.checks.finding import Finding, Status, fold_findings, skip
 from clusterctl.checks.registry import SSH, Check, Facts, exit_code, judge_all
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.machine import SshStatus
@@ -100,6 +100,29 @@ def test_a_warning_hides_nothing() -> None:
     found = judged(says("cause", "warn", "a"), says("effect", "fail", "a", after=("cause",)))
 
     assert ("effect", "fail", ("a",)) in found
+
+
+def test_a_skip_hides_the_effects_and_one_with_a_value_is_a_note_that_hides_nothing() -> None:
+    def judge(_facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+        yield skip("a", "it has seen the cause")
+        yield skip("b", "there was no time for more", found="1 of 2")
+
+    cause = Check(id="cause", title="x", why="", judge=judge)
+    effect = says("effect", "fail", *NAMES, after=("cause",))
+
+    assert ("effect", "fail", ("b", "c")) in judged(cause, effect)
+
+
+def test_a_cause_is_judged_before_its_effects() -> None:
+    order = [check.id for check in every_check()]
+    early = [
+        (check.id, cause)
+        for check in every_check()
+        for cause in check.explained_by
+        if order.index(cause) > order.index(check.id)
+    ]
+
+    assert not early
 
 
 def test_a_dead_node_is_said_once_and_the_others_are_judged() -> None:

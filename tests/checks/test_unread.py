@@ -49,6 +49,7 @@ ENOUGH = {
     ("accelerator.busy", "Gpu.persistence"): "as above",
     ("accelerator.pcie-errors", "PcieLink.correctable"): "older kernels count only fatal errors",
     ("accelerator.temperature", "Gpu.utilization"): "it is judged by its own limit",
+    ("network.transport", "NodeFacts.environment"): OTHER_CHECK,
     ("deep.history", "GpuTrial.tflops"): MEASURED_TWICE,
     ("deep.history", "NodeFacts.across"): MEASURED_TWICE,
     ("deep.history", "Speeds.across_gbps"): MEASURED_TWICE,

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SOCKET = "Socket"
+"""NCCL's name for TCP."""
+NO_NETWORK = frozenset({"P2P", "SHM"})
+"""How NCCL sends data without a network, also between nodes that share NVLink."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
@@ -28,6 +33,14 @@ class NcclTransport:
     gpu_direct: bool | None = None
     """All connections of the network have GPUDirect RDMA; None: there is none."""
     version: str = ""
+
+    @property
+    def way(self) -> str:
+        """The network of its connections; `P2P` (NVLink) or `SHM` if they need none."""
+        if any(one.startswith("NET/Socket") for one in self.via):
+            return SOCKET
+        direct = self.via and not any("NET/" in one for one in self.via)
+        return self.via[0].partition("/")[0] if direct else self.network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +93,15 @@ class Speeds:
     """What a node reached in `check --deep`; None: not measured."""
 
     gpus: str = ""
-    """The model and number: other GPUs have other speeds."""
+    """The model and number of those tried: other GPUs have other speeds."""
+    inside_bytes: int | None = None
+    """Of the sum over the node's GPUs."""
     nodes: int = 0
     """How many took part in what is across nodes."""
+    rails: int = 0
+    across_bytes: int | None = None
+    network: str = ""
+    """That NCCL used across nodes: `IB`, `Socket`, …; empty for unknown."""
     tflops: float | None = None
     """Of the slowest GPU."""
     memory_gb_s: float | None = None
@@ -96,6 +115,7 @@ class UsualSpeeds:
 
     speeds: Speeds
     checks: int
+    """How many at least; some speeds may be known of more."""
     file: str
     """Where the controller keeps them."""
 
@@ -142,3 +162,9 @@ class Ladder:
     usual: UsualSpeeds | None = None
     error: str = ""
     """Why it does not know more."""
+
+    @property
+    def ways(self) -> frozenset[str]:
+        """How NCCL sent data to other nodes; empty for unknown."""
+        told = (rail.transport.way for rail in self.rails if rail.transport)
+        return frozenset(way for way in told if way)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.checks.finding import Finding
+from clusterctl.checks.speed_history import HISTORY
 from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.speeds import speeds_of, usual_of
@@ -45,21 +46,25 @@ def with_usual(facts: Mapping[str, NodeFacts], path: Path) -> dict[str, NodeFact
         usual = usual_of(earlier, now) if now else None
         found[name] = node
         if usual and node.ladder:
-            known = UsualSpeeds(speeds=usual, checks=len(earlier), file=str(path))
+            speeds, checks = usual
+            known = UsualSpeeds(speeds=speeds, checks=checks, file=str(path))
             found[name] = replace(node, ladder=replace(node.ladder, usual=known))
     return found
 
 
 def keep_speeds(facts: Mapping[str, NodeFacts], findings: tuple[Finding, ...], path: Path) -> None:
-    """Add the speeds of the nodes of which no deep check complains.
+    """Add the speeds of the nodes of which no deep check complains, other than of their past.
 
+    So a new speed is the usual one after some checks, and a lucky one is forgotten.
     A folder that cannot be written only costs later comparisons.
     """
     history = read_history(path)
     complained = {
         name
         for finding in findings
-        if finding.check.startswith("deep.") and finding.status in {"fail", "warn", "unknown"}
+        if finding.check.startswith("deep.")
+        and finding.check != HISTORY
+        and finding.status in {"fail", "warn", "unknown"}
         for name in finding.nodes
     }
     nodes = _took_part(facts)
