@@ -80,8 +80,8 @@ PURE = {"facts", "network", "checks", "plan", "logs"}
 PURE_MODULES = {
     "__future__", "ast", "base64", "bisect", "collections", "cryptography", "dataclasses",
     "datetime", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress",
-    "itertools", "json", "math",
-    "operator", "posixpath", "re", "reprlib", "secrets", "shlex", "signal", "statistics", "string", "types",
+    "itertools", "json", "math", "reprlib",
+    "operator", "posixpath", "re", "secrets", "shlex", "signal", "statistics", "string", "types",
     "typing", "typing_extensions", "unicodedata", "warnings", "xml", "zlib",
 }  # fmt: skip
 """What a pure room may import from outside: nothing that reads or writes a file or a socket."""
