@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 from clusterctl.facts.nodefacts import NodeFacts
@@ -73,4 +72,15 @@ def usual_of(earlier: Sequence[Speeds], now: Speeds) -> tuple[Speeds, int] | Non
         if len(known) >= ENOUGH:
             found[name] = median(known)
             checks.append(len(known))
-    return (replace(now, **{**dict.fromkeys(MEASURED), **found}), min(checks)) if found else None
+    if not found:
+        return None
+    usual = Speeds(
+        gpus=now.gpus,
+        inside_bytes=now.inside_bytes,
+        nodes=now.nodes,
+        rails=now.rails,
+        across_bytes=now.across_bytes,
+        network=now.network,
+        **found,
+    )
+    return usual, min(checks)
