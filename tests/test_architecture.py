@@ -80,7 +80,7 @@ PURE = {"facts", "network", "checks", "plan", "logs"}
 PURE_MODULES = {
     "__future__", "ast", "base64", "bisect", "collections", "cryptography", "dataclasses",
     "datetime", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress",
-    "itertools", "json", "math",
+    "itertools", "json", "math", "reprlib",
     "operator", "posixpath", "re", "secrets", "shlex", "signal", "statistics", "string", "types",
     "typing", "typing_extensions", "unicodedata", "warnings", "xml", "zlib",
 }  # fmt: skip

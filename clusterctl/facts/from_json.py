@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -11,6 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _LARGEST = 1 << 64
 """No value that clusterctl writes is larger."""
+_SHOWN = reprlib.Repr()
+"""Of a value that does not fit, for the error: a node may send any, of any size and depth."""
+_SHOWN.maxstring = _SHOWN.maxother = 200
 
 
 class DocumentError(ValueError):
@@ -52,13 +56,13 @@ def from_json(
         bounded = not finite
     if not fits or not bounded:
         name = getattr(wanted, "__name__", str(wanted))
-        raise DocumentError(f"{where}: expected {name}, found {value!r}")
+        raise DocumentError(f"{where}: expected {name}, found {_SHOWN.repr(value)}")
     return value
 
 
 def _tuple(arms: tuple[Any, ...], value: object, where: str, *, finite: bool) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise DocumentError(f"{where}: expected a list, found {value!r}")
+        raise DocumentError(f"{where}: expected a list, found {_SHOWN.repr(value)}")
     if arms[-1] is Ellipsis:
         arms = arms[:1] * len(value)
     if len(arms) != len(value):
@@ -69,7 +73,7 @@ def _tuple(arms: tuple[Any, ...], value: object, where: str, *, finite: bool) ->
 
 def _object(wanted: Any, value: object, where: str, *, finite: bool) -> Any:  # noqa: ANN401  (a class)
     if not isinstance(value, Mapping):
-        raise DocumentError(f"{where}: expected an object, found {value!r}")
+        raise DocumentError(f"{where}: expected an object, found {_SHOWN.repr(value)}")
     fields = {
         name: from_json(hint, value[name], f"{where}.{name}", finite=finite)
         for name, hint in type_hints(wanted).items()

@@ -171,13 +171,22 @@ def _known(facts: NodeFacts, reply: Reply, climb: _Climb) -> NodeFacts:
 
 def _with_transport(rank: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a rank with what NCCL's lines say."""
-    return {**rank, "transport": plain(parse_nccl(rank.get("nccl", ())))}
+    lines = from_json(tuple[str, ...], rank.get("nccl", []), "nccl")
+    return {**rank, "transport": plain(parse_nccl(lines))}
 
 
 def _rail(rank: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a rail, with its fastest pair instead of each."""
-    known = [pair[1] for pair in rank.get("pairs", ()) if pair is not None]
+    known = [pair[1] for pair in _pairs(rank) if pair is not None]
     return {**_with_transport(rank), "fastest_gbps": max(known, default=None)}
+
+
+def _pairs(rank: Mapping[str, Any]) -> tuple[tuple[float, float] | None, ...]:
+    """Return by rank the seconds of a round trip and Gb/s to it; None: not tried."""
+    pairs: tuple[tuple[float, float] | None, ...] = from_json(
+        tuple[tuple[float, float] | None, ...], rank.get("pairs", []), "pairs"
+    )
+    return pairs
 
 
 def _together(rails: list[Collective]) -> Collective | None:
@@ -219,16 +228,9 @@ def _last_document(answer: Answer) -> dict[str, Any]:
 
 
 def _collective(found: Mapping[str, Any], names: tuple[str, ...]) -> Collective:
-    size = found.get("block_bytes")
-    return Collective(
-        backend=str(found.get("backend", "")),
-        right=found.get("right") is True,
-        gbps=float(found.get("gbps", 0.0)),
-        error=str(found.get("error", "")),
-        block_bytes=size if isinstance(size, int) else None,
-        pairs=tuple(
-            PairRate(peer=peer, round_trip_s=float(pair[0]), gbps=float(pair[1]))
-            for peer, pair in zip(names, found.get("pairs", ()), strict=False)
-            if pair is not None
-        ),
+    summed: Collective = from_json(Collective, {**found, "pairs": []}, "sum")
+    pairs = zip(names, _pairs(found), strict=False)
+    rates = (
+        PairRate(peer=peer, round_trip_s=pair[0], gbps=pair[1]) for peer, pair in pairs if pair
     )
+    return replace(summed, pairs=tuple(rates))
