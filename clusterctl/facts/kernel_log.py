@@ -7,6 +7,9 @@ from typing import Any
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.values.machine import KernelLine, KernelLog
 
+NEWEST, LENGTH = 500, 1024
+"""Lines, and letters of a line, that count: a node sends no more lines, and they are shorter."""
+
 
 def parse_kernel_log(answers: Answers) -> tuple[KernelLog | None, str]:
     """Return the log, or None and why it could not be read."""
@@ -20,8 +23,11 @@ def parse_kernel_log(answers: Answers) -> tuple[KernelLog | None, str]:
     return KernelLog(
         source=str(found.get("source", "")),
         lines=tuple(
-            KernelLine(age_s=None if uptime is None else max(uptime - line[0], 0.0), text=line[1])
-            for line in (lines if isinstance(lines, list) else [])
+            KernelLine(
+                age_s=None if uptime is None else max(uptime - line[0], 0.0),
+                text=line[1][:LENGTH],
+            )
+            for line in (lines[-NEWEST:] if isinstance(lines, list) else [])
             if isinstance(line, list)
             and [type(part) for part in line] in ([float, str], [int, str])
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 from clusterctl.facts.values.ladder import NcclTransport
 
@@ -15,6 +16,8 @@ _VIA = re.compile(r"\bvia ([A-Z][\w-]*(?:/[\w -]+)*)")
 _NUMBER = re.compile(r"/\d+(?=/|$)")
 _VERSION = re.compile(r"NCCL version (\d[\w.+]*)")
 _FIRST_PARTY = ("IB", "Socket")
+KEPT, LENGTH = 40, 400
+"""Lines of a process, and letters of a line, that a node keeps; it may send more."""
 
 
 def parse_nccl(lines: Iterable[str]) -> NcclTransport | None:
@@ -25,7 +28,7 @@ def parse_nccl(lines: Iterable[str]) -> NcclTransport | None:
     network = version = ""
     found: dict[str, tuple[str, ...]] = {}
     via: dict[str, None] = {}
-    for line in lines:
+    for line in (each[:LENGTH] for each in islice(lines, KEPT)):
         if chosen := _CHOSEN.search(line):
             network = chosen[1].strip()
         elif using := _FOUND.search(line):

@@ -51,6 +51,8 @@ from clusterctl.facts.values.software import AgentPython
 from clusterctl.facts.values.storage import PathFacts
 
 T = TypeVar("T")
+_TOLD = 500
+"""Letters of what a vendor's tool that failed printed."""
 _SMI: tuple[tuple[str, Callable[[str], Gpus]], ...] = (
     ("nvidia-smi", nvidia.parse_nvidia_smi),
     ("amd-smi", amd.parse_amd_smi),
@@ -169,11 +171,13 @@ def _why_not(answer: Answer, answers: Answers) -> str:
     printed = (answer.text + "\n" + answer.words).strip()
     start = printed.find("Failed to initialize NVML")
     if not answer.exit_code or start < 0:
-        return answer.why()
+        return answer.why()[:_TOLD]
     told = "; ".join(line.strip() for line in printed[start:].splitlines() if line.strip())
     loaded = module_version(answers)
     mismatch = "mismatch" in told and loaded
-    return f"exit code {answer.exit_code}: {told}" + (f"; loaded: {loaded}" if mismatch else "")
+    return f"exit code {answer.exit_code}: {told[:_TOLD]}" + (
+        f"; loaded: {loaded}" if mismatch else ""
+    )
 
 
 def _agent(process: object) -> AgentPython | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.kernel_log import parse_kernel_log
+from clusterctl.facts.kernel_log import LENGTH, NEWEST, parse_kernel_log
 from clusterctl.facts.values.machine import KernelLine, KernelLog
 from tests.facts.answering import answers
 
@@ -27,6 +27,16 @@ def test_a_log_that_this_user_may_not_read_is_unknown_with_the_reason() -> None:
 
     assert parse_kernel_log(refused) == (None, "/dev/kmsg: Operation not permitted")
     assert parse_kernel_log(answers()) == (None, "")  # not asked
+
+
+def test_the_newest_lines_count_and_the_start_of_each() -> None:
+    sent = [[float(at), f"{at} " + "x" * 2 * LENGTH] for at in range(2 * NEWEST)]
+
+    log, _ = parse_kernel_log(answers(others={"kernel-log": {"source": "kmsg", "lines": sent}}))
+
+    assert log is not None
+    assert (len(log.lines), log.lines[-1].text.split()[0]) == (NEWEST, f"{2 * NEWEST - 1}")
+    assert {len(line.text) for line in log.lines} == {LENGTH}
 
 
 @given(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.facts import nccl_log
 from clusterctl.facts.nccl_log import parse_nccl
 from clusterctl.facts.values.ladder import NcclTransport
 from clusterctl.node.probe.nccl_lines import KEPT, LENGTH, kept_lines
@@ -99,6 +100,20 @@ def test_a_node_keeps_few_lines_however_many_nccl_prints() -> None:
     assert all(
         len(line) <= LENGTH + 10 for line in kept_lines("NCCL INFO Using network " + "x" * 9999)
     )
+
+
+def test_of_what_a_node_sends_no_more_counts_than_an_honest_one_keeps() -> None:
+    assert (nccl_log.KEPT, nccl_log.LENGTH) == (KEPT, LENGTH)
+
+    peers = parse_nccl(f"via NET/A{'B' * i}" for i in range(9999))
+    devices = parse_nccl(["Using network IB", "NET/IB : Using " + "[0]m " * 9999])
+    assert peers is not None
+    assert len(peers.via) == KEPT
+    assert devices is not None
+    assert 0 < len(devices.devices) < LENGTH
+    name = parse_nccl(["Using network " + "x" * 9999])
+    assert name is not None
+    assert len(name.network) < LENGTH
 
 
 @given(st.lists(st.one_of(

@@ -46,6 +46,20 @@ def test_no_tool_is_no_accelerator_but_a_tool_that_fails_is_unknown() -> None:
     assert facts.why_unknown("gpus") == "nvidia-smi: exit code 9: NVIDIA-SMI has failed"
 
 
+def test_of_what_a_failed_tool_printed_the_start_is_kept() -> None:
+    printed = "Failed to initialize NVML: Driver/library version mismatch\n" + "x\n" * 9999
+    files = {"/proc/driver/nvidia/version": "Kernel Module  570.124.06  Release"}
+    commands = {"nvidia-smi": (printed, 18)}
+
+    why = parse_facts("a", answers(files, commands), FactRequest(), clock=None).why_unknown("gpus")
+
+    assert why.startswith("nvidia-smi: exit code 18: Failed to initialize NVML: Driver/library")
+    assert why.endswith("; loaded: 570.124.06")
+    assert len(why) < 600
+    other = answers(commands={"nvidia-smi": ("x" * 9999, 9)})
+    assert len(parse_facts("a", other, FactRequest(), clock=None).why_unknown("gpus")) < 600
+
+
 def test_what_is_nested_beyond_all_reason_is_unknown_too() -> None:
     text = "[" * 100_000
     programs = answers(commands=dict.fromkeys(("amd-smi", "torch"), text))
