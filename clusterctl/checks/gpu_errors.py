@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from clusterctl.checks.accelerators import COUNT
-from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
+from clusterctl.checks.finding import Finding, Status, fail, finding, skip
 from clusterctl.checks.lost_gpus import lost_gpus
 from clusterctl.checks.planned import NVIDIA, planned_devices, reset_command
 from clusterctl.checks.registry import Check, Facts
@@ -16,12 +16,14 @@ from clusterctl.facts.gpu_log import (
     crashes,
     dead_switches,
     gpu_address,
+    late_frees,
     peermem_errors,
     sxids,
     xids,
 )
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu
+from clusterctl.facts.values.machine import KernelLine, KernelLog
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -133,11 +135,17 @@ _COMPARE = (
     " for its last words"
 )
 _RELOAD = "sudo modprobe -r nvidia-peermem && sudo modprobe nvidia-peermem (on the node, idle)"
-_KINDS = (
-    (crashes, "a process crashed in NCCL", _COMPARE),
-    (peermem_errors, "nvidia-peermem reported an error", _RELOAD),
+_KINDS: tuple[tuple[Callable[[KernelLog], Iterator[KernelLine]], Status, str, str], ...] = (
+    (crashes, "warn", "a process crashed in NCCL", _COMPARE),
+    (peermem_errors, "warn", "nvidia-peermem reported an error", _RELOAD),
+    (
+        late_frees,
+        "pass",
+        "nvidia-peermem freed memory of a process that had ended",
+        "nothing to do: a killed job leaves such a line",
+    ),
 )
-"""How the lines are found, the message and the remedy."""
+"""How the lines are found, the status, the message and the remedy."""
 
 
 @Check(
@@ -160,10 +168,11 @@ def log(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
         if node.kernel_log is None:
             yield _cannot_read(node)
             continue
-        for kind, message, remedy in _KINDS:
+        for kind, status, message, remedy in _KINDS:
             recent = [line for line in kind(node.kernel_log) if (line.age_s or 0) < DAY_S]
             if recent:
-                yield warn(
+                yield finding(
+                    status,
                     node.node,
                     message,
                     wanted="none on the last day",

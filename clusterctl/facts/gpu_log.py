@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from clusterctl.facts.nvidia import pci_address
 from clusterctl.facts.values.machine import KernelLine, KernelLog
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\): (\d{1,5})(?:, (.*))?")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})(?:, (.*))?")
 _SXID = re.compile(r"SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d{1,6}), (Fatal|Non-fatal)\b,? ?(.*)")
 """The first line of an event; the lines that follow it have its data."""
 _FELL = re.compile(
@@ -20,8 +20,12 @@ _FELL = re.compile(
 """The driver also logs it without an Xid, for one that does not answer when the driver loads."""
 FELL_OFF = 79
 _SWITCH = re.compile(r"nvidia-nvswitch\d+: (Failed to (?:initialize|register) device\b.*)")
-_CRASH = re.compile(r"(\S+\[\d+\]):? .*\b(?:segfault|general protection)\b.* in libnccl[\w.-]*")
+_CRASH = re.compile(
+    r"(\S{1,20}\[\d{1,10}\]):? (?:segfault|general protection)\b.* in libnccl[\w.-]*"
+)
 _PEERMEM = re.compile(r"nvidia-peermem \w+:\d+ (.*)")
+_LATE_FREE = "detected invalid context"
+"""The driver frees memory of a process that was killed, whose context is gone."""
 _ACTION = re.compile(r"changed from .* to \S+ \((.*?)\)")
 
 
@@ -106,6 +110,15 @@ def crashes(log: KernelLog) -> Iterator[KernelLine]:
 
 def peermem_errors(log: KernelLog) -> Iterator[KernelLine]:
     """Yield the errors of nvidia-peermem in its own words, the newest last."""
+    return (line for line in _peermem(log) if _LATE_FREE not in line.text)
+
+
+def late_frees(log: KernelLog) -> Iterator[KernelLine]:
+    """Yield the lines of nvidia-peermem that a killed process leaves, the newest last."""
+    return (line for line in _peermem(log) if _LATE_FREE in line.text)
+
+
+def _peermem(log: KernelLog) -> Iterator[KernelLine]:
     for line in log.lines:
         if found := _PEERMEM.search(line.text):
             yield replace(line, text=found[1])

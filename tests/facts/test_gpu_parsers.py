@@ -16,6 +16,7 @@ from clusterctl.facts.gpu_log import (
     GpuEvent,
     crashes,
     dead_switches,
+    late_frees,
     peermem_errors,
     sxids,
     xids,
@@ -312,6 +313,14 @@ def test_lines_of_switches_crashes_and_peermem() -> None:
     assert [x.text for x in crashes(recorded)] == ["python3[17]"]
     (peermem,) = peermem_errors(recorded)
     assert peermem.text == "nv_mem_client_init -- error while registering"
+
+
+def test_a_line_of_a_killed_job_is_no_error_of_peermem() -> None:
+    line = "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping"
+    recorded = log(line)
+
+    assert list(peermem_errors(recorded)) == []
+    assert [x.text for x in late_frees(recorded)] == ["ERROR detected invalid context, skipping"]
 
 
 def test_a_recorded_xid() -> None:
