@@ -248,7 +248,7 @@ def _not_joined(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
 def _mend(node: NodeFacts, known: GpuFabric) -> str:
     """Return what helps a fabric that a GPU has joined; in a rack no node manages it."""
     if "recovery" in known.unhealthy:
-        return "clusterctl check --only accelerator.fabric (again, in a minute)"
+        return "wait a minute, then: clusterctl check --only accelerator.fabric"
     if any(word in known.unhealthy.lower() for word in _BROKEN):
         return (
             f"sudo journalctl -u {_MANAGER} (on the node), or in a rack the log of its fabric"

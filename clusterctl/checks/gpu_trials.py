@@ -123,7 +123,7 @@ def each_gpu(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fin
                 "GPU {gpus} gave no result",
                 wanted="the number of wrong results",
                 found="none",
-                remedy="clusterctl check --deep again",
+                remedy="clusterctl check --deep",
                 gpus=(trial.index,),
             )
         elif trial.wrong_numbers or trial.wrong_copies:

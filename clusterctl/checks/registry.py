@@ -143,7 +143,7 @@ def _unread(rule: Check, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
             remedy = "run the check again as a user who may read it"
             if node.timed_out:
                 why = f"{why}; no answer in time to {node.timed_out[0]}"
-                remedy = f"clusterctl check --nodes {node.node} (again, when the node is less busy)"
+                remedy = f"when the node is less busy: clusterctl check --nodes {node.node}"
             yield unknown(
                 node.node,
                 "could not check this",
