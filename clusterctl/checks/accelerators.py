@@ -1,4 +1,4 @@
-"""Whether the accelerators that the job needs are present, equal and free."""
+"""Whether the accelerators that the job needs are present, equal and usable."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, Status, fail, finding, passed, skip, warn
-from clusterctl.checks.lost_gpus import LOST
+from clusterctl.checks.finding import Finding, fail, finding, passed, warn
+from clusterctl.checks.lost_gpus import LOST, not_listed
 from clusterctl.checks.planned import (
     NVIDIA,
     planned,
@@ -17,19 +17,10 @@ from clusterctl.checks.planned import (
     usual_of_model,
 )
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.silent_tool import cannot_list
 from clusterctl.facts.gpuset import BUS_ORDER, ORDER, VISIBLE
-from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.nvidia import pci_address
-from clusterctl.facts.values.accelerators import Gpu, GpuProcess, Gpus
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
-
-FULL_LOAD = 99
-"""Percent."""
-BUSY_MIB = 1024
-"""A driver and a desktop use less."""
-
-_ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static", "rocm-smi": "rocm-smi"}
 
 COUNT = "accelerator.count"
 
@@ -52,7 +43,7 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             continue
         want = "at least one" if wanted is None else str(wanted)
         if node.gpus is None:
-            yield _cannot_list(node, want)
+            yield cannot_list(node, want)
         elif not node.gpus.devices:
             tool = node.gpus.tool
             yield fail(
@@ -64,54 +55,15 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             )
         elif wanted is not None and len(node.gpus.devices) < wanted:
             found = len(node.gpus.devices)
+            others = ", ".join(not_listed(node.gpus))
             yield fail(
                 node.node,
                 "accelerators are missing",
                 wanted=want,
-                found=f"{found} x {node.gpus.devices[0].name}" + _not_listed(node.gpus),
+                found=f"{found} x {node.gpus.devices[0].name}"
+                + (f"; the driver has {others}, too" if others else ""),
                 remedy=f"sudo dmesg | grep -i xid (on the node), or set `gpus: {found}` for it",
             )
-
-
-_HOLD = (
-    "sudo reboot (on the node) loads the new modules; then hold the driver's packages:"
-    " sudo apt-mark hold 'nvidia-*' 'libnvidia-*', or sudo dnf versionlock add 'nvidia-*'"
-)
-_DETACHED = (
-    "restart the container: `systemctl daemon-reload` on its machine took its GPUs away; to keep"
-    " them, there: sudo nvidia-ctk system create-dev-char-symlinks --create-all, or"
-    " native.cgroupdriver=cgroupfs for Docker"
-)
-_FAILURES = (
-    (
-        "version mismatch",
-        "the loaded GPU driver and its libraries have different versions",
-        _HOLD,
-    ),
-    ("NVML: Unknown Error", "NVIDIA's driver refuses this session its GPUs", _DETACHED),
-)
-"""Words of nvidia-smi, what they mean, and the remedy."""
-
-
-def _cannot_list(node: NodeFacts, want: str) -> Finding:
-    why = node.why_unknown("gpus") or "unknown"
-    ask = _ASK.get(why.partition(":")[0], _ASK["nvidia-smi"])
-    message, remedy = next(
-        ((message, remedy) for words, message, remedy in _FAILURES if words in why),
-        (
-            "cannot list the accelerators",
-            f"{ask} (on the node); reboot it if its driver was just updated",
-        ),
-    )
-    status: Status = "fail" if "exit code" in why else "unknown"
-    return finding(status, node.node, message, wanted=want, found=why, remedy=remedy)
-
-
-def _not_listed(gpus: Gpus) -> str:
-    """Return the GPUs that the kernel's driver has, but the tool does not list."""
-    listed = {pci_address(gpu.bus_id) for gpu in gpus.devices}
-    others = [address for address in gpus.on_bus if address not in listed]
-    return f"; the driver has {', '.join(others)}, too" if others else ""
 
 
 @Check(
@@ -144,12 +96,6 @@ def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
                 if len(set(found)) == 1
                 else "set `gpus: N` so that the first N are one model",
             )
-
-
-def _not_reported(node: NodeFacts, what: str) -> Finding:
-    tool = node.gpus.tool if node.gpus else ""
-    message = f"{tool or 'the driver'} does not report {what}"
-    return skip(node.node, message)
 
 
 _all_have_uuids = reports(lambda gpu: gpu.uuid or None)
@@ -331,80 +277,6 @@ def persistence(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
                 " sudo nvidia-smi -pm 1 until the next boot",
                 gpus=(gpu.index,),
             )
-
-
-@Check(
-    "accelerator.busy",
-    title="no other process uses the accelerators",
-    why="GPU memory that another process holds is not available to your model.",
-    fix="End the process if it is yours; else ask its owner or take other nodes.",
-    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
-    explained_by=(COUNT, "node.busy"),
-    blocks=False,
-    applies=uses_gpus,
-)
-def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Name the processes that hold more memory than a driver or a desktop."""
-    for node in facts.values():
-        planned = tuple(gpu for gpu in planned_devices(node, cluster) if not gpu.lost)
-        yield from _working_for_nobody(node, planned)
-        held = [gpu for gpu in planned if _is_held(gpu)]
-        if not held:
-            if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
-                yield _not_reported(node, "how much of its GPUs' memory is in use")
-            continue
-        users = [p for gpu in held for p in gpu.processes or ()]
-        numbers = ", ".join(str(gpu.index) for gpu in held)
-        yield warn(
-            node.node,
-            f"memory of GPU {numbers} is in use",
-            wanted=f"less than {BUSY_MIB} MiB each",
-            found=f"up to {max(g.used_mib or 0 for g in held)} MiB by "
-            + (", ".join(sorted({_named(p) for p in users})) or "no visible process"),
-            remedy=_end(node, users),
-        )
-
-
-def _named(process: GpuProcess) -> str:
-    whose = f" of {process.user}" if process.user else ""
-    return f"{process.name or 'a process'}{whose} (pid {process.pid})"
-
-
-def _end(node: NodeFacts, users: list[GpuProcess]) -> str:
-    """Return what ends these processes: the user's own by a command, others by their owners."""
-    own = sorted({p.pid for p in users if p.user and p.user == node.user and p.pid > 0})
-    others = sorted({p.user for p in users if p.user and p.user != node.user})
-    parts = []
-    if own:
-        parts.append(f"kill {' '.join(map(str, own))} (on the node) ends yours")
-    if others:
-        parts.append(f"ask {shlex.join(others)} to end theirs")
-    show = "amd-smi process" if node.gpus and node.gpus.tool == "amd-smi" else NVIDIA
-    return "; ".join(parts) or f"{show} (on the node) shows the process; end it if it is yours"
-
-
-def _working_for_nobody(node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Finding]:
-    """Find GPUs at full load without a process; `_is_held` finds those with memory in use.
-
-    Without persistence mode the driver has just been loaded: then it scrubs the memory, which
-    nvidia-smi shows as load (its manual).
-    """
-    for gpu in devices:
-        works = gpu.utilization is not None and gpu.utilization >= FULL_LOAD
-        if works and gpu.processes == () and gpu.persistence and not _is_held(gpu):
-            yield warn(
-                node.node,
-                "a GPU works, but no process uses it",
-                wanted="an idle GPU",
-                found=f"{gpu.utilization} % load without a process",
-                remedy="a kernel of an ended job may hang, or another container uses it; look"
-                " there first, then: sudo nvidia-smi --gpu-reset -i {gpus} (on the node)",
-                gpus=(gpu.index,),
-            )
-
-
-def _is_held(gpu: Gpu) -> bool:
-    return gpu.used_mib is not None and gpu.used_mib > BUSY_MIB and not gpu.mig
 
 
 @Check(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterctl.checks import (
     accelerators,
     addresses,
+    busy_gpus,
     choices,
     collectives,
     connections,
@@ -59,6 +60,7 @@ AREAS = (
     kernel_ports,
     lost_gpus,
     accelerators,
+    busy_gpus,
     gpu_health,
     gpu_errors,
     gpu_links,

@@ -126,7 +126,7 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     source="https://www.freedesktop.org/software/systemd/man/latest/machine-id.html",
     blocks=False,
     explained_by=("node.same-machine",),
-    applies=lambda node, _cluster: node.machine is not None and bool(node.machine.machine_id),
+    applies=lambda node, _cluster: node.on_systemd,
 )
 def machine_id(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the ids of machines that were booted apart."""

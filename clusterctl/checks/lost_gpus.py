@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.planned import NVIDIA, planned_devices, reset_command
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.silent_tool import known_cause
 from clusterctl.checks.wording import ago
 from clusterctl.checks.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, XIDS
 from clusterctl.facts.gpu_log import FELL_OFF, GpuEvent, gpu_address, xids
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.nvidia import pci_address
+from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 LOST = "accelerator.lost"
 _RESETTABLE = "requires reset"
+_SILENCING = frozenset({79, 119, 120, 143, 158, 167})
+"""Xids after which the driver may wait for a GPU; others may be old and of no consequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,6 @@ def lost_gpus(node: NodeFacts) -> tuple[LostGpu, ...]:
     """Return the GPUs of a node that do not answer, listed or not."""
     if node.gpus is None:
         return tuple(_behind_a_silent_tool(node))
-    listed = {gpu_address(gpu.bus_id) for gpu in node.gpus.devices}
     found = {
         gpu_address(gpu.bus_id): LostGpu(address=gpu.bus_id, why=gpu.lost, index=gpu.index)
         for gpu in node.gpus.devices
@@ -47,18 +50,24 @@ def lost_gpus(node: NodeFacts) -> tuple[LostGpu, ...]:
         )
     fell = {event.address for event in hardware_xids(node) if event.number == FELL_OFF}
     # A container or a batch system may show only some of the GPUs: not listed is not yet lost.
-    for address in node.gpus.on_bus:
-        short = gpu_address(address)
-        if short not in listed and short in fell:
+    for address in not_listed(node.gpus):
+        if (short := gpu_address(address)) in fell:
             found.setdefault(short, LostGpu(address=address, why=f"{NVIDIA} does not list it"))
     return tuple(found.values())
 
 
+def not_listed(gpus: Gpus) -> tuple[str, ...]:
+    """Return the addresses of GPUs that the kernel's driver has, but the tool does not list."""
+    listed = {pci_address(gpu.bus_id) for gpu in gpus.devices}
+    return tuple(address for address in gpus.on_bus if address not in listed)
+
+
 def _behind_a_silent_tool(node: NodeFacts) -> Iterator[LostGpu]:
-    """Yield the GPUs with a hardware error in the log, if nvidia-smi fails or hangs."""
+    """Yield the GPUs whose logged error explains that nvidia-smi fails or hangs."""
     why = node.why_unknown("gpus")
-    if why.startswith(NVIDIA):
-        for address in dict.fromkeys(event.address for event in hardware_xids(node)):
+    if why.startswith(NVIDIA) and known_cause(node) is None:
+        silencing = (e.address for e in hardware_xids(node) if e.number in _SILENCING)
+        for address in dict.fromkeys(silencing):
             yield LostGpu(address=address, why=why)
 
 
@@ -103,6 +112,8 @@ def lost(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
         reasons: dict[str, list[LostGpu]] = {}
         for gpu in lost_gpus(node):
             reasons.setdefault(gpu.why, []).append(gpu)
+        if not reasons and node.kernel_log is None and cluster.node(node.node).gpus_wanted is None:
+            yield from _not_explained(node)
         planned = {gpu.index for gpu in planned_devices(node, cluster)}
         for why, same in reasons.items():
             listed = tuple(gpu.index for gpu in same if gpu.index is not None)
@@ -117,6 +128,23 @@ def lost(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
                 remedy=_remedy(node, why, listed),
                 gpus=listed,
             )
+
+
+def _not_explained(node: NodeFacts) -> Iterator[Finding]:
+    """Report GPUs that are not listed, if no log can tell that they are lost.
+
+    A container sees all GPUs of its machine on the bus, and is often given a part of them.
+    """
+    others = not_listed(node.gpus) if node.gpus is not None and node.gpus.devices else ()
+    if node.gpus is not None and others:
+        yield finding(
+            "unknown" if node.on_systemd else "pass",
+            node.node,
+            "the driver has GPUs that nvidia-smi does not list",
+            wanted="a kernel log that tells whether they are lost",
+            found=f"{', '.join(others)}; the log cannot be read",
+            remedy=f"{LOOK}; if none is lost, set `gpus: {len(node.gpus.devices)}` for the node",
+        )
 
 
 def _remedy(node: NodeFacts, why: str, listed: tuple[int, ...]) -> str:

@@ -110,6 +110,11 @@ class NodeFacts:
         """The node answered, so the other fields are valid."""
         return self.reach.state == "ok"
 
+    @property
+    def on_systemd(self) -> bool:
+        """It is known to run systemd: most likely it is no container."""
+        return self.machine is not None and bool(self.machine.machine_id)
+
     def path(self, path: str) -> PathFacts | None:
         """Return the facts of a path that was asked for."""
         return next((p for p in self.paths if p.path == path), None)

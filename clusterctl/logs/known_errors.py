@@ -117,7 +117,8 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bfailed to initialize nvml: unknown error\b|\bnvmlerror_unknown\b",
-            "restart the container: `systemctl daemon-reload` on its machine took its GPUs away",
+            "restart the container: `systemctl daemon-reload` on its machine takes its GPUs away;"  # noqa: ISC004
+            " without a container, a device cgroup denies them, as to a Slurm job without --gpus",
         ),
         (
             r"\bno cuda-capable device is detected\b|\bno cuda gpus are available\b",
