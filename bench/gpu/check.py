@@ -76,7 +76,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def explain(refused: Sequence[str], *, cpu: bool) -> None:
-    wanted = "Python 3.11 with torch, transformers, peft, accelerate and pytest"
+    wanted = "Python 3.11 or newer with torch, transformers, peft, accelerate and pytest"
     wanted += "" if cpu else ", whose torch sees an NVIDIA GPU"
     lines = [f"error: no interpreter can run this: expected {wanted}; found", *refused]
     if not cpu and shutil.which("nvidia-smi") is None:

@@ -138,7 +138,7 @@ def test_without_a_gpu_it_names_what_it_needs(tmp_path: Path) -> None:
     done = start("--python", sys.executable, "--out", str(tmp_path / "out"))
 
     assert done.returncode == 3
-    assert "expected Python 3.11 with torch" in done.stderr
+    assert "expected Python 3.11 or newer with torch" in done.stderr
     assert f"{sys.executable}: torch" in done.stderr
     assert "nvidia-smi: not found" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("hint: ")
