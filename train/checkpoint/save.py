@@ -104,9 +104,8 @@ class Checkpoints:
         )
 
     def close(self) -> None:
-        """Let other runs use the folder, once nothing of this one removes files there."""
-        with self._pruning:
-            self._release()
+        """Let other runs use the folder; a removal that is under way ends by itself."""
+        self._release()
 
     def _own(self) -> Callable[[], None]:
         """Own the folders of the other nodes too, where each has one; rank 0 owns its own."""
