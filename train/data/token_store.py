@@ -106,7 +106,7 @@ def _write(
                 rows.extend((line, length, sum(sample.loss_mask[1:]), offset))
                 offset += length
                 cut += sample.cut
-                largest = max(largest, *sample.ids)
+                largest = max(largest, max(sample.ids, default=0))
         for file in (tokens, loss_mask):
             file.flush()
             os.fsync(file.fileno())
