@@ -67,11 +67,11 @@ def test_all_ranks_collect_in_the_same_steps_and_nothing_grows(world: World) -> 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
 def test_what_python_does_afterwards_is_what_it_did_before(*, was_enabled: bool) -> None:
-    if not was_enabled:
-        gc.disable()
+    before = gc.isenabled()  # another test of this process may have turned it off
+    (gc.enable if was_enabled else gc.disable)()
     try:
         with garbage.collected_by_steps():
             assert not gc.isenabled()
         assert gc.isenabled() is was_enabled
     finally:
-        gc.enable()
+        (gc.enable if before else gc.disable)()
