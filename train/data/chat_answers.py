@@ -1,0 +1,243 @@
+"""Where the answers of a chat begin and end in what its template writes.
+
+An answer begins after what the model is given when it answers: what the template writes for the
+messages before it, with the beginning of an answer. It ends with the token that ends it at
+inference: what the template writes after it whatever follows, or the mark of who speaks next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import TYPE_CHECKING
+
+from train.data.bad_line import BadLine
+from train.data.chat_messages import is_learned
+from train.data.chat_parts import THINKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from train.data.chat_messages import Message
+    from train.data.chat_text import ChatText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The tokens of a tokenizer that are no ordinary text."""
+
+    every: re.Pattern[str]
+    special: re.Pattern[str]
+    """Those between messages; `</tool_call>` is none of them."""
+    end: str
+    """The tokenizer's own end of a text; nothing if it has none."""
+
+    def shared(self, one: str, other: str) -> str:
+        """Return what two texts begin with, without a part of a token."""
+        same = len(commonprefix([one, other]))  # noqa: RUF071
+        for text in (one, other):
+            for token in self.every.finditer(text):
+                if token.start() < same < token.end():
+                    same = token.start()
+                    break
+        return one[:same]
+
+    def are_all(self, text: str) -> bool:
+        """Return whether a text is nothing but tokens, tags around thoughts, and space."""
+        return not THINKING.sub("", self.every.sub("", text)).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer that is learned."""
+
+    begin: int
+    end: int
+    """After the token that ends it."""
+    ends: bool
+    """Whether it has such a token."""
+    thoughts: bool
+    """Whether it has thoughts."""
+    calls: int
+    """How many functions it calls."""
+
+
+class Answers:
+    """The answers of a chat that are learned, and what is not."""
+
+    def __init__(self, messages: Sequence[Message], chat: ChatText, tokens: Tokens) -> None:
+        """Take a chat, as it was said and as its template writes it."""
+        self._messages = messages
+        self._chat = chat
+        self._tokens = tokens
+        self.text = chat.text
+        """The chat; with a token that ends the last answer where the template writes none."""
+        self.unlearned: Counter[str] = Counter()
+        """What is not learned → how often."""
+
+    def find(self, learn_from: int) -> Iterator[Answer]:
+        """Yield the answers from a message on.
+
+        Raises:
+            BadLine: one of them cannot be found as a whole.
+        """
+        for index, message in enumerate(self._messages):
+            if message["role"] != "assistant" or index < learn_from:
+                continue
+            if not is_learned(message):
+                self.unlearned["answers of weight 0"] += 1
+            elif not self._chat.of(index):
+                self.unlearned["empty answers"] += 1
+            elif answer := self._answer(index):
+                yield answer
+
+    def _answer(self, index: int) -> Answer | None:
+        """Return where an answer begins and ends; None if the template does not want it learned."""
+        written = self._chat.written(index)
+        self._refuse_lost(index, written)
+        if not written:  # nothing but thoughts
+            return None
+        first = min(self._chat.places[part][0] for part in written)
+        last = max(written, key=lambda part: self._chat.places[part][1])
+        stop = self._chat.places[last][1]
+        if any(first < begin < stop for begin, _ in self._others(index)):
+            raise BadLine(f"{_named(index)}: the chat template writes another message within it")
+        begin = self._begin(index, first)
+        if self._chat.generated:
+            inside = [low for low, high in self._chat.generated if low < stop and high > first]
+            if not inside:
+                self.unlearned["answers that the template does not mark as generated"] += 1
+                return None
+            begin = max(begin, inside[0])
+        end, ends = self._end(index, last)
+        return Answer(
+            begin=begin,
+            end=end,
+            ends=ends,
+            thoughts=any(self._chat.parts[part].kind == "thought" for part in written),
+            calls=len(self._messages[index].get("tool_calls") or []),
+        )
+
+    def _refuse_lost(self, index: int, written: Sequence[int]) -> None:
+        """Refuse an answer that is not written as a whole; count what templates leave out."""
+        parts = self._chat.parts
+        calls = range(len(self._messages[index].get("tool_calls") or []))
+        lost = [part for part in self._chat.of(index) if part not in written]
+        kinds = {parts[part].kind for part in lost if self._chat.is_marked(part)}
+        called = {parts[part].call for part in written if parts[part].kind == "call"}
+        texts = [part for part in lost if parts[part].kind == "text"]
+        if "call" in kinds or not called.issuperset(calls) or (texts and not calls):
+            raise BadLine(f"{_named(index)}, is not to be found in the template's text")
+        self.unlearned["texts beside calls"] += bool(texts)
+        self.unlearned["thoughts"] += "thought" in kinds
+
+    def _begin(self, index: int, first: int) -> int:
+        """Return where the model begins to write: after what it is given.
+
+        Args:
+            index: Which message.
+            first: Where the first of its parts is.
+        """
+        if not index:
+            return self._begin_of_chat(first)
+        at, given = self._chat.given(index)
+        same = self._tokens.shared(given, self._chat.text[at:first])
+        # Its beginning may have thoughts that a later turn has not.
+        if not self._tokens.are_all(given[len(same) :]):
+            said = f"expected it after {given[-60:]!r}, found {self._chat.text[at:first][-60:]!r}"
+            raise BadLine(f"{_named(index)}: {said}")
+        return at + len(same)
+
+    def _begin_of_chat(self, first: int) -> int:
+        """Return where an answer begins that is the first message: after the template's words."""
+        without, asked = self._chat.question()
+        header = asked[len(self._tokens.shared(without, asked)) :]
+        before = self._chat.text[:first]
+        for length in range(len(header), 0, -1):
+            if not self._tokens.are_all(header[length:]):
+                break
+            if (at := before.rfind(header[:length])) >= 0:
+                return at + length
+        if header.strip():
+            raise BadLine(f"{_named(0)}: expected it after {header!r}, found {before[-60:]!r}")
+        return max((token.end() for token in self._tokens.every.finditer(before)), default=0)
+
+    def _end(self, index: int, last: int) -> tuple[int, bool]:
+        """Return where an answer ends, and whether a token ends it.
+
+        Args:
+            index: Which message.
+            last: The last of its parts.
+        """
+        if index == len(self._messages) - 1:
+            return self._end_of_chat(index, last)
+        at = self._chat.places[last][1]
+        starts = [begin for begin, _ in self._others(index) if begin >= at]
+        after = self._chat.text[at : min(starts, default=None)]
+        own = self._own(index, last, after)
+        if length := self._closed(index, own):
+            return at + length, True
+        token = self._first_token(after[len(own) :])
+        if token and (
+            self._messages[index + 1]["role"] not in {"assistant", "system"}
+            or token.group() == self._token_after(index, last)
+        ):
+            return at + len(own) + token.end(), True
+        return at + len(own.rstrip()), False
+
+    def _end_of_chat(self, index: int, last: int) -> tuple[int, bool]:
+        """Return where the last answer ends; it gets a token that ends it if it has none."""
+        at = self._chat.places[last][1]
+        tail = self._chat.text[at:]
+        token = self._first_token(tail)
+        if token and token.group() == tail.strip():
+            return at + token.end(), True
+        after = self._chat.after(index, last)
+        own = tail if after is None else self._tokens.shared(tail, after)
+        if length := self._closed(index, own):
+            return at + length, True
+        if token := self._tokens.special.search(tail):
+            return at + token.end(), True
+        added = self._token_after(index, last) or self._tokens.end
+        self.text = self._chat.text[:at] + tail.rstrip() + added
+        return len(self.text), bool(added)
+
+    def _own(self, index: int, last: int, after: str) -> str:
+        """Return what the template writes after an answer whatever follows it."""
+        until = self._chat.until(index)
+        if last in until.places:
+            return self._tokens.shared(until.text[until.places[last][1] :], after)
+        if self._messages[index].get("tool_calls"):
+            raise BadLine(f"{_named(index)}: it cannot be found where its calls end")
+        return ""
+
+    def _closed(self, index: int, own: str) -> int:
+        """Return how far it is to the end of the token that ends an answer; 0 without one."""
+        tokens = self._tokens.special
+        if not self._messages[index].get("tool_calls") and not tokens.search(own):
+            tokens = self._tokens.every
+        return max((token.end() for token in tokens.finditer(own)), default=0)
+
+    def _token_after(self, index: int, last: int) -> str:
+        """Return the mark of who speaks after an answer; nothing without one."""
+        after = self._chat.after(index, last)
+        if after is None:
+            return ""
+        token = self._first_token(after[len(self._own(index, last, after)) :])
+        return token.group() if token else ""
+
+    def _first_token(self, text: str) -> re.Match[str] | None:
+        """Return the special token that a text begins with, after space."""
+        token = self._tokens.special.search(text)
+        return token if token and not text[: token.start()].strip() else None
+
+    def _others(self, index: int) -> list[tuple[int, int]]:
+        """Return the places of the parts of other messages."""
+        parts = self._chat.parts
+        return [at for part, at in self._chat.places.items() if parts[part].message != index]
+
+
+def _named(index: int) -> str:
+    return f"messages: message {index + 1}, an answer"

@@ -1,0 +1,203 @@
+"""A chat as its template writes it, with the place of each part of a message, proven by marks.
+
+The template is given the chat twice: as it is, and with marks around its parts. What it writes has
+to be the same but for the marks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from train.data.bad_line import BadLine
+from train.data.chat_messages import function_of, with_text_arguments
+from train.data.chat_parts import PROBE, Marks, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from train.data.chat_messages import Message
+    from train.data.chat_parts import Part, Which
+
+NEXT = "What comes next?"
+
+
+class Render(Protocol):
+    """A template with the tools and the arguments of one chat."""
+
+    def __call__(
+        self, messages: Sequence[Message], *, prompt: bool = False, marks: Marks | None = None
+    ) -> str:
+        """Return messages as text.
+
+        Args:
+            messages: The messages.
+            prompt: Whether the beginning of an answer is put after them.
+            marks: What marks that which the template itself marks as generated.
+
+        Raises:
+            BadLine: the template refuses them.
+        """
+
+
+class ChatText:
+    """A chat as its template writes it."""
+
+    def __init__(self, render: Render, messages: Sequence[Message]) -> None:
+        """Have a chat written.
+
+        Raises:
+            BadLine: the template refuses it, or writes other texts around marked parts.
+        """
+        self._render = render
+        self._prompts: dict[int, Written] = {}
+        try:
+            self._write(messages)
+        except BadLine:
+            if not any(message.get("tool_calls") for message in messages):
+                raise
+            # DeepSeek's joins the arguments of a call to its text.
+            self._write(with_text_arguments(list(messages)))
+        self.text = self._written.text
+        self.places = self._written.places
+        self.generated = self._written.generated
+        if len(messages) > 1 and messages[-1]["role"] == "assistant":
+            self._put_after_prompt(len(messages) - 1)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Return the parts of the messages, in their order."""
+        return self._marks.parts
+
+    def is_marked(self, part: int) -> bool:
+        """Return whether a part has marks: then it is left out if it has no place."""
+        return self._marks.which.get(part) != "none"
+
+    def of(self, message: int) -> list[int]:
+        """Return the parts of a message."""
+        return [at for at, part in enumerate(self.parts) if part.message == message]
+
+    def written(self, message: int) -> list[int]:
+        """Return the parts of a message that the template writes."""
+        return [part for part in self.of(message) if part in self.places]
+
+    def prompt(self, message: int) -> Written:
+        """Return what the model is given when it writes a message."""
+        if message not in self._prompts:
+            self._prompts[message] = self._read(self._marks.messages[:message], prompt=True)
+        return self._prompts[message]
+
+    def until(self, message: int) -> Written:
+        """Return the chat until a message."""
+        return self._read(self._marks.messages[: message + 1])
+
+    def given(self, message: int) -> tuple[int, str]:
+        """Return where what is before a message ends with its last part, and what follows that.
+
+        Returns:
+            A place in the text, and what the model is given after it when it writes the message.
+        """
+        prompt = self.prompt(message)
+        first = min(self.places[part][0] for part in self.written(message))
+        both = [at for at in prompt.places if at in self.places and self.places[at][1] <= first]
+        if not both:
+            return 0, prompt.text
+        last = max(both, key=lambda part: self.places[part][1])
+        return self.places[last][1], prompt.text[prompt.places[last][1] :]
+
+    def after(self, message: int, part: int) -> str | None:
+        """Return what the template writes between a part of a message and who speaks next.
+
+        Without anything between them it is empty, and None if the template refuses the two.
+        """
+        said = self._marks.messages[message]
+        following: Message = {"role": "user", "content": self._marks.probe(NEXT)}
+        if calls := said.get("tool_calls"):
+            following |= {"role": "tool", "name": function_of(calls[0])["name"]}
+            following |= {"tool_call_id": calls[0]["id"]} if "id" in calls[0] else {}
+        try:
+            written = self._read([*self._marks.messages[: message + 1], following])
+        except BadLine:
+            return None
+        if not {part, PROBE} <= written.places.keys():
+            return None
+        return written.text[written.places[part][1] : written.places[PROBE][0]]
+
+    def question(self) -> tuple[str, str]:
+        """Return what the template writes after a question, without and with an answer's beginning."""
+        user = [{"role": "user", "content": self._marks.probe(NEXT)}]
+        written = [self._read(user, prompt=prompt) for prompt in (False, True)]
+        if any(PROBE not in each.places for each in written):
+            raise BadLine(
+                "messages: expected a chat template that writes the role user, found none"
+            )
+        after = [each.text[each.places[PROBE][1] :] for each in written]
+        return after[0], after[1]
+
+    def _read(self, messages: Sequence[Message], *, prompt: bool = False) -> Written:
+        return self._marks.read(self._render(messages, prompt=prompt, marks=self._marks))
+
+    def _write(self, messages: Sequence[Message]) -> None:
+        """Have it written with marks that change nothing else."""
+        text = self._render(messages)
+        if self._is_same(text, messages):
+            return
+        # Templates look into texts, as for /no_think in a question: those do without a mark there.
+        count = len(self._marks.parts)
+        none: dict[int, Which] = dict.fromkeys(range(count), "none")
+        which = dict(none)
+        for number, part in enumerate(self._marks.parts):
+            answers = messages[part.message]["role"] == "assistant"
+            tries: tuple[Which, ...] = ("both",) if answers else ("both", "open", "close")
+            for tried in tries:
+                if self._is_same(text, messages, none | {number: tried}):
+                    which[number] = tried
+                    break
+        if not self._is_same(text, messages, which):
+            said = "writes other things around marked texts, so what is learned cannot be proven"
+            raise BadLine(f"messages: the chat template {said}")
+
+    def _is_same(
+        self, text: str, messages: Sequence[Message], which: Mapping[int, Which] | None = None
+    ) -> bool:
+        """Have it written with marks, and return whether the text is the same without them."""
+        self._marks = Marks(messages, which)
+        try:
+            marked = self._render(self._marks.messages, marks=self._marks)
+        except BadLine:
+            return False
+        if any(str(given) in marked for given in _objects(self._marks.messages)):
+            raise BadLine("messages: the chat template writes a call's arguments as Python does")
+        self._written = self._marks.read(marked)
+        return self._written.text == text
+
+    def _put_after_prompt(self, last: int) -> None:
+        """Put the last answer after what the model is given when it writes it.
+
+        Some templates write the system message or the tools before the question that is last,
+        and nowhere once it has its answer: Mistral's.
+        """
+        prompt = self.prompt(last)
+        if not self.written(last) or self.text.startswith(prompt.text):
+            return
+        at, given = self.given(last)
+        if not self.text.startswith(given, at):
+            return
+        moved = len(prompt.text) - at - len(given)
+
+        def move(place: tuple[int, int]) -> tuple[int, int]:
+            return place[0] + moved, place[1] + moved
+
+        own = {part: move(self.places[part]) for part in self.written(last)}
+        later = (move(place) for place in self.generated if place[0] >= at)
+        self.text = prompt.text + self.text[at + len(given) :]
+        self.places = {**prompt.places, **own}
+        self.generated = (*prompt.generated, *later)
+
+
+def _objects(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of calls that are objects."""
+    for message in messages:
+        for call in message.get("tool_calls") or []:
+            given = function_of(call)["arguments"]
+            if isinstance(given, dict) and given:
+                yield given
