@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from train.data.chat_messages import REASONING, Message, function_of
@@ -88,18 +89,9 @@ class Marks:
         return f"{opening}{text}{closing}"
 
     def template(self, template: str) -> str:
-        """Return a template that writes marks around what it marks as generated.
-
-        A tag of a block takes the line break after it along; an expression does not.
-        """
+        """Return a template that writes marks around what it marks as generated."""
         *_, opening, closing = self._own
-
-        def with_mark(found: re.Match[str]) -> str:
-            tag, ends, strips, line_break = found.groups()
-            kept = line_break if strips else ""
-            return f"{tag}%}}{{{{ '{closing if ends else opening}' {strips}}}}}{kept}"
-
-        return GENERATION.sub(with_mark, template)
+        return _with_generation(template, opening, closing)
 
     def read(self, marked: str) -> Written:
         """Return a template's text without the marks, and where the parts are."""
@@ -190,3 +182,18 @@ class Marks:
 
 def _closes(tag: str) -> bool:
     return "/" in tag or "END" in tag
+
+
+@cache
+def _with_generation(template: str, opening: str, closing: str) -> str:
+    """Return a template that writes marks around what it marks as generated.
+
+    A tag of a block takes the line break after it along; an expression does not.
+    """
+
+    def with_mark(found: re.Match[str]) -> str:
+        tag, ends, strips, line_break = found.groups()
+        mark = closing if ends else opening
+        return f"{tag}%}}{{{{ '{mark}' {strips}}}}}{line_break if strips else ''}"
+
+    return GENERATION.sub(with_mark, template)

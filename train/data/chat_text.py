@@ -50,6 +50,7 @@ class ChatText:
         """
         self._render = render
         self._prompts: dict[int, Written] = {}
+        self._after: dict[int, str | None] = {}
         try:
             self._write(messages)
         except BadLine:
@@ -88,6 +89,8 @@ class ChatText:
 
     def until(self, message: int) -> Written:
         """Return the chat until a message."""
+        if message == len(self._marks.messages) - 1:
+            return self._written
         return self._read(self._marks.messages[: message + 1])
 
     def given(self, message: int) -> tuple[int, str]:
@@ -105,22 +108,13 @@ class ChatText:
         return self.places[last][1], prompt.text[prompt.places[last][1] :]
 
     def after(self, message: int, part: int) -> str | None:
-        """Return what the template writes between a part of a message and who speaks next.
+        """Return what the template writes between a message's last part and who speaks next.
 
-        Without anything between them it is empty, and None if the template refuses the two.
+        None if the template refuses the two, or does not write them.
         """
-        said = self._marks.messages[message]
-        following: Message = {"role": "user", "content": self._marks.probe(NEXT)}
-        if calls := said.get("tool_calls"):
-            following |= {"role": "tool", "name": function_of(calls[0])["name"]}
-            following |= {"tool_call_id": calls[0]["id"]} if "id" in calls[0] else {}
-        try:
-            written = self._read([*self._marks.messages[: message + 1], following])
-        except BadLine:
-            return None
-        if not {part, PROBE} <= written.places.keys():
-            return None
-        return written.text[written.places[part][1] : written.places[PROBE][0]]
+        if message not in self._after:
+            self._after[message] = self._between(message, part)
+        return self._after[message]
 
     def question(self) -> tuple[str, str]:
         """Return what the template writes after a question, without and with an answer's beginning."""
@@ -169,6 +163,20 @@ class ChatText:
             raise BadLine("messages: the chat template writes a call's arguments as Python does")
         self._written = self._marks.read(marked)
         return self._written.text == text
+
+    def _between(self, message: int, part: int) -> str | None:
+        said = self._marks.messages[message]
+        following: Message = {"role": "user", "content": self._marks.probe(NEXT)}
+        if calls := said.get("tool_calls"):
+            following |= {"role": "tool", "name": function_of(calls[0])["name"]}
+            following |= {"tool_call_id": calls[0]["id"]} if "id" in calls[0] else {}
+        try:
+            written = self._read([*self._marks.messages[: message + 1], following])
+        except BadLine:
+            return None
+        if not {part, PROBE} <= written.places.keys():
+            return None
+        return written.text[written.places[part][1] : written.places[PROBE][0]]
 
     def _put_after_prompt(self, last: int) -> None:
         """Put the last answer after what the model is given when it writes it.
