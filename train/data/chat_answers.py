@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from train.data.chat_text import ChatText
 
 
+NO_THOUGHTS = re.compile(r"<\|channel>thought\s*<channel\|>")
+"""Gemma 4's words for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """The tokens of a tokenizer that are no ordinary text."""
@@ -43,10 +47,6 @@ class Tokens:
                     same = token.start()
                     break
         return one[:same]
-
-    def are_all(self, text: str) -> bool:
-        """Return whether a text is nothing but tokens, tags around thoughts, and space."""
-        return not THINKING.sub("", self.every.sub("", text)).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +99,14 @@ class Answers:
         self._refuse_lost(index, written)
         if not written:  # nothing but thoughts
             return None
-        first = min(self._chat.places[part][0] for part in written)
+        first = min(written, key=lambda part: self._chat.places[part][0])
         last = max(written, key=lambda part: self._chat.places[part][1])
-        stop = self._chat.places[last][1]
-        if any(first < begin < stop for begin, _ in self._others(index)):
+        start, stop = self._chat.places[first][0], self._chat.places[last][1]
+        if any(start < begin < stop for begin, _ in self._others(index)):
             raise BadLine(f"{_named(index)}: the chat template writes another message within it")
         begin = self._begin(index, first)
         if self._chat.generated:
-            inside = [low for low, high in self._chat.generated if low < stop and high > first]
+            inside = [low for low, high in self._chat.generated if low < stop and high > start]
             if not inside:
                 self.unlearned["answers that the template does not mark as generated"] += 1
                 return None
@@ -138,31 +138,37 @@ class Answers:
 
         Args:
             index: Which message.
-            first: Where the first of its parts is.
+            first: The first of its parts.
         """
-        if not index:
-            return self._begin_of_chat(first)
+        at = self._chat.places[first][0]
+        begin = self._after_prompt(index, at) if index else self._after_header(at)
+        if begin is not None:
+            return begin
+        lead = self._chat.parts[first].lead
+        if lead is not None and self._chat.text.endswith(lead, 0, at):
+            return at - len(lead)  # without anything that the template puts before it
+        raise BadLine(f"{_named(index)}: it cannot be found where it begins")
+
+    def _after_prompt(self, index: int, first: int) -> int | None:
+        """Return where that ends which the model is given; None if the text has something else."""
         at, given = self._chat.given(index)
         same = self._tokens.shared(given, self._chat.text[at:first])
-        # Its beginning may have thoughts that a later turn has not.
-        if not self._tokens.are_all(given[len(same) :]):
-            said = f"expected it after {given[-60:]!r}, found {self._chat.text[at:first][-60:]!r}"
-            raise BadLine(f"{_named(index)}: {said}")
-        return at + len(same)
+        # The prompt may begin thoughts that an answer of an earlier turn has not.
+        return at + len(same) if _is_thinking(given[len(same) :]) else None
 
-    def _begin_of_chat(self, first: int) -> int:
-        """Return where an answer begins that is the first message: after the template's words."""
+    def _after_header(self, first: int) -> int | None:
+        """Return where the beginning of an answer ends that is the chat's first message.
+
+        Before it there are the template's own words only.
+        """
         without, asked = self._chat.question()
         header = asked[len(self._tokens.shared(without, asked)) :]
         before = self._chat.text[:first]
         for length in range(len(header), 0, -1):
-            if not self._tokens.are_all(header[length:]):
-                break
-            if (at := before.rfind(header[:length])) >= 0:
+            at = before.rfind(header[:length])
+            if at >= 0 and _is_thinking(header[length:]):
                 return at + length
-        if header.strip():
-            raise BadLine(f"{_named(0)}: expected it after {header!r}, found {before[-60:]!r}")
-        return max((token.end() for token in self._tokens.every.finditer(before)), default=0)
+        return None
 
     def _end(self, index: int, last: int) -> tuple[int, bool]:
         """Return where an answer ends, and whether a token ends it.
@@ -207,18 +213,26 @@ class Answers:
     def _own(self, index: int, last: int, after: str) -> str:
         """Return what the template writes after an answer whatever follows it."""
         until = self._chat.until(index)
-        if last in until.places:
-            return self._tokens.shared(until.text[until.places[last][1] :], after)
-        if self._messages[index].get("tool_calls"):
+        calls = self._messages[index].get("tool_calls")
+        if last not in until.places and not calls:
+            return ""
+        tail = until.text[until.places[last][1] :] if last in until.places else ""
+        own = self._tokens.shared(tail, after)
+        whole = last in until.places and own.rstrip() == tail.rstrip()
+        if calls and not whole and not self._closed(index, own):
             raise BadLine(f"{_named(index)}: it cannot be found where its calls end")
-        return ""
+        return own
 
     def _closed(self, index: int, own: str) -> int:
         """Return how far it is to the end of the token that ends an answer; 0 without one."""
+        at = own.find(self._tokens.end) if self._tokens.end else -1
+        if at >= 0:  # a template may begin the next answer after it, whether asked to or not
+            return at + len(self._tokens.end)
         tokens = self._tokens.special
         if not self._messages[index].get("tool_calls") and not tokens.search(own):
             tokens = self._tokens.every
-        return max((token.end() for token in tokens.finditer(own)), default=0)
+        length = max((token.end() for token in tokens.finditer(own)), default=0)
+        return 0 if own[length:].strip() else length
 
     def _token_after(self, index: int, last: int) -> str:
         """Return the mark of who speaks after an answer; nothing without one."""
@@ -237,6 +251,11 @@ class Answers:
         """Return the places of the parts of other messages."""
         parts = self._chat.parts
         return [at for part, at in self._chat.places.items() if parts[part].message != index]
+
+
+def _is_thinking(text: str) -> bool:
+    """Return whether a text does no more than to begin thoughts, or to say that there are none."""
+    return not THINKING.sub("", NO_THOUGHTS.sub("", text)).strip()
 
 
 def _named(index: int) -> str:

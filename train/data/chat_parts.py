@@ -47,6 +47,9 @@ class Part:
     text: str
     call: int = 0
     """Which of the message's calls."""
+    lead: str | None = None
+    """What of its content comes before it: tags around thoughts, and space. None if it is not the
+    first part of a content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +147,9 @@ class Marks:
                 inside = not _closes(piece)
                 marked.append(piece)
             else:
-                marked.append(self._around(piece, index, "thought" if inside else "text"))
+                lead = "".join(pieces[:at]) if not any(map(str.strip, pieces[:at:2])) else None
+                kind: Kind = "thought" if inside else "text"
+                marked.append(self._around(piece, index, kind, lead=lead))
         return "".join(marked)
 
     def _call(self, call: Message, index: int, at: int) -> Message:
@@ -165,18 +170,21 @@ class Marks:
             return {key: self._value(item, index, at) for key, item in value.items()}
         return value
 
-    def _around(self, text: str, index: int, kind: Kind, call: int = 0) -> str:
+    def _around(
+        self, text: str, index: int, kind: Kind, call: int = 0, lead: str | None = None
+    ) -> str:
         core = text.strip()
         if not core:
             return text
         number = len(self.parts)
-        self.parts.append(Part(message=index, kind=kind, text=core, call=call))
+        begin = len(text) - len(text.lstrip())
+        lead = None if lead is None else (lead + text[:begin]).lstrip()
+        self.parts.append(Part(message=index, kind=kind, text=core, call=call, lead=lead))
         which = self.which.get(number, "both")
         opening, closing = self._alphabet[2 * number : 2 * number + 2]
         self._owner |= {opening: (number, True), closing: (number, False)}
         opening = opening if which in {"both", "open"} else ""
         closing = closing if which in {"both", "close"} else ""
-        begin = len(text) - len(text.lstrip())
         return f"{text[:begin]}{opening}{core}{closing}{text[begin + len(core) :]}"
 
 
