@@ -109,26 +109,22 @@ def _content(content: Any, number: int) -> str:  # noqa: ANN401  (as the line ha
         raise BadLine(f"{wanted}, found {type(content).__name__}")
     texts = []
     for part in content:
-        kind = part.get("type", "text") if isinstance(part, dict) else None
-        text = part.get("text") if isinstance(part, dict) else part
-        if kind not in {"text", None} or not isinstance(text, str):
-            found = f"a part of type {kind}" if kind else f"a part that is {type(part).__name__}"
-            raise BadLine(f"{wanted}, found {found}")
+        one = part if isinstance(part, dict) else {"type": "text", "text": part}
+        kind, text = one.get("type", "text"), one.get("text")
+        if kind != "text" or not isinstance(text, str):
+            raise BadLine(f"{wanted}, found a part of type {kind}")
         texts.append(text)
     return "".join(texts)
 
 
 def _calls(calls: Any, number: int) -> list[Message]:  # noqa: ANN401  (as the line has them)
-    """Return tool calls with arguments as most templates want them: OpenAI's API has them as text.
-
-    The text is kept beside the object only if it is needed: `with_text_arguments` writes it anew.
-    """
+    """Return tool calls with arguments as objects: OpenAI's API has them as text."""
     wanted = f'messages: tool_calls of message {number}: expected a list of {{"function"}}'
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadLine(wanted)
     read = []
     for call in calls:
-        function = function_of(call)
+        function: Any = function_of(call)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise BadLine(f"{wanted} with a name")
         given = function.get("arguments")

@@ -117,7 +117,7 @@ class ChatText:
         return self._after[message]
 
     def question(self) -> tuple[str, str]:
-        """Return what the template writes after a question, without and with an answer's beginning."""
+        """Return what follows a question: without, and with the beginning of an answer."""
         user = [{"role": "user", "content": self._marks.probe(NEXT)}]
         written = [self._read(user, prompt=prompt) for prompt in (False, True)]
         if any(PROBE not in each.places for each in written):

@@ -233,3 +233,212 @@ def test_however_a_template_asks_for_the_date_it_is_the_same(call: str) -> None:
     # The template begins a line, and the blocks at its beginning leave nothing.
     text, _ = learned(replace(DATED, template=f"\n  {form}\n{called}"), chat)
     assert text.startswith("\nToday: 26 Jul 2024<|eot|>")
+
+
+# What a mask found by searching the text gets wrong
+
+
+@pytest.mark.parametrize("family", [GLM, QWEN], ids=["glm", "qwen"])
+@pytest.mark.parametrize("said", ["4", "hi", "<", "Two", "e"])
+def test_an_answer_that_occurs_in_its_thoughts_is_learned_with_them(
+    family: Family, said: str
+) -> None:
+    thought = "Two and two make 4. <So> hi."
+    inline = answer(f"<think>\n{thought}\n</think>\n\n{said}")
+    text, learnt = learned(family, {"messages": [user("2+2?"), inline]})
+    apart = answer(said, reasoning_content=thought)
+    assert learned(family, {"messages": [user("2+2?"), apart]}) == (text, learnt)
+    assert thought in learnt
+    assert learnt.endswith(f"{said}{family.end}")
+    assert learnt.split("</think>")[1].strip() == f"{said}{family.end}"
+
+
+@ALL
+def test_an_answer_that_begins_the_chat_is_learned_without_its_header(family: Family) -> None:
+    chat = [answer("Greetings!"), user("Hello"), answer("Welcome")]
+    if family is FAMILIES["gemma"]:  # its roles take turns, the user first
+        with pytest.raises(BadLine, match="roles take turns"):
+            learned(family, {"messages": chat})
+        return
+    text, said = learned(family, {"messages": chat})
+    first, last = said.split("¦")
+    thought = "\n<think></think>\n" if family is GLM else ""
+    assert first.lstrip(" ") == f"{thought}Greetings!{family.end}"
+    assert last.endswith(f"Welcome{family.end}")
+    assert text.index("Greetings!") < text.index("Hello")
+
+
+@pytest.mark.parametrize("asked", ["hi", ">", "m", "assistant", "<|im_end|>"])
+def test_what_a_user_says_does_not_change_what_is_learned(asked: str) -> None:
+    chat = [user(asked), answer("<think>\nOh.\n</think>\n\nhi"), user(asked), answer("m")]
+    _, said = learned(QWEN, {"messages": chat})
+    assert said == "hi<|im_end|>¦<think>\n\n</think>\n\nm<|im_end|>"
+
+
+OPENING = replace(
+    QWEN,
+    # Qwen 3.5's beginning of an answer; its earlier turns have no thoughts.
+    template=QWEN.template.replace(
+        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}",
+        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}",
+    ),
+)
+
+
+def test_a_call_of_an_earlier_turn_is_learned_where_the_prompt_opens_the_thoughts() -> None:
+    assert OPENING.template != QWEN.template
+    turn = [ASKED, answer("", tool_calls=CALLS), RESULT, answer("21 degrees.")]
+    _, said = learned(OPENING, {"messages": [*turn, *turn], "tools": TOOLS})
+    call, first, again, last = said.split("¦")
+    assert call.startswith("<tool_call>")
+    assert again.startswith("<tool_call>")
+    assert (first, last) == ("21 degrees.<|im_end|>", "\n</think>\n\n21 degrees.<|im_end|>")
+
+
+def with_call(written: str) -> Family:
+    """Return a family that writes a call so; `f` is its function."""
+    template = (
+        "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% for call in m.tool_calls or [] %}"
+        "{% set f = call.function %}" + written + "{% endfor %}<|eot|>{% endfor %}"
+        "{%- if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    marks = ("<|user|>", "<|assistant|>", "<|tool|>", "<|eot|>")
+    return Family(template=template, marks=marks, eos="<|eot|>", end="<|eot|>")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{{ f.name + '(' + f.arguments + ')' }}", 'weather({"place": "Bonn"})'),
+        ("{{ f.name }}{{ f.arguments }}", 'weather{"place": "Bonn"}'),
+        ("{{ f.name }}{{ f.arguments | tojson }}", 'weather{"place": "Bonn"}'),
+        ("{{ f.name }}(place={{ f.arguments.place }})", "weather(place=Bonn)"),
+    ],
+    ids=["joined", "printed", "as JSON", "single"],
+)
+def test_arguments_are_given_as_the_template_needs_them(written: str, said: str) -> None:
+    chat = [ASKED, answer("", tool_calls=CALLS), RESULT, answer("21")]
+    _, learnt = learned(with_call(written), {"messages": chat})
+    assert learnt == f"{said}<|eot|>¦21<|eot|>"
+
+
+def test_an_empty_answer_is_not_learned_and_the_others_are() -> None:
+    chat = [user("Hi"), answer(""), user("?"), answer("", reasoning_content=""), user("!")]
+    _, said = learned(QWEN, {"messages": [*chat, answer("Yes.")]})
+    assert said == "<think>\n\n</think>\n\nYes.<|im_end|>"
+    with pytest.raises(BadLine, match="expected an answer to learn, found 2 empty answers"):
+        learned(QWEN, {"messages": chat})
+
+
+def test_the_mark_of_another_answer_does_not_end_one() -> None:
+    _, said = learned(GLM, {"messages": [user("Hi"), answer("One."), answer("Two."), user("?")]})
+    assert said == "\n<think></think>\nOne.¦\n<think></think>\nTwo.<|user|>"
+
+
+def test_a_template_without_a_token_between_turns_ends_only_the_last_answer() -> None:
+    plain = Family(
+        template="{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}",
+        marks=("<eos>", "<user>"),
+        eos="<eos>",
+        end="<eos>",
+    )
+    _, said = learned(plain, {"messages": [user("a"), answer("b"), user("<user>"), answer("c")]})
+    assert said == " b¦ c<eos>"
+
+
+@pytest.mark.parametrize(
+    "no", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"training": False}]
+)
+def test_an_answer_that_is_not_to_be_learned_is_read_only(no: dict[str, Any]) -> None:
+    chat = [user("a"), answer("bad", **no), user("b"), answer("good", weight=1, train=True)]
+    text, said = learned(QWEN, {"messages": chat})
+    assert "bad<|im_end|>" in text
+    assert said == "<think>\n\n</think>\n\ngood<|im_end|>"
+    with pytest.raises(BadLine, match="expected an answer to learn, found 1 answers of weight 0"):
+        learned(QWEN, {"messages": chat[:3]})
+
+
+def test_parts_that_are_text_are_joined_and_others_are_refused() -> None:
+    parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "warm?"}]
+    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[:1]}]
+    text, said = learned(QWEN, {"messages": chat})
+    assert "user\nHow warm?<|im_end|>" in text
+    assert said.endswith("How <|im_end|>")
+    parts.append({"type": "image_url", "image_url": {"url": "a.png"}})
+    with pytest.raises(BadLine, match="content of message 1: expected text, found a part of type"):
+        learned(QWEN, {"messages": chat})
+
+
+# What a template does with the texts
+
+
+@pytest.mark.parametrize(
+    "asked", ["/no_think Why?", "Why? /no_think", "/no_think", "a /no_think b"]
+)
+def test_a_template_may_look_into_a_question(asked: str) -> None:
+    looking = replace(
+        QWEN,
+        template=QWEN.template.replace(
+            "'<|im_start|>' + m.role + '\\n' + m.content +",
+            "'<|im_start|>' + m.role + '\\n' + (m.content | replace('/no_think', '') | trim) +",
+        ),
+    )
+    assert looking.template != QWEN.template
+    text, said = learned(looking, {"messages": [user(asked), answer("So.")]})
+    assert "no_think" not in text
+    assert said == "<think>\n\n</think>\n\nSo.<|im_end|>"
+
+
+def test_an_answer_that_the_template_rewrites_is_refused() -> None:
+    template = LLAMA.template.replace("m.content | trim }}", "m.content | trim | length }}")
+    assert template != LLAMA.template
+    with pytest.raises(BadLine, match="what is learned cannot be proven|is not to be found"):
+        learned(replace(LLAMA, template=template), {"messages": [user("a"), answer("bc")]})
+
+
+def test_an_answer_of_which_the_template_drops_a_part_is_refused() -> None:
+    said = "<think>a</think>first</think>second"
+    with pytest.raises(BadLine, match="message 2, an answer, is not to be found"):
+        learned(QWEN, {"messages": [user("?"), answer(said)]})
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_texts_with_the_characters_of_the_marks_are_learned_as_they_are(family: Family) -> None:
+    rare = "\U00020000\U00020001\U00020002\U00020003\U00020004\U00020005\U00020006\U00020007"
+    _, said = learned(family, {"messages": [user(f"{rare}?"), answer(f"{rare}!")]})
+    assert said.endswith(f"{rare}!{family.end}")
+    assert said.count("\U00020000") == 1
+
+
+def test_what_the_template_marks_as_generated_is_learned() -> None:
+    marked = Family(
+        template="""{%- for m in messages %}
+{%- if m.role == 'assistant' %}<|assistant|>
+hidden {% generation %}{{ m.content }}<|eot|>{% endgeneration %}
+
+{%- else %}<|{{ m.role }}|>
+{{ m.content }}<|eot|>{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>
+{% endif %}""",
+        marks=("<|user|>", "<|assistant|>", "<|eot|>"),
+        eos="<|eot|>",
+        end="<|eot|>",
+    )
+    chat = [user("a"), answer("b"), user("c"), answer("d")]
+    text, said = learned(marked, {"messages": chat})
+    assert (
+        text
+        == "<|user|>\na<|eot|><|assistant|>\nhidden b<|eot|><|user|>\nc<|eot|><|assistant|>\nhidden d<|eot|>"
+    )
+    assert said == "b<|eot|>¦d<|eot|>"
+    last_only = replace(
+        marked,
+        template=marked.template.replace(
+            "{%- if m.role == 'assistant' %}",
+            "{%- if m.role == 'assistant' and not loop.last %}<|assistant|>\n{{ m.content }}<|eot|>\n{%- elif m.role == 'assistant' %}",
+        ),
+    )
+    _, said = learned(last_only, {"messages": chat})
+    assert said == "d<|eot|>"
