@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from os.path import commonprefix
 from typing import TYPE_CHECKING
 
@@ -141,13 +142,16 @@ class Answers:
             first: The first of its parts.
         """
         at = self._chat.places[first][0]
-        begin = self._after_prompt(index, at) if index else self._after_header(at)
+        begin = self._after_prompt(index, at) if index else self._after_header(0, at)
         if begin is not None:
-            return begin
+            # Some templates begin an answer after a question only, though they begin each alike.
+            return self._after_header(begin, at) or begin
         lead = self._chat.parts[first].lead
         if lead is not None and self._chat.text.endswith(lead, 0, at):
             return at - len(lead)  # without anything that the template puts before it
-        raise BadLine(f"{_named(index)}: it cannot be found where it begins")
+        given = self._chat.given(index)[1] if index else self._headers[0]
+        said = f"the model is given {given[-40:]!r} before it, and the template writes another text"
+        raise BadLine(f"{_named(index)}: {said}")
 
     def _after_prompt(self, index: int, first: int) -> int | None:
         """Return where that ends which the model is given; None if the text has something else."""
@@ -156,19 +160,24 @@ class Answers:
         # The prompt may begin thoughts that an answer of an earlier turn has not.
         return at + len(same) if _is_thinking(given[len(same) :]) else None
 
-    def _after_header(self, first: int) -> int | None:
-        """Return where the beginning of an answer ends that is the chat's first message.
+    def _after_header(self, low: int, first: int) -> int | None:
+        """Return where the beginning of an answer ends, in a stretch of the template's own words."""
+        if not self._tokens.special.search(self._chat.text, low, first):
+            return None
+        for header in self._headers:
+            for length in range(len(header), 0, -1):
+                at = self._chat.text.rfind(header[:length], low, first)
+                if at >= 0 and _is_thinking(header[length:]):
+                    return at + length
+        return None
 
-        Before it there are the template's own words only.
-        """
+    @cached_property
+    def _headers(self) -> tuple[str, ...]:
+        """Return what the template begins an answer with; also without what ends a question."""
         without, asked = self._chat.question()
         header = asked[len(self._tokens.shared(without, asked)) :]
-        before = self._chat.text[:first]
-        for length in range(len(header), 0, -1):
-            at = before.rfind(header[:length])
-            if at >= 0 and _is_thinking(header[length:]):
-                return at + length
-        return None
+        end = self._first_token(header)
+        return header, header[end.end() :].lstrip() if end else ""
 
     def _end(self, index: int, last: int) -> tuple[int, bool]:
         """Return where an answer ends, and whether a token ends it.
@@ -206,20 +215,18 @@ class Answers:
             return at + length, True
         if token := self._tokens.special.search(tail):
             return at + token.end(), True
-        added = self._token_after(index, last) or self._tokens.end
-        self.text = self._chat.text[:at] + tail.rstrip() + added
+        added = self._token_after(index, last)
+        own = own if added and own.rstrip() == tail.rstrip() else tail.rstrip()
+        added = added or self._tokens.end
+        self.text = self._chat.text[:at] + own + added
         return len(self.text), bool(added)
 
     def _own(self, index: int, last: int, after: str) -> str:
         """Return what the template writes after an answer whatever follows it."""
-        until = self._chat.until(index)
-        calls = self._messages[index].get("tool_calls")
-        if last not in until.places and not calls:
-            return ""
-        tail = until.text[until.places[last][1] :] if last in until.places else ""
-        own = self._tokens.shared(tail, after)
-        whole = last in until.places and own.rstrip() == tail.rstrip()
-        if calls and not whole and not self._closed(index, own):
+        tail = self._chat.tail(index, last)
+        own = self._tokens.shared(tail or "", after)
+        ended = tail is not None and own.rstrip() == tail.rstrip()
+        if self._messages[index].get("tool_calls") and not ended and not self._closed(index, own):
             raise BadLine(f"{_named(index)}: it cannot be found where its calls end")
         return own
 

@@ -87,11 +87,17 @@ class ChatText:
             self._prompts[message] = self._read(self._marks.messages[:message], prompt=True)
         return self._prompts[message]
 
-    def until(self, message: int) -> Written:
-        """Return the chat until a message."""
-        if message == len(self._marks.messages) - 1:
-            return self._written
-        return self._read(self._marks.messages[: message + 1])
+    def tail(self, message: int, part: int) -> str | None:
+        """Return what the template writes after a message's last part if the chat ends there.
+
+        None if the template refuses that, or does not write the part.
+        """
+        try:
+            last = message == len(self._marks.messages) - 1
+            until = self._written if last else self._read(self._marks.messages[: message + 1])
+        except BadLine:
+            return None
+        return until.text[until.places[part][1] :] if part in until.places else None
 
     def given(self, message: int) -> tuple[int, str]:
         """Return where what is before a message ends with its last part, and what follows that.
@@ -119,13 +125,14 @@ class ChatText:
     def question(self) -> tuple[str, str]:
         """Return what follows a question: without, and with the beginning of an answer."""
         user = [{"role": "user", "content": self._marks.probe(NEXT)}]
-        written = [self._read(user, prompt=prompt) for prompt in (False, True)]
-        if any(PROBE not in each.places for each in written):
-            raise BadLine(
-                "messages: expected a chat template that writes the role user, found none"
-            )
-        after = [each.text[each.places[PROBE][1] :] for each in written]
-        return after[0], after[1]
+        try:
+            written = [self._read(user, prompt=prompt) for prompt in (False, True)]
+        except BadLine:
+            return "", ""
+        without, asked = (
+            each.text[each.places[PROBE][1] :] if PROBE in each.places else "" for each in written
+        )
+        return without, asked
 
     def _read(self, messages: Sequence[Message], *, prompt: bool = False) -> Written:
         return self._marks.read(self._render(messages, prompt=prompt, marks=self._marks))

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.train.data.chat_templates import FAMILIES, GLM, LLAMA, MISTRAL, QWEN, Family
+from tests.train.data.chat_templates import FAMILIES, GLM, LLAMA, MISTRAL, QWEN, TEMPLATES, Family
 from train.data.bad_line import BadLine
 from train.data.formats import Reader, encode
 
 pytestmark = pytest.mark.torch
 
+QWEN35 = TEMPLATES["qwen3.5"]
 ALL = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 CALLING = pytest.mark.parametrize(
     "family", [GLM, LLAMA, QWEN, MISTRAL], ids=["glm", "llama", "qwen", "mistral"]
@@ -256,7 +257,7 @@ def test_an_answer_that_occurs_in_its_thoughts_is_learned_with_them(
 @ALL
 def test_an_answer_that_begins_the_chat_is_learned_without_its_header(family: Family) -> None:
     chat = [answer("Greetings!"), user("Hello"), answer("Welcome")]
-    if family is FAMILIES["gemma"]:  # its roles take turns, the user first
+    if family in {FAMILIES["gemma"], MISTRAL}:  # the roles take turns, the user's first
         with pytest.raises(BadLine, match="roles take turns"):
             learned(family, {"messages": chat})
         return
@@ -275,23 +276,12 @@ def test_what_a_user_says_does_not_change_what_is_learned(asked: str) -> None:
     assert said == "hi<|im_end|>¦<think>\n\n</think>\n\nm<|im_end|>"
 
 
-OPENING = replace(
-    QWEN,
-    # Qwen 3.5's beginning of an answer; its earlier turns have no thoughts.
-    template=QWEN.template.replace(
-        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}",
-        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}",
-    ),
-)
-
-
 def test_a_call_of_an_earlier_turn_is_learned_where_the_prompt_opens_the_thoughts() -> None:
-    assert OPENING.template != QWEN.template
     turn = [ASKED, answer("", tool_calls=CALLS), RESULT, answer("21 degrees.")]
-    _, said = learned(OPENING, {"messages": [*turn, *turn], "tools": TOOLS})
+    _, said = learned(QWEN35, {"messages": [*turn, *turn], "tools": TOOLS})
     call, first, again, last = said.split("¦")
     assert call.startswith("<tool_call>")
-    assert again.startswith("<tool_call>")
+    assert again.startswith("\n</think>\n\n<tool_call>")
     assert (first, last) == ("21 degrees.<|im_end|>", "\n</think>\n\n21 degrees.<|im_end|>")
 
 
@@ -391,11 +381,14 @@ def test_a_template_may_look_into_a_question(asked: str) -> None:
     assert said == "<think>\n\n</think>\n\nSo.<|im_end|>"
 
 
-def test_an_answer_that_the_template_rewrites_is_refused() -> None:
-    template = LLAMA.template.replace("m.content | trim }}", "m.content | trim | length }}")
-    assert template != LLAMA.template
+@pytest.mark.parametrize("written", ["m.content | length", "m.content | reverse", "m.content[:1]"])
+def test_an_answer_that_the_template_rewrites_is_refused(written: str) -> None:
+    rewriting = with_call("")
+    assert "{{ m.content }}" in rewriting.template
+    written = f"({written}) if m.role == 'assistant' else m.content"
+    template = rewriting.template.replace("m.content", written)
     with pytest.raises(BadLine, match="what is learned cannot be proven|is not to be found"):
-        learned(replace(LLAMA, template=template), {"messages": [user("a"), answer("bc")]})
+        learned(replace(rewriting, template=template), {"messages": [user("a"), answer("bcd")]})
 
 
 def test_an_answer_of_which_the_template_drops_a_part_is_refused() -> None:
