@@ -23,10 +23,12 @@ _VALUES: dict[str, dict[str, str | None]] = {
     "dtype": {"bf16": "bfloat16", "fp32": "float32", "torch.bfloat16": "bfloat16"},
     "report_to": {"none": "", "false": ""},
     "checkpoint_storage": {"true": "shared", "false": "per-node", "per_node": "per-node"},
+    "learn": {"true": "last", "false": "all"},
     "lora_target_modules": {"true": "all-linear", "all": "all-linear"},
     "lr_scheduler_type": {"constant_with_warmup": "constant"},
     "max_steps": {"-1": None},
     "method": {"none": "full", "": "full", "false": "full"},
+    "overlong": {"truncate": "cut", "right": "cut", "delete": "drop"},
     "parallel": {"fsdp2": "fsdp", "none": "single", "hybrid": "hsdp"},
     "resume_from_checkpoint": {"true": "latest", "false": None},
 }

@@ -63,7 +63,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("{path: b, weight: much}", "expected a number as the weight of b, found 'much'"),
         ("{path: b, weight: true}", "expected a number as the weight of b, found True"),
         ("{path: b, weight: [1]}", "expected a number as the weight of b, found [1]"),
-        ("{path: b, type: alpaca}", "expected path and weight, found type in b"),
+        ("{path: b, type: alpaca}", "expected path, weight, columns and roles, found type in b"),
         ("{weight: 2}", "expected a path, or path and weight, found {'weight': 2}"),
         ("{path: ''}", "expected a path in each item of the list, found none"),
         ("./a", "expected ./a once (weight: 2 has its samples twice), found it again"),
