@@ -121,6 +121,8 @@ def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a valu
         except ValueError as error:
             return str(error)
         if name == "eval_dataset_path" and not isinstance(value, str):
+            if len(value) == 1:
+                return "expected a path alone: the keys columns and roles count for it, outside"
             return f"expected one path of evaluation samples, found {len(value)}"
         typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
         return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")

@@ -256,7 +256,7 @@ def why_no_effect(name: str) -> str | None:
 
 
 def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
-    """Return the paths of axolotl's or Surogate's list, with weights, columns and roles if there are any.
+    """Return the paths of axolotl's or Surogate's list, with what else an item has.
 
     Raises:
         ValueError: a key of an item asks for what is not done here; all are named.
@@ -287,13 +287,14 @@ def _paths(item: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     return [item["path"]], rest
 
 
-def _columns(rest: dict[str, Any]) -> dict[str, Any]:
+def _columns(rest: dict[str, Any]) -> Any:  # noqa: ANN401  (what is no mapping is refused later)
     """Take an item's names of columns out of its keys; return those that are not usual ones."""
-    columns = dict(rest.pop("columns", None) or {})
-    for key, ours in _COLUMNS.items():
-        if name := rest.pop(key, None):
-            columns[ours] = name
-    columns |= rest.pop("message_property_mappings", None) or {}
+    columns = {ours: name for key, ours in _COLUMNS.items() if (name := rest.pop(key, None))}
+    for key in ("columns", "message_property_mappings"):
+        mapping = rest.pop(key, None) or {}
+        if not isinstance(mapping, Mapping):
+            return mapping
+        columns |= mapping
     return {
         ours: name for ours, name in columns.items() if ours != name and (ours, name) not in _USUAL
     }
