@@ -115,6 +115,10 @@ def check(config: Config) -> Iterator[Finding]:
         if config.masks_attention and devices.are_gpus:
             yield _finding("attention", MASKED, "warn")
         yield _network(config, look.shape, look.weights, local, devices)
+    if look.shape and 0 < look.shape.positions < config.seq_len:
+        said = f"the model was made for {look.shape.positions} positions, and seq_len is "
+        said += f"{config.seq_len}: the banner tells if samples are longer"
+        yield _finding("positions", said, "warn")
     yield from _data(config)
     yield from _folders(config, look)
     yield from _trackers(config)

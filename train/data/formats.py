@@ -24,9 +24,10 @@ VERSION = 10
 or the files of the cache change."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
+TEXT = ("text",)
 FORMS = (
     ("messages",), ("conversations",), ("instruction", "output"), ("prompt", "completion"),
-    ("text",), ("prompt", "response"), ("question", "answer"), ("input", "output"),
+    TEXT, ("prompt", "response"), ("question", "answer"), ("input", "output"),
 )  # fmt: skip
 """The keys that make each form; of two in one line the first one counts."""
 CHATS = (("messages",), ("conversations",))
@@ -108,8 +109,10 @@ class Rules:
         if self.form_of(record):
             return record
         keys = ", ".join(map(str, found)) or "(none)"
-        forms = ", ".join(" with ".join(keys) for keys in FORMS)
-        raise BadLine(f"expected {forms}, or other keys named by `columns`; found the keys {keys}")
+        forms = ", ".join(" with ".join(form) for form in FORMS if form != TEXT)
+        raise BadLine(
+            f"expected text, {forms} (or columns that name others), found the keys {keys}"
+        )
 
 
 class Reader:
