@@ -24,6 +24,7 @@ from train.data import formats, hub, lines, paths, token_cache
 from train.data.bad_line import BadLine
 from train.data.chat import DATE
 from train.data.dataset import label
+from train.data.formats import Rules
 from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
@@ -114,6 +115,10 @@ def check(config: Config) -> Iterator[Finding]:
         if config.masks_attention and devices.are_gpus:
             yield _finding("attention", MASKED, "warn")
         yield _network(config, look.shape, look.weights, local, devices)
+    if look.shape and 0 < look.shape.positions < config.seq_len:
+        said = f"the model was made for {look.shape.positions} positions, and seq_len is "
+        said += f"{config.seq_len}: the banner tells if samples are longer"
+        yield _finding("positions", said, "warn")
     yield from _data(config)
     yield from _folders(config, look)
     yield from _trackers(config)
@@ -318,7 +323,10 @@ def _network(
 
 
 def _data(config: Config) -> Iterator[Finding]:
-    found = [_dataset(config, "dataset_path", each.path) for each in config.datasets]
+    found = [
+        _dataset(config, "dataset_path", each.path, Rules.of(config, each))
+        for each in config.datasets
+    ]
     seen = [each.weight * size for each, (_, size) in zip(config.datasets, found, strict=True)]
     for each, size, (finding, _) in zip(config.datasets, seen, found, strict=True):
         if len(found) == 1 or finding.state == "fail":
@@ -329,35 +337,34 @@ def _data(config: Config) -> Iterator[Finding]:
         share = share if all(seen) else "its share is known once all of them are on this node"
         yield replace(finding, said=f"{finding.said}; weight {each.weight:g}, {share}")
     if config.eval_dataset_path:
-        yield _dataset(config, "eval_dataset_path", config.eval_dataset_path)[0]
+        rules = Rules.of(config)
+        yield _dataset(config, "eval_dataset_path", config.eval_dataset_path, rules)[0]
 
 
-def _dataset(config: Config, key: str, name: str) -> tuple[Finding, float]:
+def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding, float]:
     """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
     if hub.is_hub_dataset(name):
         said = f"{name} is a hub id: downloaded at start"
         return _finding("data", said), 0
     try:
-        return _lines(config, label(config, key, name), paths.find(Path(name), key=key))
+        return _lines(config, label(config, key, name), paths.find(Path(name), key=key), rules)
     except ConfigError as error:
         return _refused("data", error), 0
 
 
-def _lines(config: Config, named: str, files: tuple[Path, ...]) -> tuple[Finding, float]:
+def _lines(
+    config: Config, named: str, files: tuple[Path, ...], rules: Rules
+) -> tuple[Finding, float]:
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
-    first = list(islice(lines.read(files), LOOKED_AT))
+    columns = frozenset(rules.columns_of_lines.values())
+    first = list(islice(lines.read(files, columns=columns), LOOKED_AT))
     bad = []
     chats = False
     for line in first:
         try:
-            record = formats.record_of(line.content)
-        except BadLine:
-            bad.append(f"{line.where}: expected a JSON object")
-            continue
-        chats = chats or formats.is_chat(record)
-        if not formats.is_known(record):
-            keys = ", ".join(sorted(record))
-            bad.append(f"{line.where}: expected {formats.FORMS}, found the keys {keys}")
+            chats = formats.is_chat(rules.record_of(line.content), rules) or chats
+        except BadLine as error:
+            bad.append(f"{line.where}: {error}")
     size = sum(path.stat().st_size for path in files)
     if not first:
         return _finding("data", f"{named}: expected lines, found none", "fail"), 0

@@ -24,7 +24,7 @@ from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError, room_for
 from train.lifecycle import garbage
 from train.lifecycle.signals import StopListener
-from train.model import kinds, layout
+from train.model import kinds, layout, positions
 from train.model.load import bare, compute_dtype, settle_dtype
 from train.model.model import build
 from train.model.optimizer import Optimizer
@@ -168,6 +168,7 @@ def build_and_train(
             *model.remarks,
             *checkpoints.remarks(model),
             *corpus.notes,
+            *positions.remarks(network.config.to_dict(), int(corpus.train.lengths.max())),
         )
         print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()

@@ -23,10 +23,12 @@ _VALUES: dict[str, dict[str, str | None]] = {
     "dtype": {"bf16": "bfloat16", "fp32": "float32", "torch.bfloat16": "bfloat16"},
     "report_to": {"none": "", "false": ""},
     "checkpoint_storage": {"true": "shared", "false": "per-node", "per_node": "per-node"},
+    "learn": {"true": "last", "false": "all"},
     "lora_target_modules": {"true": "all-linear", "all": "all-linear"},
     "lr_scheduler_type": {"constant_with_warmup": "constant"},
     "max_steps": {"-1": None},
     "method": {"none": "full", "": "full", "false": "full"},
+    "overlong": {"truncate": "cut", "right": "cut", "delete": "drop"},
     "parallel": {"fsdp2": "fsdp", "none": "single", "hybrid": "hsdp"},
     "resume_from_checkpoint": {"true": "latest", "false": None},
 }
@@ -119,6 +121,8 @@ def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a valu
         except ValueError as error:
             return str(error)
         if name == "eval_dataset_path" and not isinstance(value, str):
+            if len(value) == 1:
+                return "expected a path alone: the keys columns and roles count for it, outside"
             return f"expected one path of evaluation samples, found {len(value)}"
         typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
         return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")

@@ -19,6 +19,8 @@ Batching = Literal["balanced", "packed", "plain"]
 NodeData = Literal["whole", "strided"]
 Schedule = Literal["cosine", "linear", "constant"]
 Storage = Literal["auto", "shared", "per-node"]
+Learn = Literal["all", "last"]
+Overlong = Literal["cut", "drop"]
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
@@ -127,7 +129,8 @@ class Config:
         "",
         "Training samples, JSON lines or Parquet: a file, a folder of files, or a hub dataset id. "
         "Where files are named by split (train, validation, test), only those of train. Or a list "
-        "of these, or of `{path: PATH, weight: 2}`, whose samples come twice an epoch. Required.",
+        "of these, or of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may "
+        "have `columns` and `roles` of its own. Required.",
         also="dataset dataset_name train_path train_file data_path train_data datasets",
     )
     eval_dataset_path: str | None = _key(
@@ -151,6 +154,32 @@ class Config:
         also="sequence_len sequence_length max_length max_seq_length max_seq_len cutoff_len "
         "block_size",
         least=2,
+    )
+    overlong: Overlong = _key(
+        "data",
+        "cut",
+        "What happens to prompts with completions and to chats that are longer than seq_len: `cut` "
+        "at the end, or `drop` them. The banner counts them.",
+        also="excess_length_strategy truncation_strategy",
+    )
+    columns: Mapping[str, str] | None = _key(
+        "data",
+        None,
+        "Other names of what is read: `{prompt: question, completion: answer}` reads the column "
+        "`question` as `prompt`. Also of the keys in messages: `{messages: chat, role: speaker, "
+        "content: said}`.",
+    )
+    roles: Mapping[str, str] | None = _key(
+        "data",
+        None,
+        "Other names of roles: `{visitor: user, bot: assistant}`. Known without it: human, gpt, "
+        "chatgpt, bot, model, function, observation, function_response, in any case.",
+    )
+    learn: Learn = _key(
+        "data",
+        "all",
+        "Which answers of a chat the loss counts: `all`, or only the `last` one.",
+        also="mask_history",
     )
     chat_template_kwargs: Mapping[str, Any] | None = _key(
         "data",

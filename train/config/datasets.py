@@ -10,7 +10,11 @@ from typing import Any
 
 import yaml
 
+from train.config import columns
 from train.errors import ConfigError
+
+KEYS = ("path", "weight", "columns", "roles")
+"""Of a data set in the list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,10 @@ class Dataset:
     """A file, a folder, or a hub id."""
     weight: float = 1.0
     """How many times an epoch has each of its samples."""
+    columns: Mapping[str, str] | None = None
+    """Keys that are read → the columns that have them; instead of the configuration's."""
+    roles: Mapping[str, str] | None = None
+    """Names of roles → roles; instead of the configuration's."""
 
 
 def listed(named: str | tuple[Dataset, ...]) -> tuple[Dataset, ...]:
@@ -75,14 +83,24 @@ def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
         return Dataset(path=_path(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
         raise ValueError(f"expected a path, or path and weight, found {item!r}")  # noqa: TRY004  (the user's value)
-    if unknown := [str(key) for key in item if key not in {"path", "weight"}]:
-        raise ValueError(f"expected path and weight, found {', '.join(unknown)} in {item['path']}")
+    path = item["path"]
+    if unknown := [str(key) for key in item if key not in KEYS]:
+        wanted = ", ".join(KEYS[:-1]) + f" and {KEYS[-1]}"
+        raise ValueError(f"expected {wanted}, found {', '.join(unknown)} in {path}")
     weight = item.get("weight", 1.0)
     try:
-        return Dataset(path=_path(item["path"]), weight=float(str(weight)))
+        share = float(str(weight))
     except ValueError:
-        wanted = f"expected a number as the weight of {item['path']}"
+        wanted = f"expected a number as the weight of {path}"
         raise ValueError(f"{wanted}, found {weight!r}") from None
+    names: dict[str, dict[str, str] | None] = {}
+    for key, read_names in (("columns", columns.read_columns), ("roles", columns.read_roles)):
+        try:
+            names[key] = read_names(item.get(key))
+        except ValueError as error:
+            wanted = f"expected {error} as the {key} of {path}"
+            raise ValueError(f"{wanted}, found {item[key]!r}") from None
+    return Dataset(path=_path(path), weight=share, columns=names["columns"], roles=names["roles"])
 
 
 def _path(text: str) -> str:

@@ -94,13 +94,12 @@ REFUSED: Mapping[str, str] = {
          "the template next to the tokenizer is used: put yours into chat_template.jinja there"),
         ("default_system_message system response_prefix",
          "write the system message into the lines, or into the chat template"),
-        ("train_on_inputs", "prompts are never learned; use lines of {text: ...} for that"),
+        ("train_on_inputs train_on_prompt",
+         "prompts are never learned; use lines of {text: ...} for that"),
         ("pretraining_dataset streaming", "data is read from files; see dataset_path"),
         ("""shards shards_idx dataset_shard_num dataset_shard_idx dataset_exact_deduplication
             curriculum_sampling min_sample_len bench_dataset do_bench_eval do_causal_lm_eval""",
          _DATA),
-        ("truncation_strategy excess_length_strategy",
-         "what is longer than seq_len is cut at the end (text continues in the next sample)"),
         ("""early_stopping_patience early_stop load_best_model_at_end metric_for_best_model
             greater_is_better loss_watchdog_threshold loss_watchdog_patience epoch_adjustment""",
          _STOPPING),
@@ -121,8 +120,6 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "optim": frozenset({"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw"}),
     "optimizer": frozenset({"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw"}),
     "chat_template": frozenset({"tokenizer_default"}),
-    "truncation_strategy": frozenset({"right"}),
-    "excess_length_strategy": frozenset({"truncate"}),
     "sharding_strategy": frozenset({"full_shard", "1"}),
     "lora_dtype": frozenset({"fp32", "float32"}),
     "master_dtype": frozenset({"fp32", "float32"}),
@@ -203,24 +200,32 @@ _ITEM: Mapping[str, frozenset[str]] = {
     "type": FORMS,
     "ds_type": frozenset({"json", "jsonl", "parquet"}),
     "split": frozenset({"train"}),
-    "field_messages": frozenset({"messages", "conversations"}),
-    "messages_field": frozenset({"messages", "conversations"}),
-    "message_field_role": frozenset({"role", "from"}),
-    "message_field_content": frozenset({"content", "value"}),
-    "message_property_mappings": frozenset({
-        "{'role': 'role', 'content': 'content'}", "{'role': 'from', 'content': 'value'}",
-    }),
     "roles_to_train": frozenset({"['assistant']", "['gpt']"}),
     "train_on_eos": frozenset({"turn"}),
     "chat_template": frozenset({"tokenizer_default"}),
-    "field": frozenset({"text"}),
-    "text_field": frozenset({"text"}),
-    "instruction_field": frozenset({"instruction"}),
-    "input_field": frozenset({"input"}),
-    "output_field": frozenset({"output"}),
-    "tools_field": frozenset({"tools"}),
 }  # fmt: skip
 """Key of an item of `datasets` → the values that mean what is done here."""
+_COLUMNS: Mapping[str, str] = {
+    "field_messages": "messages",
+    "messages_field": "messages",
+    "field_system": "system",
+    "system_field": "system",
+    "field_tools": "tools",
+    "tools_field": "tools",
+    "field": "text",
+    "text_field": "text",
+    "instruction_field": "instruction",
+    "input_field": "input",
+    "output_field": "output",
+    "message_field_role": "role",
+    "message_field_content": "content",
+    "message_field_training": "train",
+}
+"""Key of an item that names a column → the key of `columns` for it."""
+_USUAL = (
+    ("messages", "conversations"), ("role", "from"), ("content", "value"), ("train", "training"),
+)  # fmt: skip
+"""Columns that are read under both names anyway."""
 
 
 def takes_structure(name: str) -> bool:
@@ -251,7 +256,7 @@ def why_no_effect(name: str) -> str | None:
 
 
 def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
-    """Return the paths of axolotl's or Surogate's list, with weights if there are any.
+    """Return the paths of axolotl's or Surogate's list, with what else an item has.
 
     Raises:
         ValueError: a key of an item asks for what is not done here; all are named.
@@ -263,9 +268,11 @@ def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
             found.append(item)  # a path alone, or what train.config.datasets refuses
             continue
         paths, rest = _paths(item)
+        ours = {key: rest.pop(key) for key in ("weight", "roles") if rest.get(key) is not None}
+        if columns := _columns(rest):
+            ours["columns"] = columns
         problems += _unlike(item["path"], rest)
-        weight = rest.get("weight")
-        found += [path if weight is None else {"path": path, "weight": weight} for path in paths]
+        found += [{"path": path, **ours} if ours else path for path in paths]
     if problems:
         raise ValueError("; ".join(problems))
     return found[0] if len(found) == 1 and isinstance(found[0], str) else found
@@ -280,11 +287,24 @@ def _paths(item: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     return [item["path"]], rest
 
 
+def _columns(rest: dict[str, Any]) -> Any:  # noqa: ANN401  (what is no mapping is refused later)
+    """Take an item's names of columns out of its keys; return those that are not usual ones."""
+    columns = {ours: name for key, ours in _COLUMNS.items() if (name := rest.pop(key, None))}
+    for key in ("columns", "message_property_mappings"):
+        mapping = rest.pop(key, None) or {}
+        if not isinstance(mapping, Mapping):
+            return mapping
+        columns |= mapping
+    return {
+        ours: name for ours, name in columns.items() if ours != name and (ours, name) not in _USUAL
+    }
+
+
 def _unlike(path: str, keys: Mapping[str, Any]) -> list[str]:
     """Return which keys of an item ask for what is not done here."""
     problems = []
     for key, value in keys.items():
-        if key == "weight" or str(value).lower() in OFF:
+        if str(value).lower() in OFF:
             continue
         if key not in _ITEM:
             problems.append(f"{key} of {path}: {_DATA}")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import yaml
 
-from train.config import datasets
+from train.config import columns, datasets
 from train.config.aliases import NoEffect, expand, nearest, own_name, section_names, settle
 from train.config.config import Config
 from train.config.foreign import takes_structure
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Mode = Literal["train", "check", "smoke", "show-sample"]
 OPTIONS = ("config", "set", "check", "smoke", "show-sample", "help")
@@ -36,6 +36,12 @@ PATHS = {
     "name_or_path", "dataset_path", "eval_dataset_path", "output_dir", "cache_dir",
     "resume_from_checkpoint",
 }  # fmt: skip
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "dataset_path": datasets.read,
+    "columns": columns.read_columns,
+    "roles": columns.read_roles,
+}
+"""Keys whose value has a form of its own → what reads it."""
 TRUE, FALSE, NONE = (
     {"true", "yes", "on", "1"},
     {"false", "no", "off", "0"},
@@ -357,8 +363,8 @@ def convert(  # (the key's own type)
         ValueError: it is not of that type; the message says what was wanted.
         ConfigError: a data set of a list is not as it must be.
     """
-    if name == "dataset_path":
-        return datasets.read(raw)
+    if name in READERS:
+        return READERS[name](raw)
     optional = isinstance(TYPES[name], types.UnionType)
     if optional and (raw is None or (isinstance(raw, str) and raw.lower() in NONE)):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy as np
 from train.config.config import Config
 from train.data import hub, token_cache, token_store, tokenizer_workers
 from train.data.fingerprint import nothing
-from train.data.formats import IGNORED
+from train.data.formats import IGNORED, Rules
 from train.data.mixture import Mixture
 from train.errors import ConfigError
 
@@ -115,6 +116,7 @@ class Located:
     label: str
     """What messages call it."""
     files: tuple[Path, ...]
+    rules: Rules
 
 
 def locate(config: Config) -> Iterator[Located]:
@@ -123,12 +125,12 @@ def locate(config: Config) -> Iterator[Located]:
     Raises:
         ConfigError: one of them has no files.
     """
-    named = [("dataset_path", each.path) for each in config.datasets]
+    named = [("dataset_path", each.path, Rules.of(config, each)) for each in config.datasets]
     if config.eval_dataset_path:
-        named.append(("eval_dataset_path", config.eval_dataset_path))
-    for key, name in named:
+        named.append(("eval_dataset_path", config.eval_dataset_path, Rules.of(config)))
+    for key, name, rules in named:
         files = hub.dataset_files(name, config, key=key)
-        yield Located(key=key, name=name, label=label(config, key, name), files=files)
+        yield Located(key=key, name=name, label=label(config, key, name), files=files, rules=rules)
 
 
 def label(config: Config, key: str, name: str) -> str:
@@ -172,7 +174,8 @@ def prepare(
         *(("evaluation", samples) for samples in held_out),
     ):
         if not len(found):
-            raise ConfigError((f"{label}: expected samples to learn from, found none",))
+            notes = (note for *_, notes in opened for note in notes)
+            raise ConfigError((*notes, f"{label}: expected samples to learn from, found none"))
     weights = [each.weight for each in config.datasets]
     return Corpus(
         train=Mixture(train, weights),
@@ -255,7 +258,7 @@ def _open(
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
     label = located.label
-    source = token_cache.source(config, env, model, located.files, check)
+    source = token_cache.source(config, env, model, located.files, check, located.rules)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)
     size = sum(path.stat().st_size for path in located.files)
     workers = tokenizer_workers.worth(size, source.shards) if load.is_of_model else 1
@@ -269,12 +272,26 @@ def _open(
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
-    cut = sum(about["cut"] for about in manifest["shards"])
-    if cut:
-        notes.append(
-            f"{label}: {cut} samples are longer than seq_len {config.seq_len} and were cut"
-        )
+    notes += _overlong(label, config, [about["overlong"] for about in manifest["shards"]])
     return source.key, _read(source), tuple(notes)
+
+
+def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Iterator[str]:
+    """Say how many samples are longer than seq_len, and which seq_len is enough for how many."""
+    lengths: Counter[int] = Counter()
+    for shard in shards:
+        lengths.update({int(length): count for length, count in shard.items()})
+    if not lengths:
+        return
+    count, twice = lengths.total(), 2 * config.seq_len
+    said = "1 sample is" if count == 1 else f"{count} samples are"
+    fate = f"{'was' if count == 1 else 'were'} {'dropped' if config.overlong == 'drop' else 'cut'}"
+    fitting = sum(number for length, number in lengths.items() if length <= twice)
+    some = f"seq_len {twice} holds {fitting} of them, " if 0 < fitting < count else ""
+    yield (
+        f"{label}: {said} longer than seq_len {config.seq_len} and {fate}; "
+        f"{some}seq_len {max(lengths)} holds all"
+    )
 
 
 def _read(source: Source) -> TokenSet:

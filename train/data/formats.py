@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from train.config.columns import IN_LINES
 from train.data import other_forms
 from train.data.bad_line import BadLine
 from train.data.chat import ChatTemplate
@@ -15,21 +16,21 @@ from train.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from train.config.config import Config, Learn, Overlong
+    from train.config.datasets import Dataset
+
 VERSION = 10
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
+TEXT = ("text",)
 FORMS = (
-    'text, prompt with completion, messages ({"role", "content"} each), conversations ({"from", '
-    '"value"} each), or instruction with output'
-)
-
-KEYS = frozenset({
-    "text", "prompt", "completion", "messages", "conversations", "system", "tools",
-    "chat_template_kwargs", "instruction", "input", "output",
-})  # fmt: skip
-"""All keys of a line that are read."""
+    ("messages",), ("conversations",), ("instruction", "output"), ("prompt", "completion"),
+    TEXT, ("prompt", "response"), ("question", "answer"), ("input", "output"),
+)  # fmt: skip
+"""The keys that make each form; of two in one line the first one counts."""
+CHATS = (("messages",), ("conversations",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Piece:
 
     text: str
     special: bool
-    """Whether the tokenizer adds its own begin and end marks."""
+    """Whether it is the beginning of a text: the tokenizer's own begin mark comes before it."""
     spans: tuple[tuple[int, int], ...] | Literal["all", "none"]
     """Which characters the loss counts."""
 
@@ -60,16 +61,73 @@ class Sample:
 
     ids: list[int]
     loss_mask: list[bool]
-    cut: bool = False
-    """Whether something of the line was left out."""
+    whole: int = 0
+    """How many tokens the line has, where that is more than seq_len; a sample that is dropped for
+    it has no ids."""
+
+    @property
+    def cut(self) -> bool:
+        """Whether something of the line was left out."""
+        return self.whole > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What decides how the lines of a data set are read, besides their tokenizer."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Keys that are read → the columns that have them."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Names of roles → roles."""
+    learn: Learn = "all"
+
+    @classmethod
+    def of(cls, config: Config, dataset: Dataset | None = None) -> Rules:
+        """Return a data set's own, or those of the configuration."""
+        columns = dataset.columns if dataset and dataset.columns else config.columns
+        roles = dataset.roles if dataset and dataset.roles else config.roles
+        return cls(columns=columns or {}, roles=roles or {}, learn=config.learn)
+
+    @property
+    def columns_of_lines(self) -> dict[str, str]:
+        """Return the columns that are not of messages."""
+        return {key: name for key, name in self.columns.items() if key in IN_LINES}
+
+    def form_of(self, record: dict[str, Any]) -> tuple[str, ...]:
+        """Return the keys of a record's form, () if it has none: mapped keys come first."""
+        there = [keys for keys in FORMS if record.keys() >= {*keys}]
+        return max(there, key=lambda keys: len({*keys} & self.columns.keys()), default=())
+
+    def record_of(self, line: bytes) -> dict[str, Any]:
+        """Return the JSON object of a line, its columns under the keys that are read.
+
+        Raises:
+            BadLine: it is none, or has none of the forms.
+        """
+        found = record_of(line)
+        record = other_forms.renamed(found, self.columns_of_lines)
+        if self.form_of(record):
+            return record
+        keys = ", ".join(map(str, found)) or "(none)"
+        forms = ", ".join(" with ".join(form) for form in FORMS if form != TEXT)
+        raise BadLine(
+            f"expected text, {forms} (or columns that name others), found the keys {keys}"
+        )
 
 
 class Reader:
     """Reads lines for one tokenizer."""
 
-    def __init__(self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401  (a transformers tokenizer)
+    def __init__(
+        self,
+        tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
+        template_arguments: Mapping[str, Any] | None = None,
+        rules: Rules | None = None,
+    ) -> None:
         """Take a tokenizer, and what its chat template is given besides messages and tools."""
         self._template = ChatTemplate(tokenizer, template_arguments)
+        self._ends = _ends_of(tokenizer)
+        self._rules = rules or Rules()
 
     def read(self, line: bytes) -> Document:
         """Return what a line says.
@@ -77,7 +135,7 @@ class Reader:
         Raises:
             BadLine: it is not JSON, has none of the known forms, or its text is none.
         """
-        document = self._document(record_of(line))
+        document = self._document(self._rules.record_of(line))
         try:
             for piece in document.pieces:
                 piece.text.encode()
@@ -87,34 +145,64 @@ class Reader:
         return document
 
     def _document(self, record: dict[str, Any]) -> Document:
-        if "messages" in record:
-            return self._chat(record, record["messages"], learn_from=0)
-        if "conversations" in record:
-            return self._chat(record, other_forms.messages_of_sharegpt(record), learn_from=0)
-        if "instruction" in record and "output" in record:
-            return self._alpaca(record)
-        if "prompt" in record and "completion" in record:
-            prompt, completion = record["prompt"], record["completion"]
-            if isinstance(prompt, list) and isinstance(completion, list):
+        match self._rules.form_of(record):
+            case ("messages" | "conversations" as key,):
+                return self._chat(record, self._messages(key, record[key]))
+            case ("prompt", answer) if any(map(_are_messages, (record["prompt"], record[answer]))):
+                prompt = self._turns("prompt", record["prompt"], "user")
+                completion = self._turns(answer, record[answer], "assistant")
                 return self._chat(record, [*prompt, *completion], learn_from=len(prompt))
-            return _completion(prompt, completion)
-        if "text" in record:
-            text = _text(record, "text")
-            pieces = (Piece(text=text, special=True, spans="all"),)
-            return Document(pieces=pieces, ends=True, splits=True)
-        raise BadLine(f"expected {FORMS}, found the keys {', '.join(map(str, record)) or '(none)'}")
+            case ("prompt", "completion"):
+                return self._completion(record)
+            case (asked, answered):
+                return self._task(record, asked, answered)
+        text = _text(record, "text")
+        return self._text((Piece(text=text, special=True, spans="all"),), splits=True)
 
-    def _alpaca(self, record: dict[str, Any]) -> Document:
+    def _messages(self, key: str, found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has them)
+        return other_forms.messages_of(key, found, self._rules.columns, self._rules.roles)
+
+    def _turns(self, key: str, found: Any, role: str) -> list[dict[str, Any]]:  # noqa: ANN401  (the same)
+        """Return messages; a text alone is one of this role."""
+        if _are_messages(found):
+            return self._messages(key, found)
+        return [{"role": role, "content": _text({key: found}, key)}]
+
+    def _task(self, record: dict[str, Any], asked: str, answered: str) -> Document:
         """Return a task as a chat, as LLaMA-Factory does; without a template in Alpaca's words."""
-        task = other_forms.Task.of(record)
+        task = other_forms.Task.of(record, asked, answered)
         if self._template.exists:
-            return self._chat(record, task.messages(), learn_from=0)
-        return _completion(task.prompt(), task.output)
+            return self._chat(record, task.messages())
+        return self._text(_pieces(task.prompt(), task.output))
 
-    def _chat(self, record: dict[str, Any], messages: Any, *, learn_from: int) -> Document:  # noqa: ANN401
+    def _completion(self, record: dict[str, Any]) -> Document:
+        prompt = other_forms.text_of("prompt", record["prompt"])
+        if not isinstance(prompt, str):
+            raise BadLine(f"prompt: expected text, found {type(prompt).__name__}")
+        for key in ("system", "history"):
+            if record.get(key):
+                wanted = f"{key}: expected messages, or instruction with output, beside it"
+                raise BadLine(f"{wanted}; found prompt with completion, whose text has no place")
+        return self._text(_pieces(prompt, _text(record, "completion")))
+
+    def _text(self, pieces: tuple[Piece, ...], *, splits: bool = False) -> Document:
+        ends = not pieces[-1].text.rstrip().endswith(self._ends)
+        return Document(pieces=pieces, ends=ends, splits=splits)
+
+    def _chat(
+        self, record: dict[str, Any], messages: list[dict[str, Any]], *, learn_from: int = 0
+    ) -> Document:
+        before = len(messages)
+        messages = other_forms.with_system(messages, record.get("system", ""))
+        learn_from += len(messages) - before
+        answers = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+        if messages and not answers:
+            raise BadLine(_no_answer(messages))
+        if answers and self._rules.learn == "last":
+            learn_from = max(learn_from, answers[-1])
         chat = self._template.write(
             messages,
-            tools=record.get("tools"),
+            tools=other_forms.tools_of(record),
             arguments=record.get("chat_template_kwargs"),
             learn_from=learn_from,
         )
@@ -122,25 +210,35 @@ class Reader:
         return Document(pieces=(piece,), ends=False, splits=False)
 
 
-def is_known(record: dict[str, Any]) -> bool:
-    """Whether a record has the keys of one of the forms."""
-    several = ({"prompt", "completion"}, {"instruction", "output"})
-    return is_chat(record) or "text" in record or any(keys <= record.keys() for keys in several)
+def _are_messages(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
+    return isinstance(value, list) and not other_forms.are_parts(value)
 
 
-def is_chat(record: dict[str, Any]) -> bool:
+def _no_answer(messages: list[dict[str, Any]]) -> str:
+    """Say that no message is an answer, and which of the roles may be meant."""
+    found = list(dict.fromkeys(message["role"] for message in messages))
+    said = "messages: expected an answer of the role assistant to learn, found the roles "
+    strange = next((role for role in found if role.casefold() not in other_forms.ROLES), None)
+    hint = f" (roles: {{{strange}: assistant}} maps one)" if strange else ""
+    return f"{said}{', '.join(found)}{hint}"
+
+
+def is_chat(record: dict[str, Any], rules: Rules) -> bool:
     """Whether only a chat template can write a record."""
-    return "messages" in record or "conversations" in record
+    form = rules.form_of(record)
+    return form in CHATS or (
+        form[:1] == ("prompt",) and any(_are_messages(record[k]) for k in form)
+    )
 
 
 def record_of(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line.
+    """Return the JSON object of a line without nulls, which mean the same as missing keys.
 
     Raises:
         BadLine: it is none.
     """
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_hook=_without_nulls)
     except UnicodeDecodeError as error:
         raise BadLine(f"expected UTF-8 text, found byte {error.object[error.start]:#x}") from None
     except json.JSONDecodeError as error:
@@ -154,41 +252,68 @@ def record_of(line: bytes) -> dict[str, Any]:
     return record
 
 
+def _without_nulls(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def _text(record: dict[str, Any], key: str) -> str:
-    value = record[key]
+    value = other_forms.text_of(key, record[key])
     if not isinstance(value, str) or not value.strip():
-        found = "nothing" if value in ("", None) else repr(value)[:40]
+        found = "nothing" if value == "" else repr(value)[:40]
         raise BadLine(f"{key}: expected some text, found {found}")
     return value
 
 
-def _completion(prompt: Any, completion: Any) -> Document:  # noqa: ANN401  (as the line has them)
-    if not isinstance(prompt, str):
-        raise BadLine(f"prompt: expected text, found {type(prompt).__name__}")
-    answer = _text({"completion": completion}, "completion")
-    return Document(
-        pieces=(
-            Piece(text=prompt, special=True, spans="none"),
-            Piece(text=answer, special=False, spans="all"),
-        ),
-        ends=True,
-        splits=False,
+def _pieces(prompt: str, answer: str) -> tuple[Piece, Piece]:
+    return (
+        Piece(text=prompt, special=True, spans="none"),
+        Piece(text=answer, special=False, spans="all"),
     )
 
 
-def encode(documents: Sequence[Document], tokenizer: Any, seq_len: int) -> list[list[Sample]]:  # noqa: ANN401
-    """Return the samples of each document; a document without anything to learn has none."""
+def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformers tokenizer)
+    """Return the tokens that end a text, or an answer: what has one already gets no other."""
+    eos = (tokenizer.eos_token,) if tokenizer.eos_token else ()
+    if not tokenizer.chat_template:
+        return eos
+    mark = "(the answer)"
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+    try:
+        _, _, after = tokenizer.apply_chat_template(chat, tokenize=False).partition(mark)
+    except Exception:  # noqa: BLE001  (templates raise what they like; chats will tell)
+        return eos
+    added = tokenizer.added_tokens_decoder.values()
+    special = [str(token.content) for token in added if token.special]
+    there = sorted((after.find(token), token) for token in special if token in after)
+    return (*eos, *(token for _, token in there[:1]))
+
+
+def _begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (the same)
+    """Return the tokens that come before every text; no setting says it for all tokenizers."""
+    marked, bare = (
+        list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (True, False)
+    )
+    starts = range(len(marked) - len(bare) + 1)
+    return marked[: next(at for at in starts if marked[at : at + len(bare)] == bare)]
+
+
+def encode(
+    documents: Sequence[Document],
+    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
+    seq_len: int,
+    overlong: Overlong = "cut",
+) -> list[list[Sample]]:
+    """Return the samples of each document; a document without anything to learn has none.
+
+    With `drop`, a document that is longer than seq_len has one without ids.
+    """
     pieces = [piece for document in documents for piece in document.pieces]
     tokens: dict[int, tuple[list[int], list[bool]]] = {}
-    for special in (True, False):
-        for spanned in (True, False):
-            group = [
-                piece
-                for piece in pieces
-                if piece.special is special and isinstance(piece.spans, tuple) is spanned
-            ]
-            tokens |= _tokenize(group, tokenizer)
-    return [_samples(document, tokens, tokenizer.eos_token_id, seq_len) for document in documents]
+    for spanned in (True, False):
+        group = [piece for piece in pieces if isinstance(piece.spans, tuple) is spanned]
+        tokens |= _tokenize(group, tokenizer)
+    eos = tokenizer.eos_token_id
+    return [_samples(document, tokens, eos, seq_len, overlong) for document in documents]
 
 
 def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], list[bool]]]:  # noqa: ANN401
@@ -208,27 +333,22 @@ def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], 
         )
     answer = tokenizer(
         [piece.text for piece in group],
-        add_special_tokens=group[0].special,
+        add_special_tokens=False,
         return_attention_mask=False,
         return_offsets_mapping=spanned,
     )
+    begin = _begin_of(tokenizer)
     result = {}
     for number, piece in enumerate(group):
         ids = list(answer["input_ids"][number])
-        if piece.spans == "none" and _has_end_added(ids, piece, tokenizer):
-            ids.pop()
+        if piece.special and ids[: len(begin)] != begin:  # else the text has them already
+            ids = [*begin, *ids]
         if isinstance(piece.spans, tuple):
             loss_mask = _within(answer["offset_mapping"][number], piece.spans)
         else:
             loss_mask = [piece.spans == "all"] * len(ids)
         result[id(piece)] = (ids, loss_mask)
     return result
-
-
-def _has_end_added(ids: list[int], piece: Piece, tokenizer: Any) -> bool:  # noqa: ANN401
-    """Return whether the tokenizer has ended a prompt, as some do with every text: more follows."""
-    ended = len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
-    return ended and not piece.text.endswith(tokenizer.eos_token)
 
 
 def _within(offsets: list[tuple[int, int]], spans: tuple[tuple[int, int], ...]) -> list[bool]:
@@ -246,6 +366,7 @@ def _samples(
     tokens: dict[int, tuple[list[int], list[bool]]],
     eos: int | None,
     seq_len: int,
+    overlong: Overlong,
 ) -> list[Sample]:
     ids: list[int] = []
     loss_mask: list[bool] = []
@@ -262,6 +383,8 @@ def _samples(
             for at in starts
         ]
     else:
-        cut = len(ids) > seq_len
-        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], cut=cut)]
+        whole = len(ids) if len(ids) > seq_len else 0
+        if whole and overlong == "drop":
+            return [Sample(ids=[], loss_mask=[], whole=whole)]
+        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], whole=whole)]
     return [sample for sample in made if any(sample.loss_mask[1:])]

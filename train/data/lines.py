@@ -25,6 +25,7 @@ def read(
     *,
     start: int = 0,
     stride: int = 1,
+    columns: frozenset[str] = frozenset(),
 ) -> Iterator[Line]:
     """Yield the lines start, start + stride, ...; empty ones count and are left out.
 
@@ -34,13 +35,19 @@ def read(
         end: Where to leave off; without it at the end of the last file.
         start: Which lines, counted from the first of all whatever `begin` is.
         stride: The same.
+        columns: Of tables, what is read besides the columns of the known forms.
     """
     number, within, offset = begin.line, begin.within, begin.offset
     last = len(files) if end is None else end.file
     for at, path in enumerate(files[begin.file : last + 1], begin.file):
         kind = format_of(path)
         stop = end.offset if end is not None and at == end.file else None
-        for content in kind.read(path, offset, stop):
+        contents = (
+            parquet.read(path, offset, stop, columns)
+            if kind is parquet
+            else kind.read(path, offset, stop)
+        )
+        for content in contents:
             within += 1
             if number % stride == start and content.strip():
                 where = f"{path}:{kind.LINE}{within}"

@@ -1,27 +1,35 @@
-"""Forms of data that other programs read, as the forms of this one: ShareGPT's and Alpaca's."""
+"""Forms of data that other programs read, as the forms of this one."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from train.config.columns import IN_MESSAGES
 from train.data.bad_line import BadLine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROLES = {
     "human": "user",
     "user": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
+    "bot": "assistant",
     "assistant": "assistant",
     "model": "assistant",
     "system": "system",
+    "developer": "developer",
+    "function": "tool",
     "observation": "tool",
     "function_response": "tool",
     "tool": "tool",
 }
-"""What `from` is called → the role that chat templates know."""
+"""What a role is called, in any case → the role that chat templates know."""
 CALL = "function_call"
+"""A role whose text is a call, and OpenAI's old key for one."""
 
 ALPACA = (
     "Below is an instruction that describes a task{context}. Write a response that appropriately "
@@ -30,91 +38,184 @@ ALPACA = (
 CONTEXT = ", paired with an input that provides further context"
 
 
-def messages_of_sharegpt(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of `conversations`, which have `from` and `value`, and of `system`.
+def renamed(record: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record with some columns under the keys that are read.
+
+    Such a key is read from its column only: another value of that name is not.
+    """
+    theirs = {*columns.values()}
+    kept = {key: value for key, value in record.items() if key not in columns and key not in theirs}
+    return kept | {ours: record[name] for ours, name in columns.items() if name in record}
+
+
+def messages_of(
+    key: str,
+    found: Any,  # noqa: ANN401  (as the line has it)
+    columns: Mapping[str, str],
+    roles: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Return messages with the roles and keys that chat templates know.
+
+    Args:
+        key: Where they are, for messages.
+        found: The list as the line has it; its items have `role` and `content`, or `from` and
+            `value`.
+        columns: Other names of the keys in a message.
+        roles: Other names of roles.
 
     Raises:
-        BadLine: they have not, or `from` is no role that is known.
+        BadLine: they are none, or one has a role, a call or a weight that is none.
     """
-    conversations = record["conversations"]
-    if not isinstance(conversations, list) or not all(
-        isinstance(item, dict) for item in conversations
-    ):
-        raise BadLine('conversations: expected a list of {"from", "value"}')
-    messages = [_message(item, number) for number, item in enumerate(conversations, start=1)]
-    system = record.get("system")
-    first = messages[0]["role"] if messages else ""
-    if isinstance(system, str) and system.strip() and first != "system":
-        return [{"role": "system", "content": system}, *messages]
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        wanted = '{"from", "value"}' if key == "conversations" else '{"role", "content"}'
+        raise BadLine(f"{key}: expected a list of {wanted}")
+    mapped = {ours: theirs for ours, theirs in columns.items() if ours in IN_MESSAGES}
+    messages = []
+    for number, item in enumerate(found, start=1):
+        try:
+            messages.append(_message(renamed(item, mapped) if mapped else item, roles))
+        except BadLine as error:
+            raise BadLine(f"{key}: message {number}: {error}") from None
     return messages
 
 
-def _message(item: dict[str, Any], number: int) -> dict[str, Any]:
-    if "role" in item and "from" not in item:
-        return item
-    name, value = item.get("from"), item.get("value")
-    if not isinstance(name, str) or not isinstance(value, str):
-        keys = ", ".join(item) or "(none)"
-        said = f"message {number}: expected from and value, found {keys}"
-        raise BadLine(f"conversations: {said}")
-    if name == CALL:
-        try:
-            call = json.loads(value)
-        except ValueError as error:
-            said = f"message {number}: expected a call as JSON, found: {error}"
-            raise BadLine(f"conversations: {said}") from None
-        calls = [{"type": "function", "function": one} for one in _listed(call)]
-        return {"role": "assistant", "content": "", "tool_calls": calls}
-    role = ROLES.get(name)
-    if role is None:
-        wanted = f"from {', '.join((*ROLES, CALL))}"
-        raise BadLine(f"conversations: message {number}: expected {wanted}, found {name}")
-    return {"role": role, "content": value}
+def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+    message = dict(item)
+    of_sharegpt = "from" in item and "role" not in item
+    if of_sharegpt:
+        message = {"role": message.pop("from"), "content": message.pop("value", None), **message}
+        message["content"] = text_of("value", message["content"])
+    name = message.get("role")
+    if not isinstance(name, str) or (of_sharegpt and not isinstance(message["content"], str)):
+        wanted = "from and value" if of_sharegpt else "role and content, or from and value"
+        raise BadLine(f"expected {wanted}, found {', '.join(item) or '(none)'}")
+    for key, allowed in (("weight", "0 or 1"), ("train", "true or false")):
+        for spelling in (key, "training") if key == "train" else (key,):
+            if (value := message.get(spelling, 1)) not in (0, 1):
+                raise BadLine(f"{spelling}: expected {allowed}, found {value!r:.40}")
+    if name == CALL and name not in roles:
+        message |= {"role": "assistant", "content": "", "tool_calls": _calls(message["content"])}
+        return message
+    if CALL in message and not message.get("tool_calls"):
+        message["tool_calls"] = [{"type": "function", "function": message[CALL]}]
+    message.pop(CALL, None)
+    role = roles.get(name, ROLES.get(name.casefold()))
+    if role is None and of_sharegpt:
+        raise BadLine(
+            f"expected from {', '.join((*ROLES, CALL))}, found {name} "
+            f"(roles: {{{name}: user}} maps it)"
+        )
+    return message | {"role": role or name}
 
 
-def _listed(value: Any) -> list[Any]:  # noqa: ANN401  (any JSON)
-    return value if isinstance(value, list) else [value]
+def _calls(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has it)
+    """Return what a message of the role CALL calls."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise BadLine(f"expected a call as JSON, found: {error}") from None
+    calls = found if isinstance(found, list) else [found]
+    return [{"type": "function", "function": call} for call in calls]
+
+
+def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    """Return messages after the line's own system message, if they have none.
+
+    Raises:
+        BadLine: it is no text.
+    """
+    text = text_of("system", system)
+    if not isinstance(text, str):
+        raise BadLine(f"system: expected text, found {type(text).__name__}")
+    first = messages[0]["role"] if messages else "system"
+    if not text.strip() or first in {"system", "developer"}:
+        return messages
+    return [{"role": "system", "content": text}, *messages]
+
+
+def tools_of(record: dict[str, Any]) -> Any:  # noqa: ANN401  (as the line has them)
+    """Return `tools`, or OpenAI's old `functions` as such."""
+    functions = record.get("functions")
+    old = isinstance(functions, list) and all(
+        isinstance(each, dict) and "name" in each for each in functions
+    )
+    if "tools" in record or not old:
+        return record.get("tools")
+    return [{"type": "function", "function": function} for function in functions or ()]
+
+
+def text_of(key: str, value: Any) -> Any:  # noqa: ANN401  (as the line has it)
+    """Return a list of text parts as one text, and anything else as it is.
+
+    Raises:
+        BadLine: one of the parts is an image or something else.
+    """
+    if not are_parts(value):
+        return value
+    for part in value:
+        if part["type"] != "text" or not isinstance(part.get("text"), str):
+            raise BadLine(f"{key}: expected parts of type text, found type {part['type']}")
+    return "".join(part["text"] for part in value)
+
+
+def are_parts(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
+    """Whether a list is content in parts, and not of messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(part, dict) and "type" in part for part in value)
+        and not any(key in part for part in value for key in ("role", "from", "content"))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """An instruction with its answer, as Alpaca's data has them."""
+    """A question with its answer, as Alpaca's data has them."""
 
     instruction: str
     input: str
     output: str
     system: str
+    history: tuple[tuple[str, str], ...]
+    """Questions and answers before it."""
 
     @classmethod
-    def of(cls, record: dict[str, Any]) -> Task:
-        """Read a record.
+    def of(cls, record: dict[str, Any], asked: str, answered: str) -> Task:
+        """Read a record whose question and answer have these keys.
 
         Raises:
             BadLine: a value is no text, or there is nothing to do or to learn.
         """
+        keys = {"instruction": asked, "input": "input", "output": answered, "system": "system"}
         values: dict[str, str] = {}
-        for key in ("instruction", "input", "output", "system"):
-            value = record.get(key)
-            if value is not None and not isinstance(value, str):
+        for name, key in keys.items():
+            value = text_of(key, record.get(key, ""))
+            if not isinstance(value, str):
                 raise BadLine(f"{key}: expected text, found {type(value).__name__}")
-            values[key] = value or ""
-        for key in ("instruction", "output"):
-            if not values[key].strip():
-                raise BadLine(f"{key}: expected some text, found nothing")
-        return cls(**values)
+            values[name] = "" if name == "input" and asked == "input" else value
+        for name in ("instruction", "output"):
+            if not values[name].strip():
+                raise BadLine(f"{keys[name]}: expected some text, found nothing")
+        return cls(**values, history=_history(record.get("history", [])))
 
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         """Return the task as a chat."""
         asked = f"{self.instruction}\n{self.input}" if self.input.strip() else self.instruction
-        system = [{"role": "system", "content": self.system}] if self.system.strip() else []
-        return [
-            *system,
-            {"role": "user", "content": asked},
-            {"role": "assistant", "content": self.output},
+        turns = [
+            {"role": role, "content": text}
+            for pair in (*self.history, (asked, self.output))
+            for role, text in zip(("user", "assistant"), pair, strict=True)
         ]
+        return with_system(turns, self.system)
 
     def prompt(self) -> str:
-        """Return the task in the words that Alpaca's models were trained with."""
+        """Return the task in the words that Alpaca's models were trained with.
+
+        Raises:
+            BadLine: they have none for earlier turns.
+        """
+        if self.history:
+            raise BadLine("history: expected a tokenizer with a chat template, found none")
         given = self.input.strip()
         text = ALPACA.format(
             context=CONTEXT if given else "",
@@ -122,3 +223,17 @@ class Task:
             input=f"### Input:\n{self.input}\n\n" if given else "",
         )
         return f"{self.system}\n\n{text}" if self.system.strip() else text
+
+
+def _history(turns: Any) -> tuple[tuple[str, str], ...]:  # noqa: ANN401  (as the line has them)
+    """Return LLaMA-Factory's `history`."""
+    if not isinstance(turns, list):
+        raise BadLine("history: expected a list of [question, answer]")
+    found = []
+    for number, turn in enumerate(turns, start=1):
+        match turn:
+            case [str(asked), str(answered)]:
+                found.append((asked, answered))
+            case _:
+                raise BadLine(f"history: turn {number}: expected [question, answer]")
+    return tuple(found)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from train.config.columns import IN_LINES
 from train.data import formats
 from train.data.marks import FileScan
 from train.errors import ConfigError
@@ -44,19 +45,21 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     return FileScan(digest=digest, lines=rows, begins=tuple(begins))
 
 
-def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
+def read(
+    path: Path, begin: int, end: int | None, also: frozenset[str] = frozenset()
+) -> Iterator[bytes]:
     """Yield the rows from one row group to another as JSON objects without nulls.
 
-    Other columns than those of the known forms are not read, if those are there.
+    Other columns than those of the known forms and those of `also` are not read, if some are there.
     """
     with _opened(path) as file:
         groups = range(begin, file.num_row_groups if end is None else end)
         names = file.schema_arrow.names
-        known = formats.is_known(dict.fromkeys(names))
+        known = formats.Rules().form_of(dict.fromkeys(names)) or not also.isdisjoint(names)
         for batch in file.iter_batches(
             BATCH,
             row_groups=list(groups),
-            columns=[name for name in names if name in formats.KEYS] if known else None,
+            columns=[name for name in names if name in IN_LINES | also] if known else None,
             use_threads=False,
         ):
             yield from _lines(batch)

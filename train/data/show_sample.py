@@ -20,11 +20,11 @@ from train.errors import DONE, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import TextIO
 
     from train.config.config import Config
-    from train.data.formats import Sample
+    from train.data.dataset import Located
+    from train.data.formats import Document, Sample
 
 TOGETHER = 64
 """Lines tokenized in one call."""
@@ -53,11 +53,13 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
         ConfigError: there is no such sample, or no data, or no tokenizer.
     """
     out = out or sys.stdout
+    if number < 1:
+        raise ConfigError((f"--show-sample: expected a number from 1 on, found {number}",))
     hub.settle(config)
     model = hub.model_folder(config)
-    files = [hub.dataset_files(each.path, config, key="dataset_path") for each in config.datasets]
+    located = [each for each in dataset.locate(config) if each.key == "dataset_path"]
     tokenizer = dataset.load_tokenizer(model, config)
-    shown = find(config, files, tokenizer, number)
+    shown = find(config, located, tokenizer, number)
     if hasattr(out, "reconfigure"):
         out.reconfigure(errors="backslashreplace")  # a terminal may know ASCII only
     tty = out.isatty()
@@ -68,30 +70,57 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     return DONE
 
 
-def find(config: Config, files: list[tuple[Path, ...]], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
+def find(config: Config, located: list[Located], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
     """Return a sample, counted from 1 over all data sets; lines that cannot be used have none.
 
     Raises:
         ConfigError: there are not so many.
     """
-    reader = formats.Reader(tokenizer, config.chat_template_kwargs)
-    waiting = chain.from_iterable(map(lines.read, files))
-    count = 0
+    count = total = 0
     complaints: list[str] = []
-    while number > 0 and (together := list(islice(waiting, TOGETHER))):
-        documents = []
+    for where, samples in chain.from_iterable(_read(config, each, tokenizer) for each in located):
+        total += 1
+        if isinstance(samples, str):
+            complaints.append(f"{where}: {samples}")
+            continue
+        if number <= count + len(samples):
+            return Shown(number=number, where=where, sample=samples[number - count - 1])
+        count += len(samples)
+    wanted = f"a number from 1 to {count}" if count else "lines that have a sample"
+    without = f" ({len(complaints)} of {total} lines have no sample)" if complaints else ""
+    found = f"--show-sample: expected {wanted}{without}, found {number if count else 'none'}"
+    raise ConfigError((*complaints[: dataset.SHOWN], found))
+
+
+def _read(
+    config: Config,
+    located: Located,
+    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
+) -> Iterator[tuple[str, list[Sample] | str]]:
+    """Yield of each line where it is, and its samples, or why it has none."""
+    reader = formats.Reader(tokenizer, config.chat_template_kwargs, located.rules)
+    columns = frozenset(located.rules.columns_of_lines.values())
+    waiting = lines.read(located.files, columns=columns)
+    while together := list(islice(waiting, TOGETHER)):
+        read: list[Document | str] = []
         for line in together:
             try:
-                documents.append((line.where, reader.read(line.content)))
+                read.append(reader.read(line.content))
             except BadLine as error:
-                complaints.append(f"{line.where}: {error}")
-        made = formats.encode([document for _, document in documents], tokenizer, config.seq_len)
-        for (where, _), samples in zip(documents, made, strict=True):
-            if count < number <= count + len(samples):
-                return Shown(number=number, where=where, sample=samples[number - count - 1])
-            count += len(samples)
-    found = f"--show-sample: expected a number from 1 to {count}, found {number}"
-    raise ConfigError((*complaints[: dataset.SHOWN], found))
+                read.append(str(error))
+        documents = [document for document in read if not isinstance(document, str)]
+        made = iter(formats.encode(documents, tokenizer, config.seq_len, config.overlong))
+        for line, document in zip(together, read, strict=True):
+            yield line.where, document if isinstance(document, str) else _kept(next(made), config)
+
+
+def _kept(samples: list[Sample], config: Config) -> list[Sample] | str:
+    """Return the samples of a line, or why there are none."""
+    if kept := [sample for sample in samples if sample.ids]:
+        return kept
+    if samples:
+        return f"dropped: {samples[0].whole} tokens are more than seq_len {config.seq_len}"
+    return f"nothing to learn within seq_len {config.seq_len}"
 
 
 def render(
@@ -106,7 +135,7 @@ def render(
     ids, loss_mask = shown.sample.ids, shown.sample.loss_mask
     learned = sum(loss_mask)
     yield f"sample {shown.number}: {safe(shown.where)}"
-    cut = ", cut" if shown.sample.cut else ""
+    cut = f", cut from {shown.sample.whole}" if shown.sample.cut else ""
     counts_of = f"{learned} learned, {len(ids) - learned} not"
     yield f"{len(ids)} tokens of seq_len {seq_len}{cut}: {counts_of}"
     last = max(index for index, counts in enumerate(loss_mask) if counts)

@@ -7,6 +7,7 @@ folder share the work (`train.lock`), and nodes that do not each do all of it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -23,6 +24,7 @@ from train.config.config import Config
 from train.data import fingerprint, formats, lines, token_store, tokenizer_workers
 from train.data.bad_line import BadLine
 from train.data.fingerprint import LOOK, nothing, wait_for
+from train.data.formats import Rules
 from train.errors import ConfigError
 from train.files import measure, write_text
 from train.lock import Lock
@@ -62,6 +64,7 @@ class Source:
     scan: Scan
     start: int
     stride: int
+    rules: Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +127,13 @@ def source(
     model: Path,
     files: tuple[Path, ...],
     check: Callable[[], None] = nothing,
+    rules: Rules | None = None,
 ) -> Source:
-    """Return where the tokens of these files belong, named by all that they depend on."""
+    """Return where the tokens of these files belong, named by all that they depend on.
+
+    Without rules of their own, the configuration's count.
+    """
+    rules = rules or Rules.of(config)
     size = sum(path.stat().st_size for path in files)
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
     cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
@@ -140,7 +148,9 @@ def source(
             if (model / name).is_file()
         },
         "chat_template_kwargs": config.chat_template_kwargs,
+        "rules": dataclasses.asdict(rules),
         "seq_len": config.seq_len,
+        "overlong": config.overlong,
         "code": formats.VERSION,
         "versions": {
             name: importlib.metadata.version(name) for name in ("tokenizers", "transformers")
@@ -156,6 +166,7 @@ def source(
         scan=found,
         start=env.node_rank if strided else 0,
         stride=env.nodes if strided else 1,
+        rules=rules,
     )
 
 
@@ -202,10 +213,12 @@ def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:
         after[0] if after else None,
         start=source.start,
         stride=source.stride,
+        columns=frozenset(source.rules.columns_of_lines.values()),
     )
     # Only a whole data set that cannot be used is something else; a stretch of it may be bad.
     limit = math.inf if number else ALL_BAD
-    encoded = _encoded(part, complaints, tokenizer, config, limit=limit)
+    reader = formats.Reader(tokenizer, config.chat_template_kwargs, source.rules)
+    encoded = _encoded(part, complaints, reader, tokenizer, config, limit=limit)
 
     def of_unchanged() -> Iterator[tuple[int, list[Sample]]]:
         yield from encoded
@@ -217,13 +230,13 @@ def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:
 def _encoded(
     part: Iterator[Line],
     complaints: list[token_store.Complaint],
+    reader: formats.Reader,
     tokenizer: Any,  # noqa: ANN401
     config: Config,
     *,
     limit: float,
 ) -> Iterator[tuple[int, list[Sample]]]:
     """Yield each line's samples; what cannot be used is added to the complaints."""
-    reader = formats.Reader(tokenizer, config.chat_template_kwargs)
     seq_len = config.seq_len
     good = 0
     while together := list(islice(part, TOGETHER)):
@@ -235,7 +248,9 @@ def _encoded(
                 complaints.append(
                     token_store.Complaint(line=line.number, where=line.where, reason=str(error))
                 )
-        encoded = formats.encode([document for _, document in read], tokenizer, seq_len)
+        encoded = formats.encode(
+            [document for _, document in read], tokenizer, seq_len, config.overlong
+        )
         for (line, _), made in zip(read, encoded, strict=True):
             good += bool(made)
             if not made:

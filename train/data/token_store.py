@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.signedinteger[Any]]
 COLUMNS = ("line", "length", "targets", "offset")
 BLOCK = 1 << 22
+ROUND = 128
+"""The lengths of lines that are too long are counted in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +96,23 @@ def _write(
     """Write the files of a shard."""
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
-    offset = cut = largest = 0
+    offset = largest = 0
+    overlong: Counter[int] = Counter()
     with (
         (aside / "tokens.bin").open("wb") as tokens,
         (aside / "loss_mask.bin").open("wb") as loss_mask,
     ):
         for line, samples in batches:
             for sample in samples:
+                if sample.whole:
+                    overlong[-(-sample.whole // ROUND) * ROUND] += 1
+                if not sample.ids:  # dropped
+                    continue
                 length = len(sample.ids)
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
                 loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
                 rows.extend((line, length, sum(sample.loss_mask[1:]), offset))
                 offset += length
-                cut += sample.cut
                 largest = max(largest, max(sample.ids, default=0))
         for file in (tokens, loss_mask):
             file.flush()
@@ -117,7 +124,7 @@ def _write(
         "samples": len(index),
         "tokens": offset,
         "largest": largest,
-        "cut": cut,
+        "overlong": overlong,
         "bad": [[item.line, item.where, item.reason] for item in complaints],
         "files": {
             name: measure(aside / name).sha256

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from train.model import positions
 from train.model.activations import LOW, Method, Widths, first, per_token
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Shape:
     """Of all layers, for what they keep."""
     changes_logits: bool = False
     """Whether it caps or scales its logits, which are then held whole."""
+    positions: int = 0
+    """How many it was made for; 0 if it does not tell."""
     complete: bool
     """Whether all the files that its index names are there."""
 
@@ -144,6 +147,7 @@ def shape(folder: Path) -> Shape:
             layers=first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
             width=first(about, "hidden_size", "n_embd", "d_model"),
             vocabulary=first(about, "vocab_size"),
+            positions=positions.count(about),
             widths=Widths.of(about),
             changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
             complete=len(present) == len(files),

@@ -33,6 +33,10 @@ def read(folder: Path, text: str) -> Config:
                 Dataset(path="c"),
             ),
         ),
+        (
+            "dataset_path:\n- {path: a, columns: {text: body}, roles: {user: [guest], b: tool}}\n",
+            (Dataset(path="a", columns={"text": "body"}, roles={"guest": "user", "b": "tool"}),),
+        ),
     ],
 )
 def test_a_path_or_a_list_is_taken(tmp_path: Path, text: str, wanted: tuple[Dataset, ...]) -> None:
@@ -63,7 +67,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("{path: b, weight: much}", "expected a number as the weight of b, found 'much'"),
         ("{path: b, weight: true}", "expected a number as the weight of b, found True"),
         ("{path: b, weight: [1]}", "expected a number as the weight of b, found [1]"),
-        ("{path: b, type: alpaca}", "expected path and weight, found type in b"),
+        ("{path: b, columns: {texts: a}}", "expected keys out of answer, chat_template_kwargs"),
+        ("{path: b, columns: {text: 1}}", "expected a mapping of keys to names of columns as"),
+        ("{path: b, roles: [a]}", "expected a mapping as the roles of b, found ['a']"),
+        ("{path: b, roles: {user: [1]}}", "expected a mapping of names to roles"),
+        ("{path: b, type: alpaca}", "expected path, weight, columns and roles, found type in b"),
         ("{weight: 2}", "expected a path, or path and weight, found {'weight': 2}"),
         ("{path: ''}", "expected a path in each item of the list, found none"),
         ("./a", "expected ./a once (weight: 2 has its samples twice), found it again"),

@@ -212,6 +212,11 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("datasets: [{path: a, type: alpaca, shards: 4}]", "shards of a: prepare the data"),
         ("datasets: [{type: alpaca}]", "expected a path"),
         ("test_datasets: [{path: a}, {path: b}]", "expected one path of evaluation samples"),
+        ("test_datasets: [{path: a, field_messages: c}]", "expected a path alone: the keys"),
+        ("datasets: [{path: a, columns: [b]}]", "expected a mapping as the columns of a, found"),
+        ("datasets: [{path: a, message_property_mappings: b}]", "as the columns of a, found 'b'"),
+        ("excess_length_strategy: raise", "expected cut | drop"),
+        ("truncation_strategy: left", "expected cut | drop"),
         ("sample_packing: true\ngroup_by_length: true", "expected once, found again"),
     ],
 )
@@ -255,6 +260,34 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
             (Dataset(path="a", weight=2.0), Dataset(path="b", weight=2.0)),
         ),
         ("test_datasets: [{path: c.jsonl, type: completion}]", "eval_dataset_path", "c.jsonl"),
+        (
+            "datasets: [{path: a, field_messages: conversations, message_field_role: from}]",
+            "dataset_path",
+            "a",
+        ),
+        (
+            (
+                "datasets: [{path: a, field_messages: chat, roles: {user: [visitor, guest]}, "
+                "message_property_mappings: {role: speaker, content: content}}]"
+            ),
+            "dataset_path",
+            (
+                Dataset(
+                    path="a",
+                    columns={"messages": "chat", "role": "speaker"},
+                    roles={"visitor": "user", "guest": "user"},
+                ),
+            ),
+        ),
+        (
+            "datasets: [{path: a, type: completion, field: body}]",
+            "dataset_path",
+            (Dataset(path="a", columns={"text": "body"}),),
+        ),
+        ("excess_length_strategy: drop", "overlong", "drop"),
+        ("excess_length_strategy: truncate", "overlong", "cut"),
+        ("truncation_strategy: delete", "overlong", "drop"),
+        ("mask_history: true", "learn", "last"),
     ],
 )
 def test_what_means_the_same_is_taken(tmp_path: Path, text: str, key: str, value: object) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.__main__ import main
+from train.config.columns import IN_LINES, IN_MESSAGES
 from train.config.config import Config
 from train.config.parse import FIELDS, TYPES, parse
 from train.errors import USAGE, ConfigError
@@ -178,6 +179,9 @@ def values(name: str) -> st.SearchStrategy[Any]:
     if typing.get_origin(kind) is tuple:
         word = st.text("abc_.", min_size=1, max_size=8)
         return st.lists(word, min_size=1, max_size=3).map(tuple)
+    if name in {"columns", "roles"}:
+        keys = st.sampled_from(sorted(IN_LINES | IN_MESSAGES)) if name == "columns" else WORDS
+        return st.dictionaries(keys, WORDS, max_size=3)
     if typing.get_origin(kind) is Mapping:
         return st.dictionaries(WORDS, st.one_of(st.booleans(), st.integers(), WORDS), max_size=3)
     return {
