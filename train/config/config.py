@@ -181,6 +181,12 @@ class Config:
         "Which answers of a chat the loss counts: `all`, or only the `last` one.",
         also="mask_history",
     )
+    split_special_tokens: bool = _key(
+        "data",
+        False,
+        "Keep a special token in a text of a chat, such as `<|im_end|>` in a question, as text. "
+        "Otherwise it is read as the template's own, and the banner counts it.",
+    )
     chat_template_kwargs: Mapping[str, Any] | None = _key(
         "data",
         None,

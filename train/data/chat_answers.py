@@ -131,8 +131,10 @@ class Answers:
         texts = [part for part in lost if parts[part].kind == "text"]
         if "call" in kinds or not called.issuperset(calls) or (texts and not calls):
             raise BadLine(f"{_named(index)}, is not to be found in the template's text")
-        self.unlearned["texts beside calls"] += bool(texts)
-        self.unlearned["thoughts"] += "thought" in kinds
+        if texts:
+            self.unlearned["texts beside calls that the template leaves out"] += 1
+        if "thought" in kinds:
+            self.unlearned["chats of which the template leaves out thoughts"] = 1
 
     def _begin(self, index: int, first: int) -> int:
         """Return where the model begins to write: after what it is given.
@@ -161,7 +163,7 @@ class Answers:
         return at + len(same) if _is_thinking(given[len(same) :]) else None
 
     def _after_header(self, low: int, first: int) -> int | None:
-        """Return where the beginning of an answer ends, in a stretch of the template's own words."""
+        """Return where the beginning of an answer ends, among the template's own words."""
         if not self._tokens.special.search(self._chat.text, low, first):
             return None
         for header in self._headers:

@@ -16,6 +16,7 @@ from train.data import hub, token_cache, token_store, tokenizer_workers
 from train.data.fingerprint import nothing
 from train.data.formats import IGNORED, Rules
 from train.data.mixture import Mixture
+from train.data.tally import Tally
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -272,6 +273,10 @@ def _open(
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
+    tally = Tally()
+    for about in manifest["shards"]:
+        tally.add(Tally.from_json(about["chats"]))
+    notes += [f"{label}: {note}" for note in tally.notes()]
     notes += _overlong(label, config, [about["overlong"] for about in manifest["shards"]])
     return source.key, _read(source), tuple(notes)
 

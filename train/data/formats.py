@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from train.config.columns import IN_LINES
 from train.data import other_forms
 from train.data.bad_line import BadLine
-from train.data.chat import ChatTemplate
+from train.data.chat import Chat, ChatTemplate
+from train.data.tally import Tally
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from train.config.config import Config, Learn, Overlong
     from train.config.datasets import Dataset
 
-VERSION = 10
+VERSION = 11
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 IGNORED = -100
@@ -42,6 +44,10 @@ class Piece:
     """Whether it is the beginning of a text: the tokenizer's own begin mark comes before it."""
     spans: tuple[tuple[int, int], ...] | Literal["all", "none"]
     """Which characters the loss counts."""
+    within: bool = False
+    """Whether there is text before it: then it does not begin with a space of the tokenizer's."""
+    literal: bool = False
+    """Whether a special token in it is text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,8 @@ class Document:
     """Whether the end-of-text token is appended (and counts); a chat's template has its own."""
     splits: bool
     """Whether what is too long goes on in a further sample, or is cut."""
+    chat: Chat | None = None
+    """The chat that it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +69,8 @@ class Sample:
 
     ids: list[int]
     loss_mask: list[bool]
+    tally: Tally | None = None
+    """What of a chat is learned."""
     whole: int = 0
     """How many tokens the line has, where that is more than seq_len; a sample that is dropped for
     it has no ids."""
@@ -80,13 +90,19 @@ class Rules:
     roles: Mapping[str, str] = field(default_factory=dict)
     """Names of roles → roles."""
     learn: Learn = "all"
+    split_special_tokens: bool = False
 
     @classmethod
     def of(cls, config: Config, dataset: Dataset | None = None) -> Rules:
         """Return a data set's own, or those of the configuration."""
         columns = dataset.columns if dataset and dataset.columns else config.columns
         roles = dataset.roles if dataset and dataset.roles else config.roles
-        return cls(columns=columns or {}, roles=roles or {}, learn=config.learn)
+        return cls(
+            columns=columns or {},
+            roles=roles or {},
+            learn=config.learn,
+            split_special_tokens=config.split_special_tokens,
+        )
 
     @property
     def columns_of_lines(self) -> dict[str, str]:
@@ -206,8 +222,9 @@ class Reader:
             arguments=record.get("chat_template_kwargs"),
             learn_from=learn_from,
         )
-        piece = Piece(text=chat.text, special=False, spans=chat.spans)
-        return Document(pieces=(piece,), ends=False, splits=False)
+        literals = chat.literals if self._rules.split_special_tokens else ()
+        pieces = tuple(_apart(chat.text, chat.spans, literals))
+        return Document(pieces=pieces, ends=False, splits=False, chat=chat)
 
 
 def _are_messages(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
@@ -271,6 +288,27 @@ def _pieces(prompt: str, answer: str) -> tuple[Piece, Piece]:
     )
 
 
+def _apart(
+    text: str, spans: Sequence[tuple[int, int]], literals: Sequence[tuple[int, int]]
+) -> Iterator[Piece]:
+    """Yield a chat as pieces: special tokens that are text are tokenized by themselves."""
+    bounds = [0, *(bound for literal in literals for bound in literal), len(text)]
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        if begin < end:
+            inside = tuple(
+                (max(low, begin) - begin, min(high, end) - begin)
+                for low, high in spans
+                if low < end and high > begin
+            )
+            yield Piece(
+                text=text[begin:end],
+                special=False,
+                spans=inside,
+                within=begin > 0,
+                literal=number % 2 == 1,
+            )
+
+
 def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformers tokenizer)
     """Return the tokens that end a text, or an answer: what has one already gets no other."""
     eos = (tokenizer.eos_token,) if tokenizer.eos_token else ()
@@ -308,22 +346,33 @@ def encode(
     With `drop`, a document that is longer than seq_len has one without ids.
     """
     pieces = [piece for document in documents for piece in document.pieces]
-    tokens: dict[int, tuple[list[int], list[bool]]] = {}
-    for spanned in (True, False):
-        group = [piece for piece in pieces if isinstance(piece.spans, tuple) is spanned]
+    groups: dict[tuple[bool, bool, bool], list[Piece]] = {}
+    for piece in pieces:
+        kind = (isinstance(piece.spans, tuple), piece.within, piece.literal)
+        groups.setdefault(kind, []).append(piece)
+    tokens: dict[int, Tokens] = {}
+    for group in groups.values():
         tokens |= _tokenize(group, tokenizer)
     eos = tokenizer.eos_token_id
     return [_samples(document, tokens, eos, seq_len, overlong) for document in documents]
 
 
-def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], list[bool]]]:  # noqa: ANN401
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The tokens of a piece."""
+
+    ids: list[int]
+    loss_mask: list[bool]
+    begins: list[int]
+    """Where in its text each begins; empty where nobody asks."""
+
+
+def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, Tokens]:  # noqa: ANN401
     """Tokenize like pieces in one call: the tokenizer uses all cores for that.
 
     Raises:
         ConfigError: only a fast tokenizer tells which characters a token is made of.
     """
-    if not group:
-        return {}
     spanned = isinstance(group[0].spans, tuple)
     if spanned and not tokenizer.is_fast:
         kind = type(tokenizer).__name__
@@ -331,23 +380,35 @@ def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], 
             (f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",),
             hint="lines of text, or of prompt and completion, need no fast one",
         )
+    # Tokenizers of SentencePiece's kind put a space before a text, but not after a line break.
+    before = "\n" if group[0].within else ""
     answer = tokenizer(
-        [piece.text for piece in group],
+        [before + piece.text for piece in group],
         add_special_tokens=False,
         return_attention_mask=False,
         return_offsets_mapping=spanned,
+        **({"split_special_tokens": True} if group[0].literal else {}),
     )
     begin = _begin_of(tokenizer)
+    line_break = list(tokenizer("\n", add_special_tokens=False)["input_ids"]) if before else []
     result = {}
     for number, piece in enumerate(group):
         ids = list(answer["input_ids"][number])
+        skip = len(line_break) if ids[: len(line_break)] == line_break else 0
+        ids = ids[skip:]
         if piece.special and ids[: len(begin)] != begin:  # else the text has them already
             ids = [*begin, *ids]
+        begins: list[int] = []
         if isinstance(piece.spans, tuple):
-            loss_mask = _within(answer["offset_mapping"][number], piece.spans)
+            offsets = [
+                (low - len(before), high - len(before))
+                for low, high in answer["offset_mapping"][number][skip:]
+            ]
+            loss_mask = _within(offsets, piece.spans)
+            begins = [low for low, _ in offsets]
         else:
             loss_mask = [piece.spans == "all"] * len(ids)
-        result[id(piece)] = (ids, loss_mask)
+        result[id(piece)] = Tokens(ids=ids, loss_mask=loss_mask, begins=begins)
     return result
 
 
@@ -363,7 +424,7 @@ def _within(offsets: list[tuple[int, int]], spans: tuple[tuple[int, int], ...]) 
 
 def _samples(
     document: Document,
-    tokens: dict[int, tuple[list[int], list[bool]]],
+    tokens: dict[int, Tokens],
     eos: int | None,
     seq_len: int,
     overlong: Overlong,
@@ -371,8 +432,8 @@ def _samples(
     ids: list[int] = []
     loss_mask: list[bool] = []
     for piece in document.pieces:
-        ids += tokens[id(piece)][0]
-        loss_mask += tokens[id(piece)][1]
+        ids += tokens[id(piece)].ids
+        loss_mask += tokens[id(piece)].loss_mask
     if document.ends and eos is not None and ids[-1:] != [eos]:
         ids.append(eos)
         loss_mask.append(True)
@@ -386,5 +447,26 @@ def _samples(
         whole = len(ids) if len(ids) > seq_len else 0
         if whole and overlong == "drop":
             return [Sample(ids=[], loss_mask=[], whole=whole)]
-        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], whole=whole)]
+        tally = _tally(document, tokens, seq_len if whole else None)
+        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], whole=whole, tally=tally)]
     return [sample for sample in made if any(sample.loss_mask[1:])]
+
+
+def _tally(document: Document, tokens: dict[int, Tokens], cut_at: int | None) -> Tally | None:
+    """Count what is learned of a chat; an answer that is cut is not learned as a whole."""
+    chat = document.chat
+    if chat is None:
+        return None
+    end = len(chat.text)
+    if cut_at is not None:
+        starts = accumulate((len(piece.text) for piece in document.pieces), initial=0)
+        begins = [
+            start + begin
+            for start, piece in zip(starts, document.pieces, strict=False)
+            for begin in tokens[id(piece)].begins
+        ]
+        end = begins[cut_at]
+    whole = [answer for answer in chat.answers if answer.end <= end]
+    split = any(piece.literal for piece in document.pieces)
+    special = () if split else (chat.text[low:high] for low, high in chat.literals)
+    return Tally.of(whole, chat.unlearned, special)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from train.data.tally import Tally
 from train.files import measure, write_text
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _write(
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
     offset = largest = 0
     overlong: Counter[int] = Counter()
+    tally = Tally()
     with (
         (aside / "tokens.bin").open("wb") as tokens,
         (aside / "loss_mask.bin").open("wb") as loss_mask,
@@ -108,6 +110,8 @@ def _write(
                     overlong[-(-sample.whole // ROUND) * ROUND] += 1
                 if not sample.ids:  # dropped
                     continue
+                if sample.tally:
+                    tally.add(sample.tally)
                 length = len(sample.ids)
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
                 loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
@@ -125,6 +129,7 @@ def _write(
         "tokens": offset,
         "largest": largest,
         "overlong": overlong,
+        "chats": tally.as_json(),
         "bad": [[item.line, item.where, item.reason] for item in complaints],
         "files": {
             name: measure(aside / name).sha256

@@ -1,0 +1,83 @@
+"""What is learned of chats and what is not, counted over samples, and said in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from train.data.chat_answers import Answer
+
+SHOWN = 5
+"""Special tokens that are named one by one."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts that can be added up."""
+
+    learned: Counter[str] = field(default_factory=Counter)
+    """Answers, those with thoughts, those with the token that ends them, and calls."""
+    unlearned: Counter[str] = field(default_factory=Counter)
+    """What of chats is not learned → how often."""
+    special: Counter[str] = field(default_factory=Counter)
+    """A special token → how often the texts of messages have it."""
+
+    @classmethod
+    def of(
+        cls, answers: Iterable[Answer], unlearned: Mapping[str, int], special: Iterable[str]
+    ) -> Self:
+        """Count a chat: its answers that are learned, and what a line of it says besides."""
+        learned: Counter[str] = Counter()
+        for answer in answers:
+            learned["answers"] += 1
+            learned["ends"] += answer.ends
+            learned["thoughts"] += answer.thoughts
+            learned["calls"] += answer.calls
+        return cls(learned, Counter(unlearned), Counter(special))
+
+    def add(self, other: Tally) -> None:
+        """Add what another has counted."""
+        self.learned.update(other.learned)
+        self.unlearned.update(other.unlearned)
+        self.special.update(other.special)
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        """Return it as it is kept in a file."""
+        every = {"learned": self.learned, "unlearned": self.unlearned, "special": self.special}
+        return {name: {key: n for key, n in some.items() if n} for name, some in every.items()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Return what `as_json` has made."""
+        return cls(*(Counter(found[name]) for name in ("learned", "unlearned", "special")))
+
+    def notes(self) -> Iterator[str]:
+        """Say what is learned, what is not, and what may be read as something else."""
+        if self.learned["answers"]:
+            yield f"learned: {self._words()}"
+        missing = [f"{count} {what}" for what, count in sorted(self.unlearned.items()) if count]
+        if missing:
+            yield f"not learned: {'; '.join(missing)}"
+        if self.special:
+            named = [f"{token} ({count})" for token, count in self.special.most_common(SHOWN)]
+            more = f" and {len(self.special) - SHOWN} more" if len(self.special) > SHOWN else ""
+            yield (
+                f"special tokens within texts of messages: {', '.join(named)}{more}; they are read "
+                "as the template's own (split_special_tokens: true keeps them text)"
+            )
+
+    def _words(self) -> str:
+        count = self.learned
+        ends = "each" if count["ends"] == count["answers"] else f"{count['ends']} of them"
+        return (
+            f"{_number(count['answers'], 'answer')}, {ends} with the token that ends it; "
+            f"thoughts in {count['thoughts']}, {_number(count['calls'], 'tool call')}"
+        )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
