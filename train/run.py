@@ -168,7 +168,7 @@ def build_and_train(
             *model.remarks,
             *checkpoints.remarks(model),
             *corpus.notes,
-            *positions.remarks(network.config.to_dict(), int(corpus.train.lengths.max())),
+            *positions.remarks(network, int(corpus.train.lengths.max())),
         )
         print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()

@@ -459,3 +459,24 @@ def test_a_reader_that_ends_early_gives_no_traceback(config: Config) -> None:
         done.stdout.close()
         assert "Traceback" not in done.stderr.read()
     assert done.returncode == 1
+
+
+def test_a_seq_len_beyond_the_positions_of_the_model_is_a_remark(config: Config) -> None:
+    assert said(config, "positions") == []
+    (finding,) = said(replace(config, seq_len=8193), "positions")
+    assert finding.state == "warn"
+    assert finding.said.startswith("the model was made for 8192 positions, and seq_len is 8193")
+
+
+def test_mapped_columns_are_known_and_misnamed_ones_are_not(config: Config) -> None:
+    Path(config.datasets[0].path).write_text('{"q": "a", "a": "b"}\n')
+    (finding,) = said(config, "data")
+    assert finding.state == "fail"
+    assert "columns that name others), found the keys q, a (1 of 1 bad)" in finding.said
+    mapped = replace(config, columns={"question": "q", "answer": "a"})
+    (finding,) = said(mapped, "data")
+    assert finding.state == "ok"
+    chat = {"chat": [{"role": "bot", "content": "a"}]}
+    Path(config.datasets[0].path).write_text(json.dumps(chat))
+    (finding,) = said(replace(config, columns={"messages": "chat"}), "data")
+    assert "expected a chat template in the model's folder" in finding.said

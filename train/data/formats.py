@@ -197,8 +197,8 @@ class Reader:
             raise BadLine(f"prompt: expected text, found {type(prompt).__name__}")
         for key in ("system", "history"):
             if record.get(key):
-                wanted = f"{key}: expected messages, or instruction with output, beside it"
-                raise BadLine(f"{wanted}; found prompt with completion, whose text has no place")
+                wanted = f"{key}: expected messages, or instruction with output, next to it"
+                raise BadLine(f"{wanted}; found prompt with completion, which is text")
         return self._text(_pieces(prompt, _text(record, "completion")))
 
     def _text(self, pieces: tuple[Piece, ...], *, splits: bool = False) -> Document:

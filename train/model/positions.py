@@ -23,9 +23,9 @@ def count(about: Mapping[str, Any]) -> int:
     return known
 
 
-def remarks(about: Mapping[str, Any], longest: int) -> Iterator[str]:
+def remarks(network: Any, longest: int) -> Iterator[str]:  # noqa: ANN401  (a transformers model)
     """Say if the longest sample has more tokens than the model has positions."""
-    known = count(about)
+    known = count(network.config.to_dict())
     if 0 < known < longest:
         yield (
             f"seq_len: the longest sample has {longest} tokens, and the model was made for {known} "

@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import dataset, formats, lines, token_cache
+from train.data import dataset, formats, lines, token_cache, token_store
 from train.data.marks import Line
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
@@ -377,3 +377,91 @@ def test_missing_data_is_told(config: Config, tmp_path: Path, name: str) -> None
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="dataset_path: expected"):
         dataset.prepare(replace(config, dataset_path=str(tmp_path / name)), RankEnv())
+
+
+@pytest.mark.parametrize(("overlong", "fate"), [("cut", "were cut"), ("drop", "were dropped")])
+def test_samples_that_are_too_long_are_cut_or_dropped_and_counted(
+    config: Config, overlong: Any, fate: str
+) -> None:
+    pairs = [{"prompt": "why?", "completion": "so " * count} for count in (1, 30, 40, 300)]
+    prompt = {"prompt": "why " * 300, "completion": "so"}  # not even its answer would be there
+    path = Path(config.datasets[0].path)
+    path.write_text("\n".join(map(json.dumps, pairs)))
+    config = replace(config, overlong=overlong)
+    corpus = dataset.prepare(config, RankEnv())
+    tokenizer = dataset.load_tokenizer(Path(config.name_or_path), config)
+    whole = [len(tokenizer(pair["prompt"] + pair["completion"])["input_ids"]) for pair in pairs]
+    assert whole[0] < config.seq_len < whole[1] < whole[2] < 128 < whole[3]
+    longest = -(-whole[3] // token_store.ROUND) * token_store.ROUND
+    (note,) = corpus.notes
+    assert note == (
+        f"dataset_path: 3 samples are longer than seq_len 48 and {fate}; seq_len {longest} holds "
+        "all"
+    )
+    assert corpus.train.lengths.tolist() == ([8, 48, 48, 48] if overlong == "cut" else [8])
+    (note,) = dataset.prepare(replace(config, seq_len=128), RankEnv()).notes
+    assert note.startswith("dataset_path: 1 sample is longer than seq_len 128 and was ")
+    path.write_text("\n".join(map(json.dumps, [*pairs[:1], prompt])))
+    if overlong == "cut":
+        with pytest.raises(ConfigError, match="nothing to learn within seq_len 48"):
+            dataset.prepare(config, RankEnv())
+    else:
+        assert len(dataset.prepare(config, RankEnv()).train) == 1
+        path.write_text(json.dumps(prompt))
+        with pytest.raises(ConfigError, match="1 sample is longer than seq_len 48 and was dropped"):
+            dataset.prepare(config, RankEnv())
+
+
+def test_text_is_neither_cut_nor_dropped(config: Config) -> None:
+    whole = dataset.prepare(replace(config, seq_len=16), RankEnv())
+    kept = dataset.prepare(replace(config, seq_len=16, overlong="drop"), RankEnv())
+    assert contents(whole) == contents(kept)
+    assert kept.notes == ()
+
+
+def test_of_several_too_long_samples_it_is_told_what_twice_the_length_holds(config: Config) -> None:
+    lengths = (75, 100, 450)
+    pairs = [{"prompt": "why?", "completion": "so " * count} for count in lengths]
+    Path(config.datasets[0].path).write_text("\n".join(map(json.dumps, pairs)))
+    (note,) = dataset.prepare(replace(config, seq_len=128), RankEnv()).notes
+    assert "; seq_len 256 holds 2 of them, seq_len 1024 holds all" in note
+
+
+def test_each_data_set_may_have_columns_and_roles_of_its_own(
+    config: Config, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text('{"body": "words", "text": "title"}\n')
+    second.write_text('{"body": "more", "text": "all"}\n')
+    listed = (Dataset(path=str(first), columns={"text": "body"}), Dataset(path=str(second)))
+    tokenizer = dataset.load_tokenizer(Path(config.name_or_path), config)
+
+    def read(config: Config) -> list[str]:
+        return [tokenizer.decode(ids) for ids in contents(dataset.prepare(config, RankEnv()))]
+
+    config = replace(config, dataset_path=listed)
+    assert read(config) == ["words<eos>", "all<eos>"]
+    assert read(replace(config, columns={"text": "text"})) == ["words<eos>", "all<eos>"]
+    config = replace(config, columns={"text": "body"})
+    assert read(config) == ["words<eos>", "more<eos>"]
+    assert read(replace(config, dataset_path=listed[1:])) == ["more<eos>"]
+    split = replace(config, eval_dataset_path=str(second), dataset_path=listed[:1])
+    held_out = dataset.prepare(split, RankEnv()).eval
+    assert held_out
+    assert tokenizer.decode(held_out.sample(0)[0]) == "more<eos>"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"columns": {"text": "text"}},
+        {"roles": {"visitor": "user"}},
+        {"learn": "last"},
+        {"overlong": "drop"},
+    ],
+    ids=lambda key: next(iter(key)),
+)
+def test_a_key_that_changes_tokens_is_another_cache(config: Config, key: dict[str, Any]) -> None:
+    before = dataset.prepare(config, RankEnv()).key
+    assert dataset.prepare(replace(config, **key), RankEnv()).key != before
+    assert len(caches(config)) == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from train.data import formats
 from train.data.bad_line import BadLine
-from train.data.chat import Chat
+from train.data.chat import Chat, ChatTemplate
 from train.data.formats import Document, Reader, Rules
 
 HI = {"role": "user", "content": "Hi"}
@@ -47,7 +47,7 @@ def asked(record: dict[str, Any], **rules: Any) -> Asked:
     """Return what the chat template is asked to write for a record."""
     found: list[Asked] = []
 
-    class Template(formats.ChatTemplate):
+    class Template(ChatTemplate):
         def write(
             self, messages: Any, *, tools: Any = None, arguments: Any = None, learn_from: int = 0
         ) -> Chat:
@@ -117,7 +117,7 @@ def test_history_becomes_earlier_turns_whose_answers_are_learned() -> None:
     assert found.learn_from == 0
     with pytest.raises(BadLine, match="history: expected a tokenizer with a chat template"):
         plain(task)
-    assert plain(task | {"history": []})
+    assert plain(task | {"history": []}).pieces
     for wrong in ("Hi", [["Hi"]], [{"user": "Hi"}], [["Hi", 3]]):
         assert "history: " in refusal(task | {"history": wrong})
 
@@ -287,7 +287,7 @@ def test_what_a_text_has_no_place_for_is_not_dropped() -> None:
     for extra in ({"system": "Be kind."}, {"history": [["a", "b"]]}):
         (key,) = extra
         assert f"{key}: expected messages" in refusal({"prompt": "a", "completion": "b", **extra})
-    assert plain({"prompt": "a", "completion": "b", "system": "", "history": []})
+    assert plain({"prompt": "a", "completion": "b", "system": "", "history": []}).pieces
 
 
 NAMES = st.sampled_from(["a", "b", "text", "prompt", "completion", "messages", "instruction"])

@@ -119,6 +119,19 @@ def test_columns_that_no_form_has_are_not_read(tmp_path: Path) -> None:
     assert [line.content for line in lines.read((path,))] == [b'{"text": "a"}']
 
 
+def test_mapped_columns_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    created = pa.array([1], pa.timestamp("ns"))
+    columns = {"text": ["a"], "q": ["b"], "a": ["c"], "created": created}
+    parquet.write_table(pa.table(columns), path)
+    (line,) = lines.read((path,), columns=frozenset({"q", "a"}))
+    assert json.loads(line.content) == {"text": "a", "q": "b", "a": "c"}
+    del columns["text"]
+    parquet.write_table(pa.table(columns), path)
+    (line,) = lines.read((path,), columns=frozenset({"q", "a"}))
+    assert json.loads(line.content) == {"q": "b", "a": "c"}
+
+
 def test_a_value_that_python_cannot_hold_is_an_error_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"created": pa.array([1], pa.timestamp("ns"))}), path)

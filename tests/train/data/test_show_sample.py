@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,52 @@ def test_a_sample_is_shown_with_its_line_and_what_is_learned(
     assert not list(tmp_path.glob("**/tokens")), "no cache is needed, none is made"
     assert main([*given, "--show-sample", "3"]) == 0
     assert f"sample 3: {data}:3\n" in capsys.readouterr().out
-    for number in ("9", "0"):
-        assert main([*given, "--show-sample", number]) == 2
-        said = capsys.readouterr().err
-        assert f"found {number}" in said
     assert main([*given, "--show-sample", "9"]) == 2
-    assert f"{data}:1: expected a JSON object" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{data}:1: expected a JSON object" in said
+    wanted = "--show-sample: expected a number from 1 to "
+    assert re.search(rf"{wanted}\d \(1 of 3 lines have no sample\), found 9\n", said)
     _shows_colors(Config(name_or_path=model, dataset_path=str(data), output_dir="o"))
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_a_number_below_1_is_refused_before_anything_is_read(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--name-or-path", "nothing", "--dataset-path", "nothing"]
+    assert main([*given, f"--show-sample={number}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --show-sample: expected a number from 1 on, found {number}\n")
+
+
+def test_lines_without_a_sample_are_named_with_the_reason(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data.jsonl"
+    pair = {"prompt": "why " * 20, "completion": "so"}
+    data.write_text(f"{json.dumps(pair)}\n{{\n")
+    given = ["--name-or-path", str(tiny / "model"), "--dataset-path", str(data), "--seq-len=16"]
+    assert main([*given, "--show-sample"]) == 2
+    said = capsys.readouterr().err
+    assert f"{data}:1: nothing to learn within seq_len 16" in said
+    assert f"{data}:2: expected a JSON object" in said
+    wanted = "expected lines that have a sample (2 of 2 lines have no sample), found none"
+    assert f"--show-sample: {wanted}" in said
+    assert main([*given, "--overlong=drop", "--show-sample"]) == 2
+    assert re.search(r":1: dropped: \d+ tokens are more than seq_len 16", capsys.readouterr().err)
+
+
+def test_columns_and_a_cut_are_those_of_the_training(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"q": "why ", "a": "so " * 20}))
+    listed = f"[{{path: {data}, columns: {{prompt: q, completion: a}}}}]"
+    given = ["--name-or-path", str(tiny / "model"), "--dataset-path", listed, "--seq-len=16"]
+    assert main([*given, "--show-sample"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"16 tokens of seq_len 16, cut from \d\d: ", said)
+    assert "- why \n+ so so" in said
 
 
 def test_samples_are_counted_over_all_data_sets(

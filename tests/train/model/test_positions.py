@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from train.model.positions import count, remarks
+from tests.train.world import World
+from train.model.positions import count
 
 QWEN = {"max_position_embeddings": 32768}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
@@ -54,10 +56,13 @@ def test_positions_are_those_after_rope_scaling(about: dict[str, Any], known: in
     assert count(about) == known
 
 
-def test_only_longer_samples_are_a_remark() -> None:
-    assert list(remarks(QWEN, 32768)) == []
-    assert list(remarks({}, 10**6)) == []
-    (said,) = remarks(QWEN, 32769)
-    assert said == (
-        "seq_len: the longest sample has 32769 tokens, and the model was made for 32768 positions"
+@pytest.mark.torch
+def test_only_longer_samples_are_a_remark(world: World) -> None:
+    data = world.folder / "long.jsonl"
+    data.write_text(json.dumps({"prompt": "why", "completion": " so" * 400}))
+    how: dict[str, Any] = {"dataset_path": str(data), "max_steps": 1, "eval_split": 0.0}
+    long = world.run(seq_len=264, **how)
+    assert "the longest sample has 264 tokens, and the model was made for 256 positions" in (
+        long.said()
     )
+    assert "the model was made for" not in world.run(seq_len=256, **how).said()
