@@ -144,10 +144,13 @@ class Answers:
             first: The first of its parts.
         """
         at = self._chat.places[first][0]
-        begin = self._after_prompt(index, at) if index else self._after_header(0, at)
+        low, begin = self._after_prompt(index, at) if index else (0, None)
+        # The prompt differs where an empty answer is before it, or where a template begins an
+        # answer only after a question; but the answers in the text begin alike.
+        header = self._after_header(low if begin is None else begin, at)
+        begin = begin if header is None else header
         if begin is not None:
-            # Some templates begin an answer after a question only, though they begin each alike.
-            return self._after_header(begin, at) or begin
+            return begin
         lead = self._chat.parts[first].lead
         if lead is not None and self._chat.text.endswith(lead, 0, at):
             return at - len(lead)  # without anything that the template puts before it
@@ -155,12 +158,15 @@ class Answers:
         said = f"the model is given {given[-40:]!r} before it, and the template writes another text"
         raise BadLine(f"{_named(index)}: {said}")
 
-    def _after_prompt(self, index: int, first: int) -> int | None:
-        """Return where that ends which the model is given; None if the text has something else."""
+    def _after_prompt(self, index: int, first: int) -> tuple[int, int | None]:
+        """Return where the last part before an answer ends, and what the model is given with it.
+
+        The second is None if the text has something else.
+        """
         at, given = self._chat.given(index)
         same = self._tokens.shared(given, self._chat.text[at:first])
         # The prompt may begin thoughts that an answer of an earlier turn has not.
-        return at + len(same) if _is_thinking(given[len(same) :]) else None
+        return at, at + len(same) if _is_thinking(given[len(same) :]) else None
 
     def _after_header(self, low: int, first: int) -> int | None:
         """Return where the beginning of an answer ends, among the template's own words."""
@@ -234,11 +240,12 @@ class Answers:
 
     def _closed(self, index: int, own: str) -> int:
         """Return how far it is to the end of the token that ends an answer; 0 without one."""
-        at = own.find(self._tokens.end) if self._tokens.end else -1
-        if at >= 0:  # a template may begin the next answer after it, whether asked to or not
-            return at + len(self._tokens.end)
+        calls, end = self._messages[index].get("tool_calls"), self._tokens.end
+        at = own.rfind(end) if calls else own.find(end)  # (a name of an argument may have it)
+        if end and at >= 0:  # a template may begin the next answer after it, asked to or not
+            return at + len(end)
         tokens = self._tokens.special
-        if not self._messages[index].get("tool_calls") and not tokens.search(own):
+        if not calls and not tokens.search(own):
             tokens = self._tokens.every
         length = max((token.end() for token in tokens.finditer(own)), default=0)
         return 0 if own[length:].strip() else length

@@ -435,3 +435,17 @@ hidden {% generation %}{{ m.content }}<|eot|>{% endgeneration %}
     )
     _, said = learned(last_only, {"messages": chat})
     assert said == "d<|eot|>"
+
+
+def test_the_name_of_an_argument_may_be_the_token_that_ends_an_answer() -> None:
+    calls = [{"function": {"name": "weather", "arguments": {"place": "Bonn", QWEN.end: 1}}}]
+    _, said = learned(
+        QWEN, {"messages": [ASKED, answer("", tool_calls=calls), RESULT, answer("21")]}
+    )
+    assert said.split("¦")[0].endswith('"<|im_end|>": 1}}\n</tool_call><|im_end|>')
+
+
+def test_an_answer_after_an_empty_one_is_learned() -> None:
+    chat = [user("a"), answer("<think>\nHm.\n</think>\n\nYes."), answer(""), answer("No.")]
+    _, said = learned(QWEN, {"messages": chat})
+    assert said.split("¦")[1] == "<think>\n\n</think>\n\nNo.<|im_end|>"
