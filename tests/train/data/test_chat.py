@@ -387,7 +387,7 @@ def test_an_answer_that_the_template_rewrites_is_refused(written: str) -> None:
     assert "{{ m.content }}" in rewriting.template
     written = f"({written}) if m.role == 'assistant' else m.content"
     template = rewriting.template.replace("m.content", written)
-    with pytest.raises(BadLine, match="what is learned cannot be proven|is not to be found"):
+    with pytest.raises(BadLine, match=r"cannot be proven|is not to be found"):
         learned(replace(rewriting, template=template), {"messages": [user("a"), answer("bcd")]})
 
 
@@ -421,19 +421,17 @@ hidden {% generation %}{{ m.content }}<|eot|>{% endgeneration %}
     )
     chat = [user("a"), answer("b"), user("c"), answer("d")]
     text, said = learned(marked, {"messages": chat})
-    assert (
-        text
-        == "<|user|>\na<|eot|><|assistant|>\nhidden b<|eot|><|user|>\nc<|eot|><|assistant|>\nhidden d<|eot|>"
-    )
+    turns = [
+        f"<|user|>\n{asked}<|eot|><|assistant|>\nhidden {said}<|eot|>"
+        for asked, said in ("ab", "cd")
+    ]
+    assert text == "".join(turns)
     assert said == "b<|eot|>¦d<|eot|>"
-    last_only = replace(
-        marked,
-        template=marked.template.replace(
-            "{%- if m.role == 'assistant' %}",
-            "{%- if m.role == 'assistant' and not loop.last %}<|assistant|>\n{{ m.content }}<|eot|>\n{%- elif m.role == 'assistant' %}",
-        ),
+    unmarked = (
+        "{%- if m.role == 'assistant' and not loop.last %}<|assistant|>\n{{ m.content }}<|eot|>"
     )
-    _, said = learned(last_only, {"messages": chat})
+    last_only = marked.template.replace("{%- if", f"{unmarked}\n{{%- elif", 1)
+    _, said = learned(replace(marked, template=last_only), {"messages": chat})
     assert said == "d<|eot|>"
 
 
