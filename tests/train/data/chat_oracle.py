@@ -168,17 +168,17 @@ def _learned(family: Family, kind: Kind, text: str, answers: list[Answer]) -> li
         return [Expected(text=text, answers=tuple(found))]
     # The last answer gets the token that ends it at inference; once, if its text has the token.
     end = answers[-1].end
+    if not found or found[-1].end != end:
+        return [Expected(text=text, answers=tuple(found))]
     closing = (family.end_of_call if last.get("tool_calls") else "") or family.end
-    closed = [text[:end] + closing, *([text[:end]] if text[:end].endswith(closing) else [])]
-    is_learned = bool(found) and found[-1].end == end
+    closed = [_closed(family, text[:end] + closing, found[-1], end + len(closing))]
+    texts = [text[:end] + closing]
+    if text[:end].endswith(closing) or not found[-1].is_certain:
+        closed.append(found[-1])
+        texts.append(text)
     return [
-        Expected(
-            text=each,
-            answers=(*found[:-1], replace(found[-1], end=len(each)))
-            if is_learned
-            else tuple(found),
-        )
-        for each in closed
+        Expected(text=each, answers=(*found[:-1], answer))
+        for each, answer in zip(texts, closed, strict=True)
     ]
 
 

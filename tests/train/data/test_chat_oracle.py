@@ -34,7 +34,7 @@ REASONS = {
     "system": "system",
     "tool": r"\btool\b",
     "tools": "^tools:",
-    "calls": "call",
+    "calls": "call|an answer, is not to be found",
     "start": "the model is given",
     "nothing": "expected (an answer|some text)",
 }
