@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 DATE = date(2024, 7, 26)
 PROBE = "(a text of nobody)"
+OPENED = "<think>"
 
 
 class TemplateError(Exception):
@@ -148,7 +149,9 @@ def expected(family: Family, kind: Kind) -> tuple[Expected, ...]:
             moved = len(given) - len(written)
             last_one = answers[-1].moved(moved)
             told = _learned(family, kind, given + text[len(written) :], [*earlier, last_one])
-            found = told if family.asks_last else [*found, *told]
+            needs_it = family.asks_last and kind.messages[0]["role"] == "system"
+            is_blank = not needs_it or not kind.messages[0]["content"].strip()
+            found = [*found, *told] if is_blank else told
     return tuple(found)
 
 
@@ -256,6 +259,9 @@ def _begun(family: Family, kind: Kind, place: int, text: str, answer: Answer) ->
         return answer
     if place and text.startswith(given) and answer.begin <= len(given) <= answer.end:
         return replace(answer, begin=len(given), own=len(given))
+    if OPENED in given[-len(OPENED) - 1 :] and text.startswith(OPENED, answer.begin):
+        # Its own text begins as the prompt ends.
+        return replace(answer, own=max(answer.own, answer.begin + len(OPENED)))
     return answer
 
 
