@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from datetime import date
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 from tests.train.data.chat_templates import BEGIN, END, OWN, Family
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 DATE = date(2024, 7, 26)
 PROBE = "(a text of nobody)"
+OPENED = "<think>"
 
 
 class TemplateError(Exception):
@@ -31,8 +33,14 @@ class Answer:
     own: int
     """From where it must be learned: what is before it may be given to the model, or not."""
     end: int
+    sure: int = 0
+    """Until where it must be learned, if not until its end: one whose text has the end, too."""
     is_certain: bool = True
     """Whether it has more than its end and empty thoughts."""
+
+    def moved(self, by: int) -> Answer:
+        """Return the answer in a text that is longer before it."""
+        return replace(self, begin=self.begin + by, own=self.own + by, end=self.end + by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +50,25 @@ class Expected:
     text: str
     answers: tuple[Answer, ...]
 
+    @property
+    def may(self) -> set[int]:
+        """Which characters may be learned."""
+        return {at for each in self.answers for at in range(each.begin, each.end)}
+
+    @property
+    def must(self) -> set[int]:
+        """Which characters must be."""
+        certain = (each for each in self.answers if each.is_certain)
+        return {at for each in certain for at in range(each.own, each.sure or each.end)}
+
     def wrong(self, text: str, spans: tuple[tuple[int, int], ...]) -> str:
-        """Return what is wrong about a text and the spans learned of it; nothing if all is right."""
+        """Return what is wrong about a text and the spans learned of it; nothing if it is right."""
         if text != self.text:
             return f"the text is {text!r}, not {self.text!r}"
         counted = {at for span in spans for at in range(*span)}
-        may = {at for each in self.answers for at in range(each.begin, each.end)}
-        must = {at for each in self.answers if each.is_certain for at in range(each.own, each.end)}
-        if must <= counted <= may:
+        if self.must <= counted <= self.may:
             return ""
-        return f"learned {shown(text, counted)!r}, not {shown(text, may)!r}"
+        return f"learned {shown(text, counted)!r}, not {shown(text, self.may)!r}"
 
 
 def shown(text: str, places: set[int]) -> str:
@@ -109,79 +126,96 @@ def render(family: Family, kind: Kind, *, marked: bool = False, prompt: bool = F
         raise TemplateError(str(error)) from error
 
 
-def expected(family: Family, kind: Kind) -> Expected:
-    """Return what must be learned of a chat.
+def expected(family: Family, kind: Kind) -> tuple[Expected, ...]:
+    """Return what may become of a chat: all of it is right.
 
     Raises:
         TemplateError: the template refuses it.
     """
     text, answers = _read(render(family, kind, marked=True))
     assert text == render(family, kind), "the marks change what a template writes"
+    found = _learned(family, kind, text, answers)
     *before, last = kind.messages
-    if family.asks_last and last["role"] == "assistant" and before:
-        asked = replace_messages(kind, before)
+    if last["role"] == "assistant" and before:
+        asked = replace(kind, messages=before)
         given = render(family, asked, prompt=True)
-        if not text.startswith(given):
-            # The last answer follows what the model reads when it answers.
+        same = commonprefix([given, render(family, asked)])  # noqa: RUF071  (no paths)
+        header = given[len(same) :]
+        written = text[: answers[-1].begin]
+        if not text.startswith(given) and written.endswith(header):
+            # The template writes other things before the last answer once it is there: the last
+            # answer after what the model reads when it answers is as right.
             _, earlier = _read(render(family, asked, marked=True, prompt=True))
-            moved = len(given) - answers[-1].begin
-            text = given + text[answers[-1].begin :]
-            ended = answers[-1].end + moved
-            answers = [*earlier, Answer(begin=len(given), own=len(given), end=ended)]
+            moved = len(given) - len(written)
+            last_one = answers[-1].moved(moved)
+            told = _learned(family, kind, given + text[len(written) :], [*earlier, last_one])
+            needs_it = family.asks_last and kind.messages[0]["role"] == "system"
+            is_blank = not needs_it or not kind.messages[0]["content"].strip()
+            found = [*found, *told] if is_blank else told
+    return tuple(found)
+
+
+def _learned(family: Family, kind: Kind, text: str, answers: list[Answer]) -> list[Expected]:
+    """Return what may become of a text; the answers in it have no ends yet that it lacks."""
     places = [at for at, message in enumerate(kind.messages) if message["role"] == "assistant"]
-    assert len(places) == len(answers), "a template marks every answer once"
     found = []
-    for place, spoken in zip(places, answers, strict=True):
+    for place, each in zip(places, answers, strict=True):  # a template marks every answer once
         message = kind.messages[place]
-        text, learned = _ended(
-            family,
-            text,
-            _begun(family, kind, place, text, spoken),
-            message,
-            is_last=place == len(kind.messages) - 1,
-        )
+        begun = _begun(family, kind, place, text, each)
         is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
-        if not is_empty and message.get("weight") != 0:
-            found.append(learned)
-    return Expected(text=text, answers=tuple(found))
+        has_thoughts = bool((message.get("reasoning_content") or "").strip())
+        if message.get("weight") != 0 and (has_thoughts or not is_empty):
+            found.append(_judged(family, text, begun, is_empty=is_empty))
+    last = kind.messages[-1]
+    if family.writes_end == "always" or last["role"] != "assistant":
+        return [Expected(text=text, answers=tuple(found))]
+    # The last answer gets the token that ends it at inference; once, if its text has the token.
+    end = answers[-1].end
+    if not found or found[-1].end != end:
+        return [Expected(text=text, answers=tuple(found))]
+    closing = (family.end_of_call if last.get("tool_calls") else "") or family.end
+    closed = [_closed(family, text[:end] + closing, found[-1], end + len(closing))]
+    texts = [text[:end] + closing]
+    if text[:end].endswith(closing) or not found[-1].is_certain:
+        closed.append(found[-1])
+        texts.append(text)
+    return [
+        Expected(text=each, answers=(*found[:-1], answer))
+        for each, answer in zip(texts, closed, strict=True)
+    ]
 
 
-def causes(family: Family, kind: Kind) -> list[str]:
+def causes(family: Family, kind: Kind) -> tuple[str, ...]:
     """Return why a chat cannot be learned as it is; nothing if it can."""
     try:
-        text = expected(family, kind).text
+        whole = expected(family, kind)[-1]
     except TemplateError as error:
-        return [f"template: {error}"]
-    found = []
-    if kind.tools and text == expected(family, replace(kind, tools=None)).text:
-        found.append("tools")
+        return (f"template: {error}",)
+    found = set()
+    if kind.tools and whole.text == expected(family, replace(kind, tools=None))[-1].text:
+        found.add("tools")
     for place, message in enumerate(kind.messages):
         if message["role"] in {"system", "tool"}:
-            probed = [*kind.messages]
-            probed[place] = {**message, "content": PROBE}
-            if PROBE not in expected(family, replace_messages(kind, probed)).text:
-                found.append(message["role"])
-    counts = expected(family, kind)
-    for place, message in enumerate(kind.messages):
-        for number, call in enumerate(message.get("tool_calls") or ()):
-            if not _is_written(family, kind, place, number):
-                found.append("calls")
-    if not counts.answers:
-        found.append("nothing")
-    return sorted(set(found))
+            found |= _unwritten(family, kind, place, {"content": PROBE}, message["role"])
+        for at, each in enumerate(message.get("tool_calls") or ()):
+            calls = [*message["tool_calls"]]
+            calls[at] = {**each, "function": {**each["function"], "name": PROBE}}
+            found |= _unwritten(family, kind, place, {"tool_calls": calls}, "calls")
+    if not whole.answers:
+        found.add("nothing")
+    if family.starts_calls_once and sum("tool_calls" in each for each in kind.messages) > 1:
+        found.add("start")
+    return tuple(sorted(found))
 
 
-def replace_messages(kind: Kind, messages: list[Message]) -> Kind:
-    return replace(kind, messages=messages)
-
-
-def _is_written(family: Family, kind: Kind, place: int, number: int) -> bool:
-    calls = [*kind.messages[place]["tool_calls"]]
-    function = {"name": "nobodys", "arguments": calls[number]["function"]["arguments"]}
-    calls[number] = {**calls[number], "function": function}
+def _unwritten(
+    family: Family, kind: Kind, place: int, probe: dict[str, Any], reason: str
+) -> set[str]:
+    """Return a reason if a template leaves out what is put into a message."""
     probed = [*kind.messages]
-    probed[place] = {**probed[place], "tool_calls": calls}
-    return "nobodys" in expected(family, replace_messages(kind, probed)).text
+    probed[place] = {**probed[place], **probe}
+    text = expected(family, replace(kind, messages=probed))[-1].text
+    return set() if PROBE in text else {reason}
 
 
 def _plain(message: Message, *, as_text: bool) -> Message:
@@ -220,25 +254,32 @@ def _read(marked: str) -> tuple[str, list[Answer]]:
 def _begun(family: Family, kind: Kind, place: int, text: str, answer: Answer) -> Answer:
     """Return an answer that begins after what the model is given, if that is what was written."""
     try:
-        given = render(family, replace_messages(kind, kind.messages[:place]), prompt=True)
+        given = render(family, replace(kind, messages=kind.messages[:place]), prompt=True)
     except TemplateError:
         return answer
     if place and text.startswith(given) and answer.begin <= len(given) <= answer.end:
         return replace(answer, begin=len(given), own=len(given))
+    if OPENED in given[-len(OPENED) - 1 :] and text.startswith(OPENED, answer.begin):
+        # Its own text begins as the prompt ends.
+        return replace(answer, own=max(answer.own, answer.begin + len(OPENED)))
     return answer
 
 
-def _ended(
-    family: Family, text: str, answer: Answer, message: Message, *, is_last: bool
-) -> tuple[str, Answer]:
-    """Return a text and an answer in it with the token that ends it at inference."""
+def _judged(family: Family, text: str, answer: Answer, *, is_empty: bool) -> Answer:
+    """Return an answer with the next message's mark that ends it, and whether it has text."""
     own = text[answer.own : answer.end].removesuffix(family.end).removesuffix(family.eos)
-    is_certain = bool(own.replace("<think>", "").replace("</think>", "").strip())
-    end = answer.end
-    if not family.writes_end and is_last:
-        closing = (family.end_of_call if message.get("tool_calls") else "") or family.end
-        text = text[:end] + closing
-        end = len(text)
-    elif not family.writes_end:
-        end += next((len(mark) for mark in family.next_marks if text.startswith(mark, end)), 0)
-    return text, replace(answer, end=end, is_certain=is_certain)
+    has_text = bool(own.replace("<think>", "").replace("</think>", "").strip())
+    marks = family.next_marks if family.writes_end == "never" else ()
+    follows = next((mark for mark in marks if text.startswith(mark, answer.end)), "")
+    certain = replace(answer, is_certain=has_text and not is_empty)
+    return _closed(family, text, certain, answer.end + len(follows))
+
+
+def _closed(family: Family, text: str, answer: Answer, end: int) -> Answer:
+    """Return an answer with its end; if its own text has an end, too, the first one is enough."""
+    own = text[answer.own : end]
+    closing = next((mark for mark in family.marks if own.endswith(mark)), "")
+    said = own.removesuffix(closing).rstrip()
+    ends = tuple({family.end, family.eos, family.end_of_call, *family.next_marks} - {""})
+    sure = answer.own + len(said) if closing and said.endswith(ends) else end
+    return replace(answer, end=end, sure=sure)

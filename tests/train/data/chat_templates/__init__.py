@@ -15,13 +15,14 @@ from tests.train.data.chat_templates.others import OTHER_FAMILIES
 
 FAMILIES = {"glm": GLM, "llama": LLAMA, "qwen": QWEN, "mistral": MISTRAL, "gemma": GEMMA}
 """Those that differ most."""
-TEMPLATES = {
-    **CHATML_FAMILIES,
-    **LLAMA_FAMILIES,
-    **GEMMA_PHI_FAMILIES,
-    **DEEPSEEK_GLM_FAMILIES,
-    **OTHER_FAMILIES,
+GROUPS = {
+    "ChatML": CHATML_FAMILIES,
+    "Llama and Mistral": LLAMA_FAMILIES,
+    "Gemma and Phi": GEMMA_PHI_FAMILIES,
+    "GLM, DeepSeek and gpt-oss": DEEPSEEK_GLM_FAMILIES,
+    "Others": OTHER_FAMILIES,
 }
+TEMPLATES = {key: family for group in GROUPS.values() for key, family in group.items()}
 """All of them."""
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "FAMILIES",
     "GEMMA",
     "GLM",
+    "GROUPS",
     "LLAMA",
     "MISTRAL",
     "OWN",

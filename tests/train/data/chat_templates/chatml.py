@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from tests.train.data.chat_templates.family import family
 
-THINK = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+THINK = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
+)  # fmt: skip
 
 CHATML = family(
     r"""
@@ -18,6 +20,23 @@ CHATML = family(
     marks=("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
     eos="<|im_end|>",
     end="<|im_end|>",
+)
+
+# Leaves the last message open, so that it may go on.
+CHATML_OPEN = family(
+    r"""
+{%- for m in messages -%}
+{{- '<|im_start|>' + m.role + '\n' -}}{#<#}{{- m.content -}}
+{%- if add_generation_prompt or not loop.last -%}{{- '<|im_end|>' -}}{%- endif -%}{#>#}
+{%- if add_generation_prompt or not loop.last -%}{{- '\n' -}}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and messages[-1].role != 'assistant' -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}
+""",
+    name="ChatML (last message open)",
+    marks=CHATML.marks,
+    eos="<|im_end|>",
+    end="<|im_end|>",
+    writes_end="before another message",
 )
 
 # A system message of its own if there is none; calls begin on a new line; results are a user's.
@@ -348,6 +367,7 @@ LFM2 = family(
 
 CHATML_FAMILIES = {
     "chatml": CHATML,
+    "chatml-open": CHATML_OPEN,
     "qwen2.5": QWEN25,
     "qwen2.5-tags": QWEN25_TAGS,
     "qwen": QWEN,

@@ -1,6 +1,6 @@
 """Templates of GLM, DeepSeek and gpt-oss."""
 
-# ruff: noqa: E501  (a line of a template is a line of what it writes)
+# ruff: noqa: E501, RUF001  (a line of a template is a line of what it writes; DeepSeek's bars)
 from __future__ import annotations
 
 from tests.train.data.chat_templates.family import family
@@ -64,14 +64,16 @@ GLM = family(
     end="<|user|>",
     end_of_call="<|observation|>",
     next_marks=("<|user|>", "<|observation|>"),
-    writes_end=False,
+    writes_end="never",
 )  # fmt: skip
 
-DEEPSEEK_MARKS = (
-    "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>",
-    "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
-    "<｜tool▁calls▁end｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁output▁begin｜>",
-    "<｜tool▁output▁end｜>", "<｜tool▁outputs▁end｜>",
+DEEPSEEK_MARKS = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
+# (none of these is special)
+DEEPSEEK_WORDS = (
+    "<｜User｜>", "<｜Assistant｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<｜tool▁outputs▁begin｜>",
+    "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁outputs▁end｜>",
+    "<think>", "</think>",
 )  # fmt: skip
 DEEPSEEK_SYSTEM = r"""
 {{- bos_token -}}
@@ -118,6 +120,7 @@ DEEPSEEK_V3 = family(
 """,
     name="DeepSeek V3",
     marks=DEEPSEEK_MARKS,
+    words=DEEPSEEK_WORDS,
     bos="<｜begin▁of▁sentence｜>",
     eos="<｜end▁of▁sentence｜>",
     end="<｜end▁of▁sentence｜>",
@@ -160,11 +163,12 @@ DEEPSEEK_R1 = family(
 """,
     name="DeepSeek R1",
     marks=DEEPSEEK_MARKS,
-    words=("<think>", "</think>"),
+    words=DEEPSEEK_WORDS,
     bos="<｜begin▁of▁sentence｜>",
     eos="<｜end▁of▁sentence｜>",
     end="<｜end▁of▁sentence｜>",
     text_arguments=True,
+    starts_calls_once=True,
 )
 
 # Empty thoughts after every question; those of an answer are dropped, but for one after a result.
@@ -202,7 +206,7 @@ DEEPSEEK_V31 = family(
 """,
     name="DeepSeek V3.1",
     marks=DEEPSEEK_MARKS,
-    words=("<think>", "</think>"),
+    words=DEEPSEEK_WORDS,
     bos="<｜begin▁of▁sentence｜>",
     eos="<｜end▁of▁sentence｜>",
     end="<｜end▁of▁sentence｜>",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Literal, Unpack
 
 from typing_extensions import TypedDict
 
 BEGIN, OWN, END = "\ue000", "\ue001", "\ue002"
-"""What a marked template writes where an answer begins, where its own words begin, where it ends."""
+"""What a marked template writes where an answer begins, its own words begin, and it ends."""
 MARKS = {"{#<#}": BEGIN, "{#|#}": OWN, "{#>#}": END}
 TAGS = {"{#[#}": "{%- generation -%}", "{#]#}": "{%- endgeneration -%}"}
+
+Ends = Literal["always", "before another message", "never"]
 
 
 class Tokens(TypedDict, total=False):
@@ -24,9 +26,10 @@ class Tokens(TypedDict, total=False):
     end: str
     end_of_call: str
     next_marks: tuple[str, ...]
-    writes_end: bool
+    writes_end: Ends
     text_arguments: bool
     asks_last: bool
+    starts_calls_once: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +54,14 @@ class Family:
     """What ends an answer with calls, if it differs."""
     next_marks: tuple[str, ...] = ()
     """Beginnings of a message that end the answer before it, if no token of its own does."""
-    writes_end: bool = True
-    """Whether the template writes a token that ends an answer."""
+    writes_end: Ends = "always"
+    """When the template writes a token that ends an answer."""
     text_arguments: bool = False
     """Whether it wants a call's arguments as JSON text."""
     asks_last: bool = False
     """Whether it writes the system message or the tools only while the last question is last."""
+    starts_calls_once: bool = False
+    """Whether it writes the beginning of an answer before the first answer with calls only."""
 
 
 def family(source: str, *, tags: bool = False, **tokens: Unpack[Tokens]) -> Family:

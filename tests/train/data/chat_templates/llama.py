@@ -134,7 +134,7 @@ MISTRAL_SOURCE = r"""
 {%- if messages[0].role == 'system' -%}{%- set system = messages[0].content -%}{%- set messages = messages[1:] -%}{%- endif -%}
 {%- set asked = messages | selectattr('role', 'equalto', 'user') | list -%}
 {%- for m in messages | rejectattr('role', 'equalto', 'tool') | selectattr('tool_calls', 'undefined') -%}
-{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{- raise_exception('roles take turns: only user, assistant and tool') -}}{%- endif -%}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{- raise_exception('roles take turns, only user, assistant and tool') -}}{%- endif -%}
 {%- endfor -%}
 {{- bos_token -}}
 {%- for m in messages -%}

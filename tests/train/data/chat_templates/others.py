@@ -112,7 +112,7 @@ FALCON = family(
     marks=("<|endoftext|>",),
     eos="<|endoftext|>",
     end="<|endoftext|>",
-    writes_end=False,
+    writes_end="never",
 )
 SOLAR = family(
     r"""
@@ -130,7 +130,7 @@ SOLAR = family(
     bos="<s>",
     eos="</s>",
     end="</s>",
-    writes_end=False,
+    writes_end="never",
 )
 
 OPENCHAT = family(
