@@ -111,8 +111,10 @@ class Rules:
 
     def form_of(self, record: dict[str, Any]) -> tuple[str, ...]:
         """Return the keys of a record's form, () if it has none: mapped keys come first."""
-        there = [keys for keys in FORMS if record.keys() >= {*keys}]
-        return max(there, key=lambda keys: len({*keys} & self.columns.keys()), default=())
+        there = (form for form in FORMS if all(key in record for key in form))
+        if not self.columns:
+            return next(there, ())
+        return max(there, key=lambda form: sum(key in self.columns for key in form), default=())
 
     def record_of(self, line: bytes) -> dict[str, Any]:
         """Return the JSON object of a line, its columns under the keys that are read.
@@ -121,7 +123,7 @@ class Rules:
             BadLine: it is none, or has none of the forms.
         """
         found = record_of(line)
-        record = other_forms.renamed(found, self.columns_of_lines)
+        record = other_forms.renamed(found, self.columns_of_lines) if self.columns else found
         if self.form_of(record):
             return record
         keys = ", ".join(map(str, found)) or "(none)"
