@@ -53,7 +53,7 @@ def asked(record: dict[str, Any], **rules: Any) -> Asked:
         ) -> Chat:
             assert arguments is None
             found.append(Asked(messages, tools, learn_from))
-            return Chat(text="", spans=())
+            return Chat(text="", answers=(), literals=(), unlearned={})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(formats, "ChatTemplate", Template)
