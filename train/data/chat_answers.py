@@ -176,8 +176,16 @@ class Answers:
             for length in range(len(header), 0, -1):
                 at = self._chat.text.rfind(header[:length], low, first)
                 if at >= 0 and _is_thinking(header[length:]):
-                    return at + length
+                    after = self._chat.text[at + length : first]
+                    another = any(token in after for token in self._ends)
+                    return None if another else at + length
         return None
+
+    @cached_property
+    def _ends(self) -> set[str]:
+        """Return the tokens that end a message."""
+        ends = {token.group() for token in self._tokens.special.finditer(self._chat.question()[0])}
+        return {*ends, self._tokens.end} - {""}
 
     @cached_property
     def _headers(self) -> tuple[str, ...]:
