@@ -290,7 +290,7 @@ def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformer
     return (*eos, *(token for _, token in there[:1]))
 
 
-def _begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (the same)
+def begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
     """Return the tokens that come before every text; no setting says it for all tokenizers."""
     marked, bare = (
         list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (True, False)
@@ -339,7 +339,7 @@ def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, tuple[list[int], 
         return_attention_mask=False,
         return_offsets_mapping=spanned,
     )
-    begin = _begin_of(tokenizer)
+    begin = begin_of(tokenizer)
     result = {}
     for number, piece in enumerate(group):
         ids = list(answer["input_ids"][number])
