@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Literal
 from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import formats, hub, lines, paths, token_cache
+from train.data import dataset, formats, hub, lines, paths, preview, token_cache
 from train.data.bad_line import BadLine
 from train.data.chat import DATE
 from train.data.dataset import label
 from train.data.formats import Rules
+from train.data.tally import Tally
 from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
@@ -37,6 +38,7 @@ from train.observe import trackers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from train.data.preview import Preview
     from train.model.kinds import Weights
     from train.model.memory import Memory, Shape
 
@@ -119,7 +121,10 @@ def check(config: Config) -> Iterator[Finding]:
         said = f"the model was made for {look.shape.positions} positions, and seq_len is "
         said += f"{config.seq_len}: the banner tells if samples are longer"
         yield _finding("positions", said, "warn")
-    yield from _data(config)
+    data = list(_data(config))
+    yield from data
+    if look.shape and _usable() and not any(finding.state == "fail" for finding in data):
+        yield from _learned(config)
     yield from _folders(config, look)
     yield from _trackers(config)
 
@@ -381,6 +386,35 @@ def _lines(
     if any("strftime_now" in text for text in templates or ()):
         said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
     return _finding("data", said), count * each
+
+
+def _learned(config: Config) -> Iterator[Finding]:
+    """Read the first lines as the training will: say what is learned of them, and what is wrong."""
+    names = [each.path for each in config.datasets]
+    names += [config.eval_dataset_path] if config.eval_dataset_path else []
+    if any(map(hub.is_hub_dataset, names)):
+        return
+    try:
+        tokenizer = dataset.load_tokenizer(hub.model_folder(config), config)
+        for located in dataset.locate(config):
+            first = list(islice(preview.read(config, located, tokenizer), LOOKED_AT))
+            yield from _of_first(config, located.label, first)
+    except ConfigError as error:
+        yield _refused("data", error)
+
+
+def _of_first(config: Config, named: str, first: Sequence[Preview]) -> Iterator[Finding]:
+    tally = Tally()
+    for sample in chain.from_iterable(each.samples for each in first):
+        if sample.tally:
+            tally.add(sample.tally)
+    of_first = f"{named}, first {len(first)} lines" if len(first) > 1 else f"{named}, first line"
+    for note in tally.notes():
+        yield _finding("data", f"{of_first}: {note}")
+    bad = [f"{each.where}: {each.reason}" for each in first if not each.usable]
+    if bad:
+        state: State = "fail" if len(bad) > config.max_bad_lines else "warn"
+        yield _finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", state)
 
 
 def _templates(folder: Path) -> list[str] | None:

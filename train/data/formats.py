@@ -328,7 +328,7 @@ def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformer
     return (*eos, *(token for _, token in there[:1]))
 
 
-def _begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (the same)
+def begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
     """Return the tokens that come before every text; no setting says it for all tokenizers."""
     marked, bare = (
         list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (True, False)
@@ -391,7 +391,7 @@ def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, Tokens]:  # noqa:
         return_offsets_mapping=spanned,
         **({"split_special_tokens": True} if group[0].literal else {}),
     )
-    begin = _begin_of(tokenizer)
+    begin = begin_of(tokenizer)
     line_break = list(tokenizer("\n", add_special_tokens=False)["input_ids"]) if before else []
     result = {}
     for number, piece in enumerate(group):

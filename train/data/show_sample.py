@@ -11,11 +11,10 @@ import shutil
 import sys
 import unicodedata
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from train.data import dataset, formats, hub, lines
-from train.data.bad_line import BadLine
+from train.data import dataset, hub, preview
 from train.errors import DONE, ConfigError
 
 if TYPE_CHECKING:
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
 
     from train.config.config import Config
     from train.data.dataset import Located
-    from train.data.formats import Document, Sample
+    from train.data.formats import Sample
 
-TOGETHER = 64
-"""Lines tokenized in one call."""
 COLORS = {True: "\x1b[32m", False: "\x1b[2m"}
 """Of what is learned, and of what is not."""
 RESET = "\x1b[0m"
@@ -78,49 +75,19 @@ def find(config: Config, located: list[Located], tokenizer: Any, number: int) ->
     """
     count = total = 0
     complaints: list[str] = []
-    for where, samples in chain.from_iterable(_read(config, each, tokenizer) for each in located):
+    for each in chain.from_iterable(preview.read(config, set_, tokenizer) for set_ in located):
         total += 1
-        if isinstance(samples, str):
-            complaints.append(f"{where}: {samples}")
-            continue
-        if number <= count + len(samples):
-            return Shown(number=number, where=where, sample=samples[number - count - 1])
-        count += len(samples)
+        if each.reason:
+            complaints.append(f"{each.where}: {each.reason}")
+        elif number <= count + len(each.samples):
+            sample = each.samples[number - count - 1]
+            return Shown(number=number, where=each.where, sample=sample)
+        else:
+            count += len(each.samples)
     wanted = f"a number from 1 to {count}" if count else "lines that have a sample"
     without = f" ({len(complaints)} of {total} lines have no sample)" if complaints else ""
     found = f"--show-sample: expected {wanted}{without}, found {number if count else 'none'}"
     raise ConfigError((*complaints[: dataset.SHOWN], found))
-
-
-def _read(
-    config: Config,
-    located: Located,
-    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
-) -> Iterator[tuple[str, list[Sample] | str]]:
-    """Yield of each line where it is, and its samples, or why it has none."""
-    reader = formats.Reader(tokenizer, config.chat_template_kwargs, located.rules)
-    columns = frozenset(located.rules.columns_of_lines.values())
-    waiting = lines.read(located.files, columns=columns)
-    while together := list(islice(waiting, TOGETHER)):
-        read: list[Document | str] = []
-        for line in together:
-            try:
-                read.append(reader.read(line.content))
-            except BadLine as error:
-                read.append(str(error))
-        documents = [document for document in read if not isinstance(document, str)]
-        made = iter(formats.encode(documents, tokenizer, config.seq_len, config.overlong))
-        for line, document in zip(together, read, strict=True):
-            yield line.where, document if isinstance(document, str) else _kept(next(made), config)
-
-
-def _kept(samples: list[Sample], config: Config) -> list[Sample] | str:
-    """Return the samples of a line, or why there are none."""
-    if kept := [sample for sample in samples if sample.ids]:
-        return kept
-    if samples:
-        return f"dropped: {samples[0].whole} tokens are more than seq_len {config.seq_len}"
-    return f"nothing to learn within seq_len {config.seq_len}"
 
 
 def render(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.data.chat import dated
+from train.data.formats import begin_of
 from train.errors import DONE, USAGE, ConfigError
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def as_text(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
-    """Return the ids of a text to continue: with the begin mark, without the end mark."""
-    ids: list[int] = tokenizer(prompt)["input_ids"]
-    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
+    """Return the ids of a text to continue: with the begin mark once, without an end mark."""
+    ids: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    begin = begin_of(tokenizer)
+    return ids if ids[: len(begin)] == begin else [*begin, *ids]
 
 
 def as_question(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (as above)

@@ -89,6 +89,10 @@ def test_a_text_begins_as_in_training_and_is_left_open(tiny: Path) -> None:
     marks = TemplateProcessing(single="!:0 $A:0 <eos>:0", special_tokens=[("!", 1), ("<eos>", 0)])
     tokenizer.backend_tokenizer.post_processor = marks
     assert generate.as_text(tokenizer, "one two") == [1, *plain]
+    assert generate.as_text(tokenizer, "!one two") == [
+        1,
+        *tokenizer("one two", add_special_tokens=False)["input_ids"],
+    ]
 
 
 @pytest.mark.parametrize(
