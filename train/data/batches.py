@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from train.data.formats import IGNORED
+from train.data.encoding import IGNORED
 from train.data.mixture import by_share, rows_an_epoch, rows_of_epoch, tokens_by_share
 from train.data.packing import Rows, pack
 from train.data.token_store import index_dtype

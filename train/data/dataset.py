@@ -13,8 +13,9 @@ import numpy as np
 
 from train.config.config import Config
 from train.data import hub, token_cache, token_store, tokenizer_workers
+from train.data.encoding import IGNORED
 from train.data.fingerprint import nothing
-from train.data.formats import IGNORED, Rules
+from train.data.formats import Rules
 from train.data.mixture import Mixture
 from train.data.tally import Tally
 from train.errors import ConfigError

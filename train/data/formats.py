@@ -1,31 +1,26 @@
-"""From a line of data to token ids, and which of them the loss counts: text, completion, chat."""
+"""From a line of data to its texts, and what of them the loss counts: text, completion, chat."""
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from train.config.columns import IN_LINES
 from train.data import other_forms
 from train.data.bad_line import BadLine
-from train.data.chat import Chat, ChatTemplate
-from train.data.tally import Tally
-from train.errors import ConfigError
+from train.data.chat import ChatTemplate
+from train.data.documents import Document, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from train.config.config import Config, Learn, Overlong
+    from train.config.config import Config, Learn
     from train.config.datasets import Dataset
 
 VERSION = 11
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
-IGNORED = -100
-"""Hugging Face's label of a token that no loss is taken of."""
 TEXT = ("text",)
 FORMS = (
     ("messages",), ("conversations",), ("instruction", "output"), ("prompt", "completion"),
@@ -33,52 +28,6 @@ FORMS = (
 )  # fmt: skip
 """The keys that make each form; of two in one line the first one counts."""
 CHATS = (("messages",), ("conversations",))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A stretch of text that is tokenized by itself."""
-
-    text: str
-    special: bool
-    """Whether it is the beginning of a text: the tokenizer's own begin mark comes before it."""
-    spans: tuple[tuple[int, int], ...] | Literal["all", "none"]
-    """Which characters the loss counts."""
-    within: bool = False
-    """Whether there is text before it: then it does not begin with a space of the tokenizer's."""
-    literal: bool = False
-    """Whether a special token in it is text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A line as pieces of text, in order."""
-
-    pieces: tuple[Piece, ...]
-    ends: bool
-    """Whether the end-of-text token is appended (and counts); a chat's template has its own."""
-    splits: bool
-    """Whether what is too long goes on in a further sample, or is cut."""
-    chat: Chat | None = None
-    """The chat that it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """Token ids, and for each whether the loss counts it."""
-
-    ids: list[int]
-    loss_mask: list[bool]
-    tally: Tally | None = None
-    """What of a chat is learned."""
-    whole: int = 0
-    """How many tokens the line has, where that is more than seq_len; a sample that is dropped for
-    it has no ids."""
-
-    @property
-    def cut(self) -> bool:
-        """Whether something of the line was left out."""
-        return self.whole > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,9 +173,13 @@ class Reader:
             arguments=record.get("chat_template_kwargs"),
             learn_from=learn_from,
         )
-        literals = chat.literals if self._rules.split_special_tokens else ()
-        pieces = tuple(_apart(chat.text, chat.spans, literals))
-        return Document(pieces=pieces, ends=False, splits=False, chat=chat)
+        return Document(
+            pieces=(Piece(text=chat.text, special=False, spans=chat.spans),),
+            ends=False,
+            splits=False,
+            chat=chat,
+            literals=chat.literals if self._rules.split_special_tokens else (),
+        )
 
 
 def _are_messages(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
@@ -290,27 +243,6 @@ def _pieces(prompt: str, answer: str) -> tuple[Piece, Piece]:
     )
 
 
-def _apart(
-    text: str, spans: Sequence[tuple[int, int]], literals: Sequence[tuple[int, int]]
-) -> Iterator[Piece]:
-    """Yield a chat as pieces: special tokens that are text are tokenized by themselves."""
-    bounds = [0, *(bound for literal in literals for bound in literal), len(text)]
-    for number, (begin, end) in enumerate(pairwise(bounds)):
-        if begin < end:
-            inside = tuple(
-                (max(low, begin) - begin, min(high, end) - begin)
-                for low, high in spans
-                if low < end and high > begin
-            )
-            yield Piece(
-                text=text[begin:end],
-                special=False,
-                spans=inside,
-                within=begin > 0,
-                literal=number % 2 == 1,
-            )
-
-
 def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformers tokenizer)
     """Return the tokens that end a text, or an answer: what has one already gets no other."""
     eos = (tokenizer.eos_token,) if tokenizer.eos_token else ()
@@ -326,149 +258,3 @@ def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformer
     special = [str(token.content) for token in added if token.special]
     there = sorted((after.find(token), token) for token in special if token in after)
     return (*eos, *(token for _, token in there[:1]))
-
-
-def begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
-    """Return the tokens that come before every text; no setting says it for all tokenizers."""
-    marked, bare = (
-        list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (True, False)
-    )
-    starts = range(len(marked) - len(bare) + 1)
-    return marked[: next(at for at in starts if marked[at : at + len(bare)] == bare)]
-
-
-def encode(
-    documents: Sequence[Document],
-    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
-    seq_len: int,
-    overlong: Overlong = "cut",
-) -> list[list[Sample]]:
-    """Return the samples of each document; a document without anything to learn has none.
-
-    With `drop`, a document that is longer than seq_len has one without ids.
-    """
-    pieces = [piece for document in documents for piece in document.pieces]
-    groups: dict[tuple[bool, bool, bool], list[Piece]] = {}
-    for piece in pieces:
-        kind = (isinstance(piece.spans, tuple), piece.within, piece.literal)
-        groups.setdefault(kind, []).append(piece)
-    tokens: dict[int, Tokens] = {}
-    for group in groups.values():
-        tokens |= _tokenize(group, tokenizer)
-    eos = tokenizer.eos_token_id
-    return [_samples(document, tokens, eos, seq_len, overlong) for document in documents]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """The tokens of a piece."""
-
-    ids: list[int]
-    loss_mask: list[bool]
-    begins: list[int]
-    """Where in its text each begins; empty where nobody asks."""
-
-
-def _tokenize(group: list[Piece], tokenizer: Any) -> dict[int, Tokens]:  # noqa: ANN401
-    """Tokenize like pieces in one call: the tokenizer uses all cores for that.
-
-    Raises:
-        ConfigError: only a fast tokenizer tells which characters a token is made of.
-    """
-    spanned = isinstance(group[0].spans, tuple)
-    if spanned and not tokenizer.is_fast:
-        kind = type(tokenizer).__name__
-        raise ConfigError(
-            (f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",),
-            hint="lines of text, or of prompt and completion, need no fast one",
-        )
-    # Tokenizers of SentencePiece's kind put a space before a text, but not after a line break.
-    before = "\n" if group[0].within else ""
-    answer = tokenizer(
-        [before + piece.text for piece in group],
-        add_special_tokens=False,
-        return_attention_mask=False,
-        return_offsets_mapping=spanned,
-        **({"split_special_tokens": True} if group[0].literal else {}),
-    )
-    begin = begin_of(tokenizer)
-    line_break = list(tokenizer("\n", add_special_tokens=False)["input_ids"]) if before else []
-    result = {}
-    for number, piece in enumerate(group):
-        ids = list(answer["input_ids"][number])
-        skip = len(line_break) if ids[: len(line_break)] == line_break else 0
-        ids = ids[skip:]
-        if piece.special and ids[: len(begin)] != begin:  # else the text has them already
-            ids = [*begin, *ids]
-        begins: list[int] = []
-        if isinstance(piece.spans, tuple):
-            offsets = [
-                (low - len(before), high - len(before))
-                for low, high in answer["offset_mapping"][number][skip:]
-            ]
-            loss_mask = _within(offsets, piece.spans)
-            begins = [low for low, _ in offsets]
-        else:
-            loss_mask = [piece.spans == "all"] * len(ids)
-        result[id(piece)] = Tokens(ids=ids, loss_mask=loss_mask, begins=begins)
-    return result
-
-
-def _within(offsets: list[tuple[int, int]], spans: tuple[tuple[int, int], ...]) -> list[bool]:
-    """Mark the tokens that begin in one of the spans, which are in order."""
-    starts = [start for start, _ in spans]
-    loss_mask = []
-    for begin, stop in offsets:
-        number = bisect_right(starts, begin) - 1
-        loss_mask.append(number >= 0 and begin < spans[number][1] and stop > 0)
-    return loss_mask
-
-
-def _samples(
-    document: Document,
-    tokens: dict[int, Tokens],
-    eos: int | None,
-    seq_len: int,
-    overlong: Overlong,
-) -> list[Sample]:
-    ids: list[int] = []
-    loss_mask: list[bool] = []
-    for piece in document.pieces:
-        ids += tokens[id(piece)].ids
-        loss_mask += tokens[id(piece)].loss_mask
-    if document.ends and eos is not None and ids[-1:] != [eos]:
-        ids.append(eos)
-        loss_mask.append(True)
-    if document.splits:
-        starts = range(0, len(ids), seq_len)
-        made = [
-            Sample(ids=ids[at : at + seq_len], loss_mask=loss_mask[at : at + seq_len])
-            for at in starts
-        ]
-    else:
-        whole = len(ids) if len(ids) > seq_len else 0
-        if whole and overlong == "drop":
-            return [Sample(ids=[], loss_mask=[], whole=whole)]
-        tally = _tally(document, tokens, seq_len if whole else None)
-        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], whole=whole, tally=tally)]
-    return [sample for sample in made if any(sample.loss_mask[1:])]
-
-
-def _tally(document: Document, tokens: dict[int, Tokens], cut_at: int | None) -> Tally | None:
-    """Count what is learned of a chat; an answer that is cut is not learned as a whole."""
-    chat = document.chat
-    if chat is None:
-        return None
-    end = len(chat.text)
-    if cut_at is not None:
-        starts = accumulate((len(piece.text) for piece in document.pieces), initial=0)
-        begins = [
-            start + begin
-            for start, piece in zip(starts, document.pieces, strict=False)
-            for begin in tokens[id(piece)].begins
-        ]
-        end = begins[cut_at]
-    whole = [answer for answer in chat.answers if answer.end <= end]
-    split = any(piece.literal for piece in document.pieces)
-    special = () if split else (chat.text[low:high] for low, high in chat.literals)
-    return Tally.of(whole, chat.unlearned, special)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from train.data import formats, lines
+from train.data import encoding, formats, lines
 from train.data.bad_line import BadLine
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from train.config.config import Config
     from train.data.dataset import Located
-    from train.data.formats import Document, Sample
+    from train.data.documents import Document
+    from train.data.encoding import Sample
 
 TOGETHER = 64
 """Lines tokenized in one call."""
@@ -45,7 +46,7 @@ def read(config: Config, located: Located, tokenizer: Any) -> Iterator[Preview]:
             except BadLine as error:
                 found.append(str(error))
         documents = [document for document in found if not isinstance(document, str)]
-        made = iter(formats.encode(documents, tokenizer, config.seq_len, config.overlong))
+        made = iter(encoding.encode(documents, tokenizer, config.seq_len, config.overlong))
         for line, document in zip(together, found, strict=True):
             if isinstance(document, str):
                 yield Preview(where=line.where, samples=[], reason=document, usable=False)

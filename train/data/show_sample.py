@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from train.config.config import Config
     from train.data.dataset import Located
-    from train.data.formats import Sample
+    from train.data.encoding import Sample
 
 COLORS = {True: "\x1b[32m", False: "\x1b[2m"}
 """Of what is learned, and of what is not."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
-from train.data import fingerprint, formats, lines, token_store, tokenizer_workers
+from train.data import encoding, fingerprint, formats, lines, token_store, tokenizer_workers
 from train.data.bad_line import BadLine
 from train.data.fingerprint import LOOK, nothing, wait_for
 from train.data.formats import Rules
@@ -32,8 +32,9 @@ from train.lock import Lock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from train.data.documents import Document
+    from train.data.encoding import Sample
     from train.data.fingerprint import Scan
-    from train.data.formats import Sample
     from train.data.marks import Line
     from train.distributed.env import RankEnv
 
@@ -240,7 +241,7 @@ def _encoded(
     seq_len = config.seq_len
     good = 0
     while together := list(islice(part, TOGETHER)):
-        read: list[tuple[Line, formats.Document]] = []
+        read: list[tuple[Line, Document]] = []
         for line in together:
             try:
                 read.append((line, reader.read(line.content)))
@@ -248,7 +249,7 @@ def _encoded(
                 complaints.append(
                     token_store.Complaint(line=line.number, where=line.where, reason=str(error))
                 )
-        encoded = formats.encode(
+        encoded = encoding.encode(
             [document for _, document in read], tokenizer, seq_len, config.overlong
         )
         for (line, _), made in zip(read, encoded, strict=True):

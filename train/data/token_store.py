@@ -21,7 +21,7 @@ from train.files import measure, write_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from train.data.formats import Sample
+    from train.data.encoding import Sample
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 COLUMNS = ("line", "length", "targets", "offset")

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from transformers.utils.logging import disable_progress_bar
 
-from train.data.formats import IGNORED
+from train.data.encoding import IGNORED
 from train.distributed import host_memory
 from train.errors import ConfigError, room_for
 from train.model import memory, quantized, slices

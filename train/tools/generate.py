@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.data.chat import dated
-from train.data.formats import begin_of
+from train.data.encoding import begin_of
 from train.errors import DONE, USAGE, ConfigError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, assign, order
-from train.data.formats import IGNORED
+from train.data.encoding import IGNORED
 from train.data.mixture import Share
 from train.data.token_store import Ints
 from train.errors import ConfigError

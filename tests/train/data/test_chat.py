@@ -11,7 +11,8 @@ import pytest
 
 from tests.train.data.chat_templates import FAMILIES, GLM, LLAMA, MISTRAL, QWEN, TEMPLATES, Family
 from train.data.bad_line import BadLine
-from train.data.formats import Reader, encode
+from train.data.encoding import encode
+from train.data.formats import Reader
 
 pytestmark = pytest.mark.torch
 
@@ -351,7 +352,10 @@ def test_an_answer_that_is_not_to_be_learned_is_read_only(no: dict[str, Any]) ->
 
 
 def test_parts_that_are_text_are_joined_and_others_are_refused() -> None:
-    parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "warm?"}]
+    parts: list[dict[str, Any]] = [
+        {"type": "text", "text": "How "},
+        {"type": "text", "text": "warm?"},
+    ]
     chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[:1]}]
     text, said = learned(QWEN, {"messages": chat})
     assert "user\nHow warm?<|im_end|>" in text

@@ -25,7 +25,8 @@ from tests.train.data.chat_oracle import (
 from tests.train.data.chat_templates import GROUPS, TEMPLATES
 from train.data.bad_line import BadLine
 from train.data.chat import ChatTemplate
-from train.data.formats import Reader, encode
+from train.data.encoding import encode
+from train.data.formats import Reader
 
 pytestmark = pytest.mark.torch
 

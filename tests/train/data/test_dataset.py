@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import dataset, formats, lines, token_cache, token_store
+from train.data import dataset, encoding, formats, lines, token_cache, token_store
 from train.data.marks import Line
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
@@ -271,7 +271,7 @@ def test_every_line_is_read_once_for_all_shards(
 def test_data_that_changes_under_the_tokenizer_is_refused(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plainly = formats.encode
+    plainly = encoding.encode
 
     def meanwhile(*words: Any) -> Any:
         with Path(config.datasets[0].path).open("a") as file:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.train.tiny import paragraphs
 from train.data.bad_line import BadLine
-from train.data.formats import Reader, Sample, encode
+from train.data.encoding import Sample, encode
+from train.data.formats import Reader
 from train.errors import ConfigError
 
 pytestmark = pytest.mark.torch
@@ -202,11 +203,11 @@ def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> No
         (b'{"messages": [{"role": "user", "content": "a"}]}', "expected an answer"),
         (
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]}',
-            "messages: message 2, an answer: expected some text, found nothing",
+            "messages: expected an answer to learn, found 1 empty answers",
         ),
         (
-            b'{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "b"}]}]}',
-            "messages: content of message 1: expected text, found list",
+            b'{"messages": [{"role": "assistant", "content": [{"type": "image", "url": "b"}]}]}',
+            "expected text, found a part of type image",
         ),
         (
             (

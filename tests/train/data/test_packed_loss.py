@@ -12,7 +12,7 @@ import pytest
 
 from tests.train.world import Training, World
 from train.data.batches import Batch, assemble
-from train.data.formats import IGNORED
+from train.data.encoding import IGNORED
 from train.data.token_store import Ints
 
 if TYPE_CHECKING:

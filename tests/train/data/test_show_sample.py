@@ -13,7 +13,7 @@ import pytest
 from train.__main__ import main
 from train.config.config import Config
 from train.data import dataset, show_sample
-from train.data.formats import Sample
+from train.data.encoding import Sample
 
 pytestmark = pytest.mark.torch
 

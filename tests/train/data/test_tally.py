@@ -9,7 +9,8 @@ import pytest
 
 from tests.train.data.chat_templates import GLM, QWEN
 from tests.train.data.test_chat import CALLS, RESULT, TOOLS, answer, tokenizer_of, user
-from train.data.formats import Reader, Rules, Sample, encode
+from train.data.encoding import Sample, encode
+from train.data.formats import Reader, Rules
 from train.data.tally import Tally
 
 pytestmark = pytest.mark.torch
@@ -131,3 +132,33 @@ def test_the_pieces_around_a_literal_token_have_no_space_of_their_own() -> None:
     assert tokens.count("<|im_end|>") == 2
     learned = [t for t, yes in zip(tokens, sample.loss_mask, strict=True) if yes]
     assert learned == ["c", "<|im_end|>"]
+
+
+def test_an_answer_is_tokenized_as_after_a_prompt() -> None:
+    """With a space before it in the template, its first token is not one with that space."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {
+        letter: at for at, letter in enumerate([*letters, "ĠY", "ĠYes", "Ye", "Yes", "es"])
+    }
+    merges = [("e", "s"), ("Ġ", "Y"), ("ĠY", "es"), ("Y", "e"), ("Y", "es")]
+    bare = Tokenizer(models.BPE(vocabulary, merges))
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bare.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bare,
+        eos_token="<eos>",
+        chat_template="{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}"
+        "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
+    )
+    assert tokenizer.tokenize("assistant: Yes")[-1] == "ĠYes"
+    record = {"messages": [user("a"), answer("Yes"), user("b"), answer("Yes")]}
+    document = Reader(tokenizer).read(json.dumps(record).encode())
+    ((sample,),) = encode([document], tokenizer, 4000)
+    tokens = tokenizer.convert_ids_to_tokens(sample.ids)
+    learned = [t for t, yes in zip(tokens, sample.loss_mask, strict=True) if yes]
+    assert learned == ["Yes", "<eos>"] * 2
+    asked = tokenizer.apply_chat_template(record["messages"][:1], add_generation_prompt=True)
+    assert sample.ids[: len(asked["input_ids"])] == asked["input_ids"]

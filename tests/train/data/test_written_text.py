@@ -10,7 +10,8 @@ import pytest
 
 from tests.train.data.chat_templates import QWEN
 from tests.train.data.test_chat import tokenizer_of
-from train.data.formats import Reader, encode
+from train.data.encoding import encode
+from train.data.formats import Reader
 
 pytestmark = pytest.mark.torch
 

@@ -66,7 +66,7 @@ def test_what_is_no_adapter_is_refused_before_anything_is_loaded(
 
 
 def test_a_question_is_put_in_the_chat_template_as_training_puts_it(tmp_path: Path) -> None:
-    from train.data import formats  # noqa: PLC0415  (beside the tokenizer, which takes seconds)
+    from train.data import encoding, formats  # noqa: PLC0415  (beside the tokenizer, which takes seconds)
 
     tokenizer = demo_assets.make_tokenizer(["some words to learn from"] * 9)
     asked = generate.as_question(tokenizer, "Why?")
@@ -74,7 +74,7 @@ def test_a_question_is_put_in_the_chat_template_as_training_puts_it(tmp_path: Pa
         "messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
     }
     document = formats.Reader(tokenizer).read(json.dumps(line).encode())
-    ((sample,),) = formats.encode([document], tokenizer, 1000)
+    ((sample,),) = encoding.encode([document], tokenizer, 1000)
     assert sample.ids[: len(asked)] == asked
     assert not any(sample.loss_mask[: len(asked)])
     assert sample.loss_mask[len(asked)]
