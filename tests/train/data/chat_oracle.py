@@ -90,7 +90,8 @@ def tokenizer_of(family: Family) -> Any:
     bare = Tokenizer(models.BPE(letters, []))
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bare.decoder = decoders.ByteLevel()
-    bare.add_special_tokens([AddedToken(mark, special=True) for mark in family.marks])
+    marks = [AddedToken(mark, special=True, rstrip=family.strips) for mark in family.marks]
+    bare.add_special_tokens(marks)
     bare.add_tokens([AddedToken(word, special=False) for word in family.words])
     return PreTrainedTokenizerFast(
         tokenizer_object=bare,
