@@ -36,7 +36,7 @@ class Answer:
     sure: int = 0
     """Until where it must be learned, if not until its end: one whose text has the end, too."""
     is_certain: bool = True
-    """Whether it has more than its end and empty thoughts."""
+    """Whether it has text or calls, not thoughts only."""
 
     def moved(self, by: int) -> Answer:
         """Return the answer in a text that is longer before it."""
@@ -165,7 +165,8 @@ def _learned(family: Family, kind: Kind, text: str, answers: list[Answer]) -> li
         is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
         has_thoughts = bool((message.get("reasoning_content") or "").strip())
         if message.get("weight") != 0 and (has_thoughts or not is_empty):
-            is_bare = not message.get("tool_calls") and not _bare(message.get("content") or "")
+            said = (message.get("content") or "").rpartition("</think>")[2]
+            is_bare = not message.get("tool_calls") and not _bare(said)
             found.append(_judged(family, text, begun, is_bare=is_bare))
     last = kind.messages[-1]
     if family.writes_end == "always" or last["role"] != "assistant":
