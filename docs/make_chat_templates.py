@@ -121,7 +121,7 @@ def _notes(family: Family, kind: Kind) -> list[str]:
 def _with_thoughts(message: Message) -> Message | None:
     """Return a message with other thoughts; nothing if it has none."""
     for field in ("reasoning_content", "thinking", "reasoning"):
-        if field in message:
+        if message.get(field):
             return {**message, field: PROBE}
     if message["role"] == "assistant" and THOUGHTS.search(message["content"] or ""):
         return {**message, "content": THOUGHTS.sub(PROBE, message["content"])}

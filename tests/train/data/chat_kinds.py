@@ -91,6 +91,7 @@ def kinds(family: Family) -> dict[str, Kind]:
         ],
         "thoughts as thinking": [user("Rain?"), answer("Take a coat.", thinking=THOUGHTS)],
         "thoughts as reasoning": [user("Rain?"), answer("Take a coat.", reasoning=THOUGHTS)],
+        "empty thoughts": [user("Rain?"), answer("Take a coat.", reasoning_content="")],
         "an answer that its thoughts have": [
             user("2+2?"), answer(thinking("Two and two make 4, and 4 is it.", "4")),
         ],
