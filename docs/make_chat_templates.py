@@ -19,7 +19,7 @@ THOUGHTS = re.compile(r"(?<=<think>\n).*(?=\n</think>)", re.DOTALL)
 LEARNED = "✓"
 REFUSED = {
     "system": "it leaves out this system message",
-    "tool": "it leaves out results of tools",
+    "results": "it leaves out results of tools",
     "tools": "it leaves out the list of tools",
     "calls": "it leaves out a call",
     "start": "it begins this call otherwise than its prompt does",
@@ -28,23 +28,21 @@ REFUSED = {
     "first": "it wants a question before the first answer",
     "single": "it wants one call in an answer",
     "empty": "it wants text or a call in every answer",
-    "beside": "it wants text or thoughts beside a call, not both",
 }
 RAISED = {
+    "tool": "results",
     "roles take turns": "roles",
     "roles take turns, only user, assistant and tool": "roles",
     "no system": "system",
     "one call only": "single",
     "an answer has text or calls": "empty",
-    "tools need a question": "tools",
-    "thoughts have a field": "thoughts",
     "nobody asks": "first",
 }
-"""What the templates of the tests say, and what it means."""
+"""What these templates say, and other reasons with another name here."""
 NOTES = {
     "all": ("¹", "thoughts are dropped"),
     "earlier": ("²", "thoughts before the last question are dropped"),
-    "beside": ("³", "text beside a call is dropped"),
+    "text": ("³", "text before a call is dropped"),
 }
 
 HEAD = """\
@@ -73,7 +71,7 @@ def render() -> str:
     head = HEAD.format(templates=len(TEMPLATES), kinds=len(every))
     meanings = [f"| {LEARNED} | learned |"]
     meanings += [f"| {LEARNED}{mark} | learned; {text} |" for mark, text in NOTES.values()]
-    shown = {cell.strip(LEARNED) for cell in cells.values()}
+    shown = {part for cell in cells.values() for part in cell.split(", ")}
     meanings += [f"| {key} | refused: {text} |" for key, text in REFUSED.items() if key in shown]
     listed = "\n".join(f"- {each}" for each in same)
     blocks = [
@@ -96,8 +94,7 @@ def render() -> str:
 def _cell(family: Family, kind: Kind) -> str:
     if reasons := causes(family, kind):
         return ", ".join(
-            RAISED[reason.removeprefix("template: ")] if ":" in reason else reason
-            for reason in reasons
+            RAISED.get(said := reason.removeprefix("template: "), said) for reason in reasons
         )
     return LEARNED + "".join(NOTES[note][0] for note in _notes(family, kind))
 
@@ -115,16 +112,16 @@ def _notes(family: Family, kind: Kind) -> list[str]:
     elif not all(kept):
         notes.append("earlier")
     for place, message in enumerate(kind.messages):
-        is_beside = bool(message.get("tool_calls") and message["content"])
-        if is_beside and not _is_kept(family, kind, place, {**message, "content": PROBE}):
-            notes.append("beside")
+        has_both = bool(message.get("tool_calls") and message["content"])
+        if has_both and not _is_kept(family, kind, place, {**message, "content": PROBE}):
+            notes.append("text")
     return notes
 
 
 def _with_thoughts(message: Message) -> Message | None:
     """Return a message with other thoughts; nothing if it has none."""
     for field in ("reasoning_content", "thinking", "reasoning"):
-        if field in message:
+        if message.get(field):
             return {**message, field: PROBE}
     if message["role"] == "assistant" and THOUGHTS.search(message["content"] or ""):
         return {**message, "content": THOUGHTS.sub(PROBE, message["content"])}

@@ -36,7 +36,7 @@ class Answer:
     sure: int = 0
     """Until where it must be learned, if not until its end: one whose text has the end, too."""
     is_certain: bool = True
-    """Whether it has more than its end and empty thoughts."""
+    """Whether it has text or calls, not thoughts only."""
 
     def moved(self, by: int) -> Answer:
         """Return the answer in a text that is longer before it."""
@@ -90,7 +90,8 @@ def tokenizer_of(family: Family) -> Any:
     bare = Tokenizer(models.BPE(letters, []))
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bare.decoder = decoders.ByteLevel()
-    bare.add_special_tokens([AddedToken(mark, special=True) for mark in family.marks])
+    marks = [AddedToken(mark, special=True, rstrip=family.strips) for mark in family.marks]
+    bare.add_special_tokens(marks)
     bare.add_tokens([AddedToken(word, special=False) for word in family.words])
     return PreTrainedTokenizerFast(
         tokenizer_object=bare,
@@ -139,8 +140,7 @@ def expected(family: Family, kind: Kind) -> tuple[Expected, ...]:
     if last["role"] == "assistant" and before:
         asked = replace(kind, messages=before)
         given = render(family, asked, prompt=True)
-        same = commonprefix([given, render(family, asked)])  # noqa: RUF071  (no paths)
-        header = given[len(same) :]
+        header = _added(given, render(family, asked))
         written = text[: answers[-1].begin]
         if not text.startswith(given) and written.endswith(header):
             # The template writes other things before the last answer once it is there: the last
@@ -165,7 +165,9 @@ def _learned(family: Family, kind: Kind, text: str, answers: list[Answer]) -> li
         is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
         has_thoughts = bool((message.get("reasoning_content") or "").strip())
         if message.get("weight") != 0 and (has_thoughts or not is_empty):
-            found.append(_judged(family, text, begun, is_empty=is_empty))
+            said = (message.get("content") or "").rpartition("</think>")[2]
+            is_bare = not message.get("tool_calls") and not _bare(said)
+            found.append(_judged(family, text, begun, is_bare=is_bare))
     last = kind.messages[-1]
     if family.writes_end == "always" or last["role"] != "assistant":
         return [Expected(text=text, answers=tuple(found))]
@@ -253,26 +255,41 @@ def _read(marked: str) -> tuple[str, list[Answer]]:
 
 def _begun(family: Family, kind: Kind, place: int, text: str, answer: Answer) -> Answer:
     """Return an answer that begins after what the model is given, if that is what was written."""
+    asked = replace(kind, messages=kind.messages[:place])
     try:
-        given = render(family, replace(kind, messages=kind.messages[:place]), prompt=True)
+        given = render(family, asked, prompt=True)
+        header = _added(given, render(family, asked))
     except TemplateError:
         return answer
     if place and text.startswith(given) and answer.begin <= len(given) <= answer.end:
         return replace(answer, begin=len(given), own=len(given))
-    if OPENED in given[-len(OPENED) - 1 :] and text.startswith(OPENED, answer.begin):
-        # Its own text begins as the prompt ends.
-        return replace(answer, own=max(answer.own, answer.begin + len(OPENED)))
+    written = text[: answer.begin]
+    given_too = next(
+        header[at:] for at in range(len(header), -1, -1) if written.endswith(header[:at])
+    )
+    for opened in (given_too, OPENED):
+        if given_too.startswith(opened) and text.startswith(opened, answer.begin):
+            # What the model is given, or some of it: earlier messages were written otherwise.
+            return replace(answer, own=max(answer.own, answer.begin + len(opened)))
     return answer
 
 
-def _judged(family: Family, text: str, answer: Answer, *, is_empty: bool) -> Answer:
+def _added(given: str, before: str) -> str:
+    """Return what a prompt adds to the messages before it."""
+    return given[len(commonprefix([given, before])) :]  # noqa: RUF071  (no paths)
+
+
+def _judged(family: Family, text: str, answer: Answer, *, is_bare: bool) -> Answer:
     """Return an answer with the next message's mark that ends it, and whether it has text."""
     own = text[answer.own : answer.end].removesuffix(family.end).removesuffix(family.eos)
-    has_text = bool(own.replace("<think>", "").replace("</think>", "").strip())
     marks = family.next_marks if family.writes_end == "never" else ()
     follows = next((mark for mark in marks if text.startswith(mark, answer.end)), "")
-    certain = replace(answer, is_certain=has_text and not is_empty)
+    certain = replace(answer, is_certain=bool(_bare(own)) and not is_bare)
     return _closed(family, text, certain, answer.end + len(follows))
+
+
+def _bare(text: str) -> str:
+    return text.replace("<think>", "").replace("</think>", "").strip()
 
 
 def _closed(family: Family, text: str, answer: Answer, end: int) -> Answer:

@@ -237,7 +237,7 @@ GPT_OSS = family(
 {%- for later in messages[loop.index:] -%}
 {%- if later.role == 'assistant' and later.tool_calls is not defined -%}{%- set ns.final = true -%}{%- endif -%}
 {%- endfor -%}
-{%- if m.content and m.thinking -%}{{- raise_exception('text or thoughts beside a call, not both') -}}{%- endif -%}
+{%- if m.content and m.thinking -%}{{- raise_exception('text or thoughts before a call, not both') -}}{%- endif -%}
 {%- if (m.content or m.thinking) and not ns.final -%}
 {{- '<|channel|>analysis<|message|>' + (m.content or m.thinking) + '<|end|><|start|>assistant' -}}
 {%- endif -%}

@@ -30,6 +30,7 @@ class Tokens(TypedDict, total=False):
     text_arguments: bool
     asks_last: bool
     starts_calls_once: bool
+    strips: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class Family:
     """Whether it writes the system message or the tools only while the last question is last."""
     starts_calls_once: bool = False
     """Whether it writes the beginning of an answer before the first answer with calls only."""
+    strips: bool = False
+    """Whether the tokenizer makes the white space after a mark a part of it."""
 
 
 def family(source: str, *, tags: bool = False, **tokens: Unpack[Tokens]) -> Family:

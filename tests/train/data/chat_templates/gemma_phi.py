@@ -57,6 +57,7 @@ PHI3 = family(
     marks=PHI_MARKS,
     eos="<|endoftext|>",
     end="<|end|>",
+    strips=True,
 )
 PHI35 = family(
     PHI_SOURCE.replace("WRITTEN", "m.content"),
@@ -64,6 +65,7 @@ PHI35 = family(
     marks=PHI_MARKS,
     eos="<|endoftext|>",
     end="<|end|>",
+    strips=True,
 )
 
 PHI4 = family(

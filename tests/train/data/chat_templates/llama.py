@@ -38,7 +38,7 @@ LLAMA3_TAGS = family(
 )
 
 # A system message of its own always, with a date; tools in the first question; one call a message,
-# without the text beside it; results with the role ipython.
+# without the text before it; results with the role ipython.
 LLAMA31_SOURCE = r"""
 {{- bos_token -}}
 {%- set given = messages[0].content | trim if messages[0].role == 'system' else '' -%}
@@ -129,7 +129,7 @@ MISTRAL_V1 = family(
 )
 
 # Writes system and tools before the last question, and the system only while it is the last
-# message; no beginning of an answer; calls have ids of nine characters, and no text beside them.
+# message; no beginning of an answer; calls have ids of nine characters, and no text before them.
 MISTRAL_SOURCE = r"""
 {%- if messages[0].role == 'system' -%}{%- set system = messages[0].content -%}{%- set messages = messages[1:] -%}{%- endif -%}
 {%- set asked = messages | selectattr('role', 'equalto', 'user') | list -%}
