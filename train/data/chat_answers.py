@@ -248,15 +248,14 @@ class Answers:
 
     def _closed(self, index: int, own: str) -> int:
         """Return how far it is to the end of the token that ends an answer; 0 without one."""
-        calls, end = self._messages[index].get("tool_calls"), self._tokens.end
-        at = own.rfind(end) if calls else own.find(end)  # (a name of an argument may have it)
-        if end and at >= 0:  # a template may begin the next answer after it, asked to or not
-            return at + len(end)
-        tokens = self._tokens.special
-        if not calls and not tokens.search(own):
-            tokens = self._tokens.every
-        length = max((token.end() for token in tokens.finditer(own)), default=0)
-        return 0 if own[length:].strip() else length
+        calls = self._messages[index].get("tool_calls")
+        special = calls or self._tokens.special.search(own)
+        tokens = list((self._tokens.special if special else self._tokens.every).finditer(own))
+        # What ends a call comes last: a name among its arguments may well be a token. A template
+        # may begin the next answer after another's end, whether asked to or not.
+        last = _run(own, tokens) or ([] if calls else tokens[:1])
+        ends = [token for token in last if token.group() == self._tokens.end] or last[-1:]
+        return ends[0].end() if ends else 0
 
     def _token_after(self, index: int, last: int) -> str:
         """Return the mark of who speaks after an answer; nothing without one."""
@@ -275,6 +274,15 @@ class Answers:
         """Return the places of the parts of other messages."""
         parts = self._chat.parts
         return [at for part, at in self._chat.places.items() if parts[part].message != index]
+
+
+def _run(text: str, tokens: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+    """Return the tokens at the end of a text that have nothing but space after them."""
+    begin, low = len(tokens), len(text)
+    while begin and not text[tokens[begin - 1].end() : low].strip():
+        begin -= 1
+        low = tokens[begin].start()
+    return list(tokens[begin:])
 
 
 def _is_thinking(text: str) -> bool:

@@ -94,9 +94,12 @@ def _message(message: Message, number: int) -> Message:
     if calls:
         kept["tool_calls"] = _calls(calls, number)
     for key in REASONING:
-        if key in kept and not isinstance(kept[key], str):
-            found = type(kept[key]).__name__
+        thoughts = kept.get(key, "")
+        if not isinstance(thoughts, str):
+            found = type(thoughts).__name__
             raise BadLine(f"messages: {key} of message {number}: expected text, found {found}")
+        if not thoughts.strip():  # a data set with such a column has it in every message
+            kept.pop(key, None)
     return kept
 
 

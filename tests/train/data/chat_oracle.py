@@ -223,6 +223,8 @@ def _unwritten(
 def _plain(message: Message, *, as_text: bool) -> Message:
     """Return a message as templates want it: no nulls, the arguments of calls as they read them."""
     kept = {"content": "", **{key: value for key, value in message.items() if value is not None}}
+    if not kept.get("reasoning_content", "").strip():  # no thoughts
+        kept.pop("reasoning_content", None)
     if calls := kept.get("tool_calls"):
         kept["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": _arguments(call, as_text)}}
