@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.tiny import make_tokenizer
 from train import preflight
 from train.config.config import Config
 from train.config.datasets import Dataset
@@ -41,7 +42,7 @@ def config(tmp_path: Path) -> Config:
         "num_key_value_heads": 8, "max_position_embeddings": 8192,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(about))
-    (folder / "tokenizer.json").write_text("{}")
+    make_tokenizer(folder)
     header = {
         "lm_head.weight": {"dtype": "BF16", "shape": [8_000_000, 1000], "data_offsets": [0, 0]}
     }
@@ -243,17 +244,61 @@ def test_each_data_set_is_named_with_its_share(config: Config, tmp_path: Path) -
     assert "weight 1, its share is known once" in here.said
 
 
+CHAT = """{%- for m in messages %}[{{ m.role }}]
+{%- if m.role == 'assistant' and '</think>' in m.content and not loop.last %}
+{{- m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<eos>{% endfor %}
+{%- if add_generation_prompt %}[assistant]{% endif %}"""
+
+
+def write_chats(config: Config, *chats: list[dict[str, object]]) -> None:
+    lines = (json.dumps({"messages": chat}) for chat in chats)
+    Path(config.datasets[0].path).write_text("\n".join(lines) + "\n")
+
+
 def test_chats_need_a_template(config: Config) -> None:
-    Path(config.datasets[0].path).write_text('{"messages": []}\n')
+    write_chats(config, [{"role": "assistant", "content": "a"}])
     (finding,) = said(config, "data")
     assert (finding.state, "chat template" in finding.said) == ("fail", True)
-    (Path(config.name_or_path) / "chat_template.jinja").write_text("")
-    (finding,) = said(config, "data")
-    assert finding.state == "ok"
-    assert "prints the date" not in finding.said
-    (Path(config.name_or_path) / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}")
-    (finding,) = said(config, "data")
-    assert finding.said.endswith("; the chat template prints the date as 2024-07-26 on every day")
+    template = Path(config.name_or_path) / "chat_template.jinja"
+    template.write_text(CHAT)
+    first, learned = said(config, "data")
+    assert (first.state, learned.state) == ("ok", "ok")
+    assert "prints the date" not in first.said
+    template.write_text("{{ strftime_now('%Y') }}" + CHAT)
+    first, _ = said(config, "data")
+    assert first.said.endswith("; the chat template prints the date as 2024-07-26 on every day")
+
+
+def test_what_is_learned_of_the_first_chats_is_told(config: Config) -> None:
+    (Path(config.name_or_path) / "chat_template.jinja").write_text(CHAT)
+    thought = {"role": "assistant", "content": "<think>Two.</think>4"}
+    asked = {"role": "user", "content": "2+2? <eos>"}
+    write_chats(config, [asked, thought], [asked, thought, asked, thought | {"weight": 0}])
+    _, *found = said(config, "data")
+    learned, unlearned, special = (finding.said for finding in found)
+    first = "dataset_path, first 2 lines: "
+    assert learned == (
+        f"{first}learned: 2 answers, each with the token that ends it; thoughts in 1, 0 tool calls"
+    )
+    assert unlearned == (
+        f"{first}not learned: 1 answers of weight 0; 1 chats of which the template leaves out "
+        "thoughts"
+    )
+    assert special == (
+        f"{first}special tokens within texts of messages: <eos> (3); they are read as the "
+        "template's own (split_special_tokens: true keeps them text)"
+    )
+    assert {finding.state for finding in found} == {"ok"}
+
+
+@pytest.mark.parametrize(("bad_lines", "state"), [(0, "fail"), (1, "warn")])
+def test_a_chat_that_cannot_be_learned_is_told(config: Config, bad_lines: int, state: str) -> None:
+    (Path(config.name_or_path) / "chat_template.jinja").write_text(CHAT)
+    write_chats(config, [{"role": "assistant", "content": "a"}], [{"role": "user", "content": "b"}])
+    *_, finding = said(replace(config, max_bad_lines=bad_lines), "data")
+    assert finding.state == state
+    assert "data.jsonl:2: messages: expected an answer" in finding.said
+    assert finding.said.endswith("(1 of 2 bad)")
 
 
 @pytest.mark.usefixtures("gpus")
@@ -319,11 +364,12 @@ def test_layers_of_several_widths_are_counted(config: Config) -> None:
     assert memory.shape(path.parent).layers == 4
 
 
-def test_a_template_that_is_no_utf_8_is_looked_at(config: Config) -> None:
-    Path(config.datasets[0].path).write_text('{"messages": []}\n')
+def test_a_template_that_is_no_utf_8_is_told(config: Config) -> None:
+    write_chats(config, [{"role": "assistant", "content": "a"}])
     (Path(config.name_or_path) / "chat_template.jinja").write_bytes(b"\xff")
-    (finding,) = said(config, "data")
-    assert finding.state == "ok"
+    looked_at, refused = said(config, "data")
+    assert (looked_at.state, refused.state) == ("ok", "fail")
+    assert "expected a tokenizer" in refused.said
 
 
 @pytest.mark.usefixtures("gpus")

@@ -27,11 +27,10 @@ def make_corpus(path: Path, count: int, seed: int = 0) -> Path:
     return path
 
 
-def make_model(folder: Path, *, tied: bool = False, seed: int = 0) -> Path:
-    """Write a Llama of a few thousand weights, and a tokenizer trained for it."""
-    import torch
+def make_tokenizer(folder: Path, **more: str) -> None:
+    """Write a tokenizer; `more` are its other values, such as its chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -43,8 +42,16 @@ def make_model(folder: Path, *, tied: bool = False, seed: int = 0) -> Path:
         show_progress=False,
     )
     tokenizer.train_from_iterator(paragraphs()[:300], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", **more)
     fast.save_pretrained(folder)
+
+
+def make_model(folder: Path, *, tied: bool = False, seed: int = 0) -> Path:
+    """Write a Llama of a few thousand weights, and a tokenizer trained for it."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    make_tokenizer(folder)
     torch.manual_seed(seed)
     shape = LlamaConfig(
         vocab_size=VOCABULARY,
