@@ -15,6 +15,7 @@ from train.data import hub, token_cache, token_store, tokenizer_workers
 from train.data.fingerprint import nothing
 from train.data.formats import IGNORED
 from train.data.mixture import Mixture
+from train.data.progress import Teller
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from train.data.progress import Phase
     from train.data.token_cache import Source
     from train.data.token_store import Ints, Shard
     from train.distributed.env import RankEnv
@@ -143,6 +145,7 @@ def prepare(
     tokenizer: Any = None,  # noqa: ANN401
     *,
     check: Callable[[], None] = nothing,
+    tell: Callable[[Phase], None] | None = None,
 ) -> Corpus:
     """Tokenize what is not yet tokenized, and open it; call it before the ranks meet.
 
@@ -151,6 +154,7 @@ def prepare(
         env: This process among the ranks; the first process of each node does the work.
         tokenizer: Instead of the model's own, for programs that have it in hand.
         check: Called while this process waits for others; raises if that is vain.
+        tell: Called every few seconds, from another thread, with how far it is.
 
     Raises:
         ConfigError: files are missing, too many lines are unusable, or nothing is left.
@@ -159,7 +163,10 @@ def prepare(
     located = list(locate(config))
 
     load = Tokenizer(model, config, tokenizer)
-    opened = [_open(config, env, model, each, load, check) for each in located]
+    opened = [
+        _open(config, env, model, each, load, check, Teller(dataset=each.label, tell=tell))
+        for each in located
+    ]
     count = len(config.datasets)
     train = [samples for _, samples, _ in opened[:count]]
     held_out = [samples for _, samples, _ in opened[count:]]
@@ -252,14 +259,20 @@ def _open(
     located: Located,
     load: Tokenizer,
     check: Callable[[], None],
+    teller: Teller,
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
     label = located.label
-    source = token_cache.source(config, env, model, located.files, check)
+    source = token_cache.source(config, env, model, located.files, check, teller)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)
     size = sum(path.stat().st_size for path in located.files)
-    workers = tokenizer_workers.worth(size, source.shards) if load.is_of_model else 1
-    token_cache.make(maker, workers, check)
+    workers = 1  # (a tokenizer that a program has in hand stays in its process)
+    if load.is_of_model:
+        rows = source.scan.lines
+        workers = tokenizer_workers.worth(
+            rows // source.stride, size // source.stride, source.shards
+        )
+    token_cache.make(maker, workers, check, teller)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
