@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import warnings
@@ -304,5 +305,6 @@ def count_steps(config: Config, batches: Batches, size: BatchSize, progress: Pro
     """Return all steps of the epochs: those done, with whatever batch and data, and those left."""
     position = progress.position
     here = -(-(batches.epoch_rows - position.consumed) // size.total)
-    whole = config.num_train_epochs - position.epoch - 1
-    return progress.step + max(0, here + whole * batches.steps_per_epoch)
+    an_epoch = batches.steps_per_epoch
+    later = math.ceil(config.num_train_epochs * an_epoch) - (position.epoch + 1) * an_epoch
+    return progress.step + max(0, here + later)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch.distributed.tensor import DTensor
 
 from train.model import kinds
+from train.model.optimizer import warm_up_steps
 
 if TYPE_CHECKING:
     from train.config.batch_size import BatchSize
@@ -49,7 +50,7 @@ def banner(
         f"Data:       {samples} samples{evaluated}",
         *_datasets(config, batches),
         f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
-        f"Steps:      {steps}{_done(step, steps)}",
+        f"Steps:      {steps}{_done(step, steps)}{_shortened(config, steps)}",
         f"Output:     {config.output_dir}, {config.save_every.words()}; {made}/ at the end",
         RULE,
     ]
@@ -61,6 +62,13 @@ def _done(step: int, steps: int) -> str:
         return ""
     more = "; to train on, raise max_steps or num_train_epochs" if step >= steps else ""
     return f", {step} of them done{more}"
+
+
+def _shortened(config: Config, steps: int) -> str:
+    """Say that not all of the warm-up fits."""
+    if config.warmup_steps <= steps:
+        return ""
+    return f"; warmup_steps: {config.warmup_steps} is shortened to {warm_up_steps(config, steps)}"
 
 
 def _datasets(config: Config, batches: Batches) -> list[str]:

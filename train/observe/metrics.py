@@ -141,6 +141,7 @@ class Meter:
         total: int,
         epoch: int,
         consumed: int,
+        epoch_rows: int,
         loss: float,
         norm: float,
         lr: float,
@@ -155,6 +156,7 @@ class Meter:
             total: How many there will be.
             epoch: Where the data is after it.
             consumed: The same within the epoch.
+            epoch_rows: Rows of an epoch.
             loss: Mean over the labels of all ranks.
             norm: Of the gradient, before clipping.
             lr: The learning rate it was done with.
@@ -196,7 +198,7 @@ class Meter:
         if self._window_steps >= WINDOW:
             record |= self._look(step)
         if step % self._config.logging_steps == 0 or step == total:
-            self._say(record, total - step)
+            self._say(record, total - step, epochs=epoch + consumed / epoch_rows)
         if self._speaks:
             self._keep(record)
 
@@ -298,13 +300,14 @@ class Meter:
         """Whether collectives of a micro-batch were seen: DDP's happen inside its backward."""
         return waited > 0 and self._config.parallel != "ddp"
 
-    def _say(self, record: dict[str, Any], left: int) -> None:
+    def _say(self, record: dict[str, Any], left: int, *, epochs: float) -> None:
         """Print the step line; the speed is that since the last one."""
         rate = self._log_tokens / self._log_seconds
         self._log_tokens = self._log_seconds = 0.0
         memory = _memory(self._ranks.device)
         line = (
-            f"Step {record['step']}/{record['total']} | Loss: {float(record['loss']):.4f} | "
+            f"Step {record['step']}/{record['total']} | Epoch: {epochs:.2f} | "
+            f"Loss: {float(record['loss']):.4f} | "
             f"Norm: {record['grad_norm']:.2f} | LR: {record['lr']:.2e} | "
             f"{record['step_s']:.2f}s | {rate:.0f} tok/s"
         )

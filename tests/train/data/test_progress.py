@@ -169,7 +169,7 @@ def test_rank_0_prints_it_and_status_json_has_it(world: World, tmp_path: Path) -
     assert "phase" not in run.status()
     lines = [line for line in run.said().splitlines() if line.startswith("tokenizing dataset_path")]
     assert len(lines) > 3
-    assert lines == sorted(set(lines), key=lines.index), "by one rank"
+    assert "tokenizing" not in run.said(1)
 
 
 def slowly_in_the_open(_: int) -> None:
