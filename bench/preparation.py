@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -109,11 +108,11 @@ def main() -> None:
                 found.append(files)
             if found[0] != found[1]:
                 sys.exit("the files differ")
-    medians = [statistics.median(times[side]) for side in sides]
-    for side, took in zip(sides, medians, strict=True):
+    best = [min(times[side]) for side in sides]  # (other work only takes time away)
+    for side, took in zip(sides, best, strict=True):
         each = ", ".join(f"{one:.1f}" for one in times[side])
         print(f"{side:8} {options.rows / took:8,.0f} rows/s, {took:.1f} s ({each})")
-    print(f"{'ratio':8} {medians[0] / medians[1]:8.2f}")
+    print(f"{'ratio':8} {best[0] / best[1]:8.2f}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -120,12 +121,17 @@ def _exactly(folder: Path) -> Found:
 
 
 def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
-    """Name the newest whole checkpoint, if the wanted one is not whole."""
+    """Name the newest whole checkpoint, of a run's folder if that is wanted, or else of this run's."""
     if wanted == LATEST:
         return "\nhint: choose another output_dir to start at step 0"
-    here = newest(checkpoints.output) if checkpoints.writes else None
+    here = None
+    if checkpoints.writes:
+        here = newest(Path(wanted))
+        here = here if here.folder else newest(checkpoints.output)
     names = [str(row.folder) for row in ranks.gather(here, ranks.storage) if row and row.folder]
-    return f"\nhint: the newest whole one is {names[0]}" if names else ""
+    if names:
+        return f"\nhint: --resume-from-checkpoint {shlex.quote(names[0])}, the newest whole one"
+    return "\nhint: --resume-from-checkpoint latest takes the newest in output_dir, if there is one"
 
 
 def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:

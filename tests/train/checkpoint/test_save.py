@@ -134,7 +134,10 @@ def test_a_path_that_is_not_whole_is_refused_and_the_newest_named(
     )
     assert again.wait() == [4, 4]
     assert words in again.said()
-    assert f"hint: the newest whole one is {output / 'step-000006'}" in again.said()
+    assert (
+        f"hint: --resume-from-checkpoint {output / 'step-000006'}, the newest whole one"
+        in again.said()
+    )
     assert again.status()["state"] == "failed"
     assert steps_of(output)[-1] == 6, "nothing is lost by asking"
 
