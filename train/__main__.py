@@ -62,6 +62,9 @@ def inspect(arguments: Arguments) -> int:
             from train.preflight import main as check
 
             return check(arguments.config(), arguments.notes)
+        if arguments.mode == "version":
+            print(versions.words())
+            return errors.DONE
         if arguments.mode == "show-sample":
             from train.data.show_sample import main as show
 

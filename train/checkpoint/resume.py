@@ -25,7 +25,7 @@ from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
 from train.config.config import NOT_THE_NUMBERS
 from train.data.batches import Position
-from train.errors import CheckpointError
+from train.errors import CheckpointError, counted
 from train.files import Entry, measure
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _exactly(folder: Path) -> Found:
 
 
 def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
-    """Name the newest whole checkpoint, of a run's folder if that is wanted, or else of this run's."""
+    """Name the newest whole checkpoint: of the wanted folder if it is a run's, or of this run."""
     if wanted == LATEST:
         return "\nhint: choose another output_dir to start at step 0"
     here = None
@@ -253,7 +253,7 @@ def load(
         torch.manual_seed(seed_of(now["config"]["seed"], then["step"], ranks.env.rank))
         ranks_then, ranks_now = then["world_size"], ranks.env.world_size
         words = "the same samples and mathematics, new random numbers for dropout"
-        remarks += (f"{ranks_then} ranks wrote it, {ranks_now} resume: {words}",)
+        remarks += (f"{counted(ranks_then, 'rank')} wrote it, {ranks_now} resume: {words}",)
     progress = Progress(
         step=then["step"],
         position=Position(**then["position"]),

@@ -16,7 +16,7 @@ from train.data.fingerprint import nothing
 from train.data.formats import IGNORED
 from train.data.mixture import Mixture
 from train.data.progress import Teller
-from train.errors import ConfigError
+from train.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -277,7 +277,7 @@ def _open(
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
     if len(bad) > SHOWN:
-        notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
+        notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
@@ -285,7 +285,8 @@ def _open(
     cut = sum(about["cut"] for about in manifest["shards"])
     if cut:
         notes.append(
-            f"{label}: {cut} samples are longer than seq_len {config.seq_len} and were cut"
+            f"{label}: {counted(cut, 'sample')} longer than seq_len {config.seq_len} "
+            f"{'was' if cut == 1 else 'were'} cut"
         )
     return source.key, _read(source), tuple(notes)
 

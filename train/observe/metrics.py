@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from train.errors import counted
 from train.observe.flops import peak
 from train.observe.gpu_times import Event, GpuTimes
 from train.observe.records import NAME, Records
@@ -211,7 +212,7 @@ class Meter:
 
     def largest(self, rows: int, width: int) -> None:
         """Tell what the largest micro-batch took, on every rank."""
-        shape = f"{rows} x {width} tokens"
+        shape = f"{rows} x {counted(width, 'token')}"
         taken, shape = max(self._ranks.gather((_memory(self._ranks.device), shape)))
         if self._speaks:
             print(f"Memory:     {taken / 2**30:.2f} GiB for the largest micro-batch, {shape}")
@@ -226,7 +227,7 @@ class Meter:
         seconds = self._parts.get("eval", 0.0)
         print(
             f"Step {step}/{total} | Eval Loss: {loss:.4f} | Perplexity: {perplexity:.2f} | "
-            f"Accuracy: {accuracy:.1%} | {tokens} tokens | {seconds:.2f}s",
+            f"Accuracy: {accuracy:.1%} | {counted(tokens, 'token')} | {seconds:.2f}s",
             flush=True,
         )
         self._keep(
