@@ -5,9 +5,7 @@ Nothing is imported to read a version: an older package may fail to import.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import platform
 import re
 import shlex
 import sys
@@ -40,17 +38,6 @@ TABLE = {
 def installed() -> dict[str, str]:
     """Return the versions of the table's packages, as they name themselves."""
     return {name: _version(name) for name in TABLE}
-
-
-def words() -> str:
-    """Return the versions as a bug report needs them: a copy of train/ has no number of its own."""
-    folder = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    about = {"python": platform.python_version(), **installed()}
-    packages = ", ".join(f"{name} {found}" for name, found in about.items())
-    return f"train {digest.hexdigest()[:12]} ({folder}), {packages}"
 
 
 def _version(name: str) -> str:

@@ -130,7 +130,11 @@ def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
         here = here if here.folder else newest(checkpoints.output)
     names = [str(row.folder) for row in ranks.gather(here, ranks.storage) if row and row.folder]
     if names:
-        return f"\nhint: --resume-from-checkpoint {shlex.quote(names[0])}, the newest whole one"
+        own = Path(names[0]).parent == checkpoints.output
+        word = " (as `latest` is)" if own else ""
+        return (
+            f"\nhint: --resume-from-checkpoint {shlex.quote(names[0])}, the newest whole one{word}"
+        )
     return "\nhint: --resume-from-checkpoint latest takes the newest in output_dir, if there is one"
 
 

@@ -42,6 +42,6 @@ def _place(node: yaml.Node | None, lines: list[str], line: int) -> int:
         word = re.compile(rf"""(^|[\[.{{,\s"']){re.escape(str(key.value))}["'\s]*[=.\]]""")
         line = next((at for at in range(line, len(lines)) if word.search(lines[at])), line)
         mark = key.start_mark
-        key.start_mark = yaml.Mark(mark.name, mark.index, line, 0, None, None)
+        key.start_mark = yaml.Mark(mark.name, mark.index, line, 0, None, 0)
         line = _place(value, lines, line)
     return line

@@ -155,7 +155,8 @@ def test_a_folder_that_does_not_answer_ends_no_progress() -> None:
 def test_rank_0_prints_it_and_status_json_has_it(world: World, tmp_path: Path) -> None:
     rows = "".join(json.dumps({"text": f"row {n} of the data"}) + "\n" for n in range(2000))
     (tmp_path / "data.jsonl").write_text(rows)
-    changes = {"dataset_path": str(tmp_path / "data.jsonl"), "cache_dir": str(tmp_path / "own")}
+    changes: dict[str, Any] = {"dataset_path": str(tmp_path / "data.jsonl")}
+    changes["cache_dir"] = str(tmp_path / "own")
     run = world.start(nodes=(2,), before=slowly_in_the_open, max_steps=1, **changes)
     seen: list[dict[str, Any]] = []
     while not seen or seen[-1]["state"] == "starting":
@@ -181,4 +182,4 @@ def slowly_in_the_open(_: int) -> None:
         time.sleep(0.1)
         return plainly(*args)
 
-    formats.encode = slowly
+    formats.encode = slowly  # type: ignore[assignment]

@@ -52,7 +52,8 @@ def meter(config: Config) -> Iterator[Meter]:
 def step(meter: Meter, number: int, **changes: Any) -> None:
     about = {
         "step": number, "total": 1502, "epoch": 0, "consumed": 8 * number, "epoch_rows": 384,
-        "loss": 3.68, "norm": 1.2, "lr": 1.33e-7, "valid": 900, "tokens": 1000, "padded_tokens": 1024,
+        "loss": 3.68, "norm": 1.2, "lr": 1.33e-7, "valid": 900, "tokens": 1000,
+        "padded_tokens": 1024,
     }  # fmt: skip
     meter.step(**(about | changes))
 
