@@ -362,7 +362,6 @@ def unused_weight(_: int) -> None:
         return network, remarks
 
     patch.object(model, "_laid_out", with_one_more).start()
-    patch.object(model.Model, "buffers", {}, create=True).start()
 
 
 def test_ddp_does_not_wait_for_a_weight_that_a_model_never_uses(world: World) -> None:
