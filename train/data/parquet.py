@@ -65,7 +65,8 @@ def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
 
 def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]:  # noqa: ANN401
     """Return the row groups that have rows of a stretch, and the number of their first row."""
-    groups, row, first = [], 0, 0
+    groups: list[int] = []
+    row = first = 0
     for number in range(metadata.num_row_groups):
         after = row + metadata.row_group(number).num_rows
         if after > begin and (end is None or row < end):
