@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import signal
 import sys
 from contextlib import ExitStack, contextmanager
@@ -62,6 +63,14 @@ def inspect(arguments: Arguments) -> int:
             from train.preflight import main as check
 
             return check(arguments.config(), arguments.notes)
+        if arguments.mode == "version":
+            from train.checkpoint import provenance
+
+            # A copy of train/ has no number of its own.
+            found = {"python": platform.python_version(), **versions.installed()}
+            packages = ", ".join(f"{name} {version}" for name, version in found.items())
+            print(f"train {provenance.code()[:12]} ({Path(__file__).parent}), {packages}")
+            return errors.DONE
         if arguments.mode == "show-sample":
             from train.data.show_sample import main as show
 

@@ -83,6 +83,11 @@ def reason(error: BaseException) -> str:
     )
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 sample, 2 samples."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def without_credentials(text: str) -> str:
     """Return a text without names and passwords in its addresses."""
     return CREDENTIALS.sub("", text)

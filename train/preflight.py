@@ -29,7 +29,7 @@ from train.data.tally import Tally
 from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
-from train.errors import ConfigError, LauncherEnvError
+from train.errors import ConfigError, LauncherEnvError, counted
 from train.model import memory
 from train.model.activations import MASKED
 from train.model.memory import GIB
@@ -189,10 +189,10 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
             said = f"{nodes} x {local}: {'; '.join(error.problems)}"
             yield _finding("batch", said, "fail" if nodes == 1 else "warn")
             continue
-        of_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
+        of_nodes = counted(nodes, "node")
         said = (
             f"{size.per_device} local x {local} a node x {of_nodes} x {size.accumulation} "
-            f"accumulation = {size.total} samples a step"
+            f"accumulation = {counted(size.total, 'sample')} a step"
         )
         if size.empty:
             said += f" ({size.empty} places stay empty)"
@@ -382,7 +382,7 @@ def _lines(
     each = sum(len(line.content) for line in first) / len(first)
     count = lines.count(files, each)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {count} lines"
+    said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {counted(count, 'line')}"
     if any("strftime_now" in text for text in templates or ()):
         said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
     return _finding("data", said), count * each

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from train.config.config import Config
     from train.data.dataset import Corpus
     from train.data.mixture import Mixture, Share
+    from train.data.progress import Phase
     from train.data.token_store import Ints
     from train.distributed.env import RankEnv
     from train.lifecycle.signals import EarlySignals
@@ -102,7 +105,8 @@ def run(
     # Before any group exists: no collective may time out on a slow node's tokenizer.
     with Preparation(store, env, patience=timeout) as preparation:
         base = hub.model_folder(config)
-        corpus = dataset.prepare(config, env, check=preparation.check)
+        tell = partial(tell_progress, status) if env.rank == 0 else None
+        corpus = dataset.prepare(config, env, check=preparation.check, tell=tell)
         early_signals.meet()
         preparation.wait()
     ranks = Ranks.join(env, timeout=timeout, traces=output / "nccl", store=store)
@@ -125,6 +129,12 @@ def run(
                 raise theirs from error
             raise
         return outcome
+
+
+def tell_progress(status: Status, phase: Phase) -> None:
+    """Say how far the preparation is, in the log and in status.json."""
+    print(phase.words(), flush=True)
+    status.set("starting", phase=phase.about())
 
 
 def build_and_train(
@@ -296,5 +306,6 @@ def count_steps(config: Config, batches: Batches, size: BatchSize, progress: Pro
     """Return all steps of the epochs: those done, with whatever batch and data, and those left."""
     position = progress.position
     here = -(-(batches.epoch_rows - position.consumed) // size.total)
-    whole = config.num_train_epochs - position.epoch - 1
-    return progress.step + max(0, here + whole * batches.steps_per_epoch)
+    an_epoch = batches.steps_per_epoch
+    later = math.ceil(config.num_train_epochs * an_epoch) - (position.epoch + 1) * an_epoch
+    return progress.step + max(0, here + later)

@@ -158,6 +158,7 @@ class Trainer:
             total=self.steps,
             epoch=step.position.epoch,
             consumed=step.position.consumed,
+            epoch_rows=self.batches.epoch_rows,
             loss=loss_mean,
             norm=norm,
             lr=rate,

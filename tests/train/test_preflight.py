@@ -271,8 +271,8 @@ def test_chats_need_a_template(config: Config) -> None:
 
 def test_what_is_learned_of_the_first_chats_is_told(config: Config) -> None:
     (Path(config.name_or_path) / "chat_template.jinja").write_text(CHAT)
-    thought = {"role": "assistant", "content": "<think>Two.</think>4"}
-    asked = {"role": "user", "content": "2+2? <eos>"}
+    thought: dict[str, object] = {"role": "assistant", "content": "<think>Two.</think>4"}
+    asked: dict[str, object] = {"role": "user", "content": "2+2? <eos>"}
     write_chats(config, [asked, thought], [asked, thought, asked, thought | {"weight": 0}])
     _, *found = said(config, "data")
     learned, unlearned, special = (finding.said for finding in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
 from train.config.config import NOT_THE_NUMBERS
 from train.data.batches import Position
-from train.errors import CheckpointError
+from train.errors import CheckpointError, counted
 from train.files import Entry, measure
 
 if TYPE_CHECKING:
@@ -120,12 +121,21 @@ def _exactly(folder: Path) -> Found:
 
 
 def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
-    """Name the newest whole checkpoint, if the wanted one is not whole."""
+    """Name the newest whole checkpoint: of the wanted folder if it is a run's, or of this run."""
     if wanted == LATEST:
         return "\nhint: choose another output_dir to start at step 0"
-    here = newest(checkpoints.output) if checkpoints.writes else None
+    here = None
+    if checkpoints.writes:
+        here = newest(Path(wanted))
+        here = here if here.folder else newest(checkpoints.output)
     names = [str(row.folder) for row in ranks.gather(here, ranks.storage) if row and row.folder]
-    return f"\nhint: the newest whole one is {names[0]}" if names else ""
+    if names:
+        own = Path(names[0]).parent == checkpoints.output
+        word = " (as `latest` is)" if own else ""
+        return (
+            f"\nhint: --resume-from-checkpoint {shlex.quote(names[0])}, the newest whole one{word}"
+        )
+    return "\nhint: --resume-from-checkpoint latest takes the newest in output_dir, if there is one"
 
 
 def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
@@ -247,7 +257,7 @@ def load(
         torch.manual_seed(seed_of(now["config"]["seed"], then["step"], ranks.env.rank))
         ranks_then, ranks_now = then["world_size"], ranks.env.world_size
         words = "the same samples and mathematics, new random numbers for dropout"
-        remarks += (f"{ranks_then} ranks wrote it, {ranks_now} resume: {words}",)
+        remarks += (f"{counted(ranks_then, 'rank')} wrote it, {ranks_now} resume: {words}",)
     progress = Progress(
         step=then["step"],
         position=Position(**then["position"]),

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from train.checkpoint import manifest
+from train.checkpoint import full_disk, manifest
 from train.checkpoint.node_sync import find_storage, spread
 from train.checkpoint.staging import Staging
 from train.data.batches import Position
@@ -78,6 +78,7 @@ class Checkpoints:
         self._pending: tuple[int, Future[str]] | None = None
         self._staging = Staging()
         self._pruning = threading.Lock()
+        self._needed = 0
         self.output = Path(config.output_dir)
         self.output.mkdir(parents=True, exist_ok=True)
         self.shared = find_storage(ranks, self.output, config.checkpoint_storage)
@@ -199,6 +200,7 @@ class Checkpoints:
 
     def _write(self, state: Mapping[str, Any], progress: Progress, rng: dict[str, str]) -> str:
         """Write, seal and publish a checkpoint; return what went wrong, the same on every rank."""
+        self._needed = full_disk.size_here(state.values())
         name = manifest.folder_name(progress.step)
         folder = self.output / f"{name}.tmp-{self._mark}"
         files: dict[str, Entry] = {}
@@ -277,10 +279,13 @@ class Checkpoints:
             done = work()
         except CheckpointException as error:  # on every rank, wherever it went wrong
             mine = error.failures.get(self._ranks.env.rank)
-            problem = _words(mine[0]) if mine else ""
+            problem = self._words(mine[0]) if mine else ""
         except Exception as error:  # noqa: BLE001  (a full disk must not end the training)
-            problem = _words(error)
+            problem = self._words(error)
         return done, self._problems(problem)
+
+    def _words(self, error: BaseException) -> str:
+        return full_disk.words(error, self.output, self._needed) or _words(error)
 
 
 def _nothing() -> None:

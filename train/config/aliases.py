@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from train.config import foreign
-from train.config.config import Config
+from train.config.config import TRACKERS, Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ _OTHER_SECTIONS = (
 
 _VALUES: dict[str, dict[str, str | None]] = {
     "dtype": {"bf16": "bfloat16", "fp32": "float32", "torch.bfloat16": "bfloat16"},
-    "report_to": {"none": "", "false": ""},
+    "report_to": {"none": "", "false": "", "all": ",".join(TRACKERS)},
     "checkpoint_storage": {"true": "shared", "false": "per-node", "per_node": "per-node"},
     "learn": {"true": "last", "false": "all"},
     "lora_target_modules": {"true": "all-linear", "all": "all-linear"},
@@ -30,7 +30,10 @@ _VALUES: dict[str, dict[str, str | None]] = {
     "method": {"none": "full", "": "full", "false": "full"},
     "overlong": {"truncate": "cut", "right": "cut", "delete": "drop"},
     "parallel": {"fsdp2": "fsdp", "none": "single", "hybrid": "hsdp"},
-    "resume_from_checkpoint": {"true": "latest", "false": None},
+    "resume_from_checkpoint": {
+        **dict.fromkeys(("true", "auto", "last"), "latest"),
+        "false": None,
+    },
 }
 """Other spellings of values."""
 
@@ -201,9 +204,10 @@ def _value(name: str, raw: Any) -> Any:  # noqa: ANN401  (a value as written)
 
 
 def nearest(name: str, among: Iterable[str]) -> str:
-    """Return the likeliest meant of the names, or ""."""
-    close = difflib.get_close_matches(name, list(among), n=1, cutoff=0.6)
-    return close[0] if close else ""
+    """Return the name that is meant but for a slip or a first word, or "": no other guess helps."""
+    names = list(among)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    return next(iter((*close, *(other for other in names if other.endswith(f"_{name}")))), "")
 
 
 def section_names() -> tuple[str, ...]:

@@ -263,7 +263,11 @@ class Config:
         also="lr_scheduler schedule scheduler",
     )
     warmup_steps: int = _key(
-        "optimization", 0, "Steps in which the learning rate rises from 0.", also="warmup", least=0
+        "optimization",
+        0,
+        "Steps in which the learning rate rises from 0; at most all steps of the run.",
+        also="warmup",
+        least=0,
     )
     warmup_ratio: float = _key("optimization", 0.0, "The same as a share of all steps.", least=0)
     min_lr_ratio: float = _key(
@@ -276,12 +280,12 @@ class Config:
         also="clip gradient_clipping grad_clip clip_grad_norm",
         least=0,
     )
-    num_train_epochs: int = _key(
+    num_train_epochs: float = _key(
         "optimization",
         1,
-        "Times over the data, unless max_steps.",
+        "Times over the data, unless max_steps. Of 0.5 or 1.5, steps are rounded up.",
         also="num_epochs epochs",
-        least=1,
+        least=0,
     )
     max_steps: int | None = _key(
         "optimization", None, "Steps to train, instead of num_train_epochs.", least=1
@@ -351,8 +355,8 @@ class Config:
     report_to: tuple[str, ...] = _key(
         "logging",
         (),
-        "Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`. A tracker that "
-        "is not installed or fails is reported, and the training continues.",
+        "Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`, or `all`. A "
+        "tracker that is not installed or fails is reported, and the training continues.",
     )
     project: str | None = _key(
         "logging",
@@ -450,6 +454,8 @@ def _conflicts(config: Config) -> list[str]:
     ]
     if config.min_lr_ratio > 1:
         found.append(f"min_lr_ratio: expected at most 1, found {config.min_lr_ratio}")
+    if not config.num_train_epochs:
+        found.append("num_train_epochs: expected more than 0, found 0")
     if config.seed >= 1 << 64:
         found.append(f"seed: expected a number of 64 bits, found {config.seed}")
     return found + _quarrels(config)
@@ -472,11 +478,6 @@ def _quarrels(config: Config) -> list[str]:
             found.append(f"{one} and {other}: expected one of them, found both")
     if config.eval_steps and not (config.eval_dataset_path or config.eval_split):
         found.append("eval_steps: expected eval_dataset_path or eval_split with it, found neither")
-    if config.max_steps and config.warmup_steps > config.max_steps:
-        found.append(
-            f"warmup_steps: expected at most max_steps ({config.max_steps}), "
-            f"found {config.warmup_steps}"
-        )
     several = config.per_device_train_batch_size > 1
     if config.flash_attention and config.batching == "packed" and several:
         # transformers tells packed documents apart there only where they are one row.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import yaml
 
-from train.config import columns, datasets
+from train.config import columns, datasets, toml_file
 from train.config.aliases import NoEffect, expand, nearest, own_name, section_names, settle
 from train.config.config import Config
 from train.config.foreign import takes_structure
@@ -26,8 +26,8 @@ from train.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Mode = Literal["train", "check", "smoke", "show-sample"]
-OPTIONS = ("config", "set", "check", "smoke", "show-sample", "help")
+Mode = Literal["train", "check", "smoke", "show-sample", "version"]
+OPTIONS = ("config", "set", "check", "smoke", "show-sample", "version", "help")
 """Flags that are no keys."""
 START = "python -m train --config FILE; `python -m train.tools.demo_assets demo` makes one to try"
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
@@ -110,7 +110,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     if known.show_sample is not None:
         sample = known.show_sample
         return Arguments(mode="show-sample", given=given, sample=sample, notes=tuple(notes))
-    mode: Mode = "check" if known.check else "smoke" if known.smoke else "train"
+    chosen: tuple[Mode, ...] = ("check", "smoke", "version")
+    mode: Mode = next((mode for mode in chosen if getattr(known, mode)), "train")
     return Arguments(mode=mode, given=given, notes=tuple(notes))
 
 
@@ -166,11 +167,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Fine-tune a Hugging Face causal language model on as many nodes as there are.",
         epilog=_epilog(),
     )
-    parser.add_argument("--config", metavar="FILE", help="the configuration, YAML")
+    parser.add_argument("--config", metavar="FILE", help="the configuration: YAML, JSON or TOML")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="replace one key"
     )
     modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--version", action="store_true", help="print the versions, and end")
     modes.add_argument("--check", action="store_true", help="say what would not work, and end")
     modes.add_argument(
         "--smoke", action="store_true", help="train, save, resume and export a toy, in seconds"
@@ -186,22 +188,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, Given]:
-    """Return what a YAML file says; keys may stand under section names or not."""
+def _composed(path: Path) -> yaml.Node | None:
+    """Return the nodes of a YAML, JSON or TOML file; None if it is empty.
+
+    Raises:
+        ConfigError: it cannot be read, or it is none of them.
+    """
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            return toml_file.compose(text, path)
+        return yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
-        problems.append(f"{path}: expected a configuration file, found: {error.strerror}")
-        return {}
+        problem = f"{path}: expected a configuration file, found: {error.strerror}"
     except UnicodeDecodeError as error:
-        problems.append(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#x}")
-        return {}
+        problem = f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#x}"
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problems.append(f"{path}:{line}: expected YAML, found: {error.problem}")
-        return {}
+        problem = f"{path}:{line}: expected YAML, found: {error.problem}"
     except (yaml.YAMLError, RecursionError) as error:
-        problems.append(f"{path}: expected YAML, found: {str(error).splitlines()[0]}")
+        problem = f"{path}: expected YAML, found: {str(error).splitlines()[0]}"
+    raise ConfigError((problem,))
+
+
+def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, Given]:
+    """Return what a file says; keys may stand under section names or not."""
+    try:
+        root = _composed(path)
+    except ConfigError as error:
+        problems += error.problems
         return {}
     if not isinstance(root, yaml.MappingNode):
         found = "an empty file" if root is None else "no mapping"
@@ -282,7 +297,9 @@ def _flags(rest: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
         word = rest.pop(0)
         if not word.startswith("--"):
             meant = (
-                f"; a file is given as --config {word}" if word.endswith((".yaml", ".yml")) else ""
+                f"; a file is given as --config {word}"
+                if word.endswith((".yaml", ".yml", ".toml"))
+                else ""
             )
             problems.append(f"{word}: expected a flag (--key value), found a word alone{meant}")
             continue

@@ -17,14 +17,16 @@ from train.data.encoding import IGNORED
 from train.data.fingerprint import nothing
 from train.data.formats import Rules
 from train.data.mixture import Mixture
+from train.data.progress import Teller
 from train.data.tally import Tally
-from train.errors import ConfigError
+from train.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
+    from train.data.progress import Phase
     from train.data.token_cache import Source
     from train.data.token_store import Ints, Shard
     from train.distributed.env import RankEnv
@@ -147,6 +149,7 @@ def prepare(
     tokenizer: Any = None,  # noqa: ANN401
     *,
     check: Callable[[], None] = nothing,
+    tell: Callable[[Phase], None] | None = None,
 ) -> Corpus:
     """Tokenize what is not yet tokenized, and open it; call it before the ranks meet.
 
@@ -155,6 +158,7 @@ def prepare(
         env: This process among the ranks; the first process of each node does the work.
         tokenizer: Instead of the model's own, for programs that have it in hand.
         check: Called while this process waits for others; raises if that is vain.
+        tell: Called every few seconds, from another thread, with how far it is.
 
     Raises:
         ConfigError: files are missing, too many lines are unusable, or nothing is left.
@@ -163,7 +167,10 @@ def prepare(
     located = list(locate(config))
 
     load = Tokenizer(model, config, tokenizer)
-    opened = [_open(config, env, model, each, load, check) for each in located]
+    opened = [
+        _open(config, env, model, each, load, check, Teller(dataset=each.label, tell=tell))
+        for each in located
+    ]
     count = len(config.datasets)
     train = [samples for _, samples, _ in opened[:count]]
     held_out = [samples for _, samples, _ in opened[count:]]
@@ -257,19 +264,25 @@ def _open(
     located: Located,
     load: Tokenizer,
     check: Callable[[], None],
+    teller: Teller,
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first where it is not."""
     label = located.label
-    source = token_cache.source(config, env, model, located.files, check, located.rules)
+    source = token_cache.source(config, env, model, located.files, check, located.rules, teller)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)
     size = sum(path.stat().st_size for path in located.files)
-    workers = tokenizer_workers.worth(size, source.shards) if load.is_of_model else 1
-    token_cache.make(maker, workers, check)
+    workers = 1  # (a tokenizer that a program has in hand stays in its process)
+    if load.is_of_model:
+        rows = source.scan.lines
+        workers = tokenizer_workers.worth(
+            rows // source.stride, size // source.stride, source.shards
+        )
+    token_cache.make(maker, workers, check, teller)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
     if len(bad) > SHOWN:
-        notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
+        notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"

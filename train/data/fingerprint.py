@@ -40,6 +40,8 @@ class Scan:
     """SHA-256 of what the files hold, whatever they are called."""
     marks: tuple[Mark, ...]
     """Where each part begins, the parts being of about the same size."""
+    lines: int
+    """Of all files."""
     identity: Identity
     """The files as they were."""
     began: int
@@ -88,7 +90,9 @@ def scan(files: tuple[Path, ...], parts: int) -> Scan:
     end = Mark(file=len(files), offset=0, line=lines, within=0)
     marks += [end] * (parts - len(marks))
     same(files, before)
-    return Scan(digest=whole.hexdigest(), marks=tuple(marks), identity=before, began=began)
+    return Scan(
+        digest=whole.hexdigest(), marks=tuple(marks), lines=lines, identity=before, began=began
+    )
 
 
 def same(files: tuple[Path, ...], before: Identity) -> None:
@@ -151,6 +155,6 @@ def _left(path: Path, files: tuple[Path, ...]) -> Scan | None:
         about = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    if about["identity"] != identity(files):
+    if about["identity"] != identity(files) or "lines" not in about:  # (an earlier version's)
         return None
     return Scan(**about | {"marks": tuple(Mark(**mark) for mark in about["marks"])})

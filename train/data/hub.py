@@ -72,6 +72,15 @@ def model_folder(config: Config) -> Path:
             )
         return folder
     folder = Path(name)
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        given, merged = (shlex.quote(str(path)) for path in (folder, f"{folder}-merged"))
+        found = (
+            f"found a LoRA adapter: merge it with its base into {merged} first, and train on that"
+        )
+        raise ConfigError(
+            (f"name_or_path: expected a model's folder at {folder}, {found}",),
+            hint=f"python -m train.tools.merge {given} {merged}",
+        )
     if not (folder / "config.json").is_file():
         raise ConfigError(
             (f"name_or_path: expected a model's folder at {folder}, found {_instead(folder)}",),

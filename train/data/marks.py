@@ -29,7 +29,7 @@ class Mark:
     file: int
     """Which of the files."""
     offset: int
-    """How far into it, as its format counts: bytes, or row groups."""
+    """How far into it, as its format counts: bytes, or rows."""
     line: int
     """Lines before it, over all files."""
     within: int

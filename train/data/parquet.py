@@ -1,7 +1,8 @@
 """Parquet: a row is an object, read as the line of JSON that says the same.
 
-A reader can begin at any row group, so a shard of the tokens is some row groups. Rows are decoded
-in small batches, and their pages are read as they are needed: memory does not grow with the file.
+A reader can begin at any row, though it decodes the row group from its beginning: many files have
+a single one. Rows are decoded in small batches, and their pages are read as they are needed: memory
+does not grow with the file.
 """
 
 from __future__ import annotations
@@ -29,17 +30,12 @@ BUFFER = 1 << 20
 
 
 def scan(path: Path, targets: Sequence[int]) -> FileScan:
-    """Return the digest, the number of rows, and the first row group at each target or after it."""
+    """Return the digest, the number of rows, and the first row at each target or after it."""
     with _opened(path) as file:
-        groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-    rows, size = sum(groups), path.stat().st_size
-    begins: list[tuple[int, int]] = []
-    before = 0
-    for number, count in enumerate(groups):
-        # Rows take about the same room: so a row group begins at about this byte.
-        while len(begins) < len(targets) and targets[len(begins)] <= size * before // max(1, rows):
-            begins.append((number, before))
-        before += count
+        rows = int(file.metadata.num_rows)
+    # Rows take about the same room: so one begins at about this byte.
+    starts = (-(-target * rows // path.stat().st_size) for target in targets)
+    begins = [(start, start) for start in starts if start < rows]
     # The same bytes as JSON lines would be other lines.
     digest = hashlib.sha256(f"parquet {measure(path).sha256}".encode()).digest()
     return FileScan(digest=digest, lines=rows, begins=tuple(begins))
@@ -48,21 +44,39 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
 def read(
     path: Path, begin: int, end: int | None, also: frozenset[str] = frozenset()
 ) -> Iterator[bytes]:
-    """Yield the rows from one row group to another as JSON objects without nulls.
+    """Yield the rows from one number to another as JSON objects without nulls.
 
     Other columns than those of the known forms and those of `also` are not read, if some are there.
     """
     with _opened(path) as file:
-        groups = range(begin, file.num_row_groups if end is None else end)
+        groups, row = _groups(file.metadata, begin, end)
         names = file.schema_arrow.names
         known = formats.Rules().form_of(dict.fromkeys(names)) or not also.isdisjoint(names)
         for batch in file.iter_batches(
             BATCH,
-            row_groups=list(groups),
             columns=[name for name in names if name in IN_LINES | also] if known else None,
+            row_groups=groups,
             use_threads=False,
         ):
-            yield from _lines(batch)
+            wanted = batch.slice(min(len(batch), max(0, begin - row)))
+            row += len(batch)
+            if end is not None and row >= end:
+                yield from _lines(wanted.slice(0, len(wanted) - (row - end)))
+                break
+            yield from _lines(wanted)
+
+
+def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]:  # noqa: ANN401
+    """Return the row groups that have rows of a stretch, and the number of their first row."""
+    groups: list[int] = []
+    row = first = 0
+    for number in range(metadata.num_row_groups):
+        after = row + metadata.row_group(number).num_rows
+        if after > begin and (end is None or row < end):
+            first = first if groups else row
+            groups.append(number)
+        row = after
+    return groups, first
 
 
 def count(path: Path, line_bytes: float) -> int:  # noqa: ARG001  (the file itself has it)

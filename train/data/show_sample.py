@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from train.data import dataset, hub, preview
-from train.errors import DONE, ConfigError
+from train.errors import DONE, ConfigError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ def render(
     yield f"sample {shown.number}: {safe(shown.where)}"
     cut = f", cut from {shown.sample.whole}" if shown.sample.cut else ""
     counts_of = f"{learned} learned, {len(ids) - learned} not"
-    yield f"{len(ids)} tokens of seq_len {seq_len}{cut}: {counts_of}"
+    yield f"{counted(len(ids), 'token')} of seq_len {seq_len}{cut}: {counts_of}"
     last = max(index for index, counts in enumerate(loss_mask) if counts)
     text = safe(tokenizer.decode([ids[last]]))
     yield f"last learned token: {text.strip() or repr(text)} ({ids[last]})"

@@ -1,8 +1,9 @@
 """The token cache: made once for each content, by whichever nodes see its folder, then verified.
 
 Its name is a hash of the data, the tokenizer, the length and this code, so that it is never
-stale. It is made of shards, each a stretch of the data that is read by itself; nodes that share the
-folder share the work (`train.lock`), and nodes that do not each do all of it.
+stale. It is made of shards, each a stretch of the data that is read by itself; processes and nodes
+that share the folder share the work (`train.lock`), and nodes that do not each do all of it. The
+data alone decides how many shards there are: any number of processes makes the same files.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import logging
 import math
+import operator
 import shutil
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,21 +27,23 @@ from train.data import encoding, fingerprint, formats, lines, token_store, token
 from train.data.bad_line import BadLine
 from train.data.fingerprint import LOOK, nothing, wait_for
 from train.data.formats import Rules
+from train.data.progress import SILENT
 from train.errors import ConfigError
 from train.files import measure, write_text
 from train.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from train.data.documents import Document
     from train.data.encoding import Sample
     from train.data.fingerprint import Scan
     from train.data.marks import Line
+    from train.data.progress import Teller
     from train.distributed.env import RankEnv
 
-logger = logging.getLogger(__name__)
-SHARD_BYTES = 16 << 20
+SHARD_BYTES = 1 << 20
+"""So little that short chats, which take some hundred microseconds each, are work for many CPUs."""
 MOST_SHARDS = 256
 TOGETHER = 256
 """Lines tokenized in one call."""
@@ -67,6 +71,11 @@ class Source:
     stride: int
     rules: Rules
 
+    def lines_of(self, number: int) -> int:
+        """Return how many lines a shard is made from, those of all nodes and empty ones too."""
+        begins = [mark.line for mark in self.scan.marks[number : number + 2]]
+        return (begins[1] if len(begins) > 1 else self.scan.lines) - begins[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
@@ -78,11 +87,17 @@ class Maker:
     load: Callable[[], Any]
     """Returns the tokenizer."""
 
-    def __call__(self) -> None:
+    def __call__(self, count: Callable[[int], None]) -> None:
         """Make what is missing, until nothing is, whoever made it."""
         while self.missing():
-            self.make_some(nothing)
+            self.make_some(nothing, count)
             time.sleep(LOOK)  # others are at work on what is left
+
+    def rows(self, counts: Iterable[int] = ()) -> int:
+        """Return the rows that are done: of whole shards, and as counted in those being made."""
+        source = self.source
+        whole = (source.lines_of(n) for n in range(source.shards) if _done(source, n))
+        return (sum(whole) + sum(counts)) // source.stride
 
     def missing(self) -> list[int]:
         """Return the shards that nobody has made yet, each node's in another order."""
@@ -91,33 +106,37 @@ class Maker:
         missing = [number for number in range(source.shards) if not _done(source, number)]
         return sorted(missing, key=lambda number: ((number - ours) % self.env.nodes, number))
 
-    def make_some(self, check: Callable[[], None]) -> None:
-        """Make the missing shards that nobody else is at work on."""
+    def make_some(self, check: Callable[[], None], count: Callable[[int], None]) -> None:
+        """Make the missing shards that nobody else is at work on; count the lines of each."""
         source = self.source
         for number in self.missing():
             check()
             lock = Lock(source.folder / f"{shard_name(source, number)}.claim")
             try:
                 if lock.take() and not _done(source, number):
-                    logger.info(
-                        "tokenizing %s, shard %d of %d", source.files[0], number + 1, source.shards
-                    )
-                    _write(source, number, self.load(), self.config)
+                    _write(source, number, self.load(), self.config, count)
             finally:
                 lock.release()
 
 
-def make(maker: Maker, workers: int, check: Callable[[], None] = nothing) -> None:
+def make(
+    maker: Maker, workers: int, check: Callable[[], None] = nothing, teller: Teller = SILENT
+) -> None:
     """Have the tokens on this node: the first process makes them, the others wait for it.
 
     Args:
         maker: What makes them.
         workers: How many processes of this node share the work.
         check: Called while this process waits for others; raises if that is vain.
+        teller: Says how far it is.
     """
     source = maker.source
     if maker.env.local_rank == 0:
-        _make(maker, workers, check)
+        if not (source.folder / "COMPLETE").exists():
+            _make(maker, workers, check, teller)
+        size = sum(path.stat().st_size for path in source.folder.glob("**/*.*"))
+        with teller.during("verifying", size=size):
+            _verify(source)
     else:
         wait_for((source.folder / "COMPLETE").exists, check)
 
@@ -129,6 +148,7 @@ def source(
     files: tuple[Path, ...],
     check: Callable[[], None] = nothing,
     rules: Rules | None = None,
+    teller: Teller = SILENT,
 ) -> Source:
     """Return where the tokens of these files belong, named by all that they depend on.
 
@@ -139,7 +159,8 @@ def source(
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
     cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     _make_folder(cache)
-    found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank, check=check)
+    with teller.during("reading", size=size):
+        found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank, check=check)
     strided = config.node_data == "strided" and env.nodes > 1
     about = {
         "data": found.digest,
@@ -171,25 +192,27 @@ def source(
     )
 
 
-def _make(maker: Maker, workers: int, check: Callable[[], None]) -> None:
+def _make(maker: Maker, workers: int, check: Callable[[], None], teller: Teller) -> None:
     """Tokenize the shards that nobody else does, wait for the others, and close the manifest."""
     source = maker.source
     complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
     workers = min(workers, len(maker.missing()))
-    if workers > 1 and not complete.exists():
-        with tokenizer_workers.at_work(workers, maker) as check_workers:
-            while maker.missing():
-                check()
-                check_workers()
-                time.sleep(LOOK)
-    while not complete.exists():
-        if not maker.missing():
-            _close(source)
-            break
-        maker.make_some(check)
-        time.sleep(LOOK)  # others are at work on what is left
-    _verify(source)
+    counts = [0] * max(1, workers)
+    total = source.scan.lines // source.stride
+    with teller.during("tokenizing", total=total, rows=lambda: maker.rows(counts)):
+        if workers > 1:
+            with tokenizer_workers.at_work(counts, maker) as check_workers:
+                while maker.missing():
+                    check()
+                    check_workers()
+                    time.sleep(LOOK)
+        while not complete.exists():
+            if not maker.missing():
+                _close(source)
+                break
+            maker.make_some(check, partial(operator.setitem, counts, 0))
+            time.sleep(LOOK)  # others are at work on what is left
 
 
 def _make_folder(folder: Path) -> None:
@@ -200,7 +223,13 @@ def _make_folder(folder: Path) -> None:
         raise ConfigError((problem,)) from error
 
 
-def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:  # noqa: ANN401
+def _write(
+    source: Source,
+    number: int,
+    tokenizer: Any,  # noqa: ANN401
+    config: Config,
+    count: Callable[[int], None],
+) -> None:
     folder = source.folder / shard_name(source, number)
     for half_done in source.folder.glob(
         f"{folder.name}.tmp-*"
@@ -222,7 +251,10 @@ def _write(source: Source, number: int, tokenizer: Any, config: Config) -> None:
     encoded = _encoded(part, complaints, reader, tokenizer, config, limit=limit)
 
     def of_unchanged() -> Iterator[tuple[int, list[Sample]]]:
-        yield from encoded
+        for line, samples in encoded:
+            yield line, samples
+            count(line + 1 - begin.line)
+        count(0)  # from now on the shard itself is counted
         fingerprint.same(source.files, source.scan.identity)
 
     token_store.write(folder, of_unchanged(), complaints, vocab_size=len(tokenizer))

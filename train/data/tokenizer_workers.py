@@ -11,55 +11,79 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train.distributed import host_memory
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-MOST = 16
-"""Workers of a node: each takes a few hundred MiB for the libraries of the tokenizer."""
-WORTHWHILE = 16 << 20
-"""Bytes of data for each worker: less is tokenized before a worker has imported its libraries."""
+MOST = 64
+"""Workers of a node."""
+ROOM = 512 << 20
+"""Bytes of memory for each: the libraries of the tokenizer take 300 MiB."""
+ROW_SECONDS = 400e-6
+BYTE_SECONDS = 0.1e-6
+"""About what a CPU takes: a chat template runs in Python for each row, however short it is."""
+WORTHWHILE = 6.0
+"""Seconds of one CPU's work from which workers save time: each first imports for three."""
 PATIENCE = 5.0
 """Seconds that a worker may take to remove what it has half done."""
 
 
-def worth(size: int, shards: int) -> int:
-    """Return how many workers are worth their start for so much data; below 2 none is."""
-    # A launcher may have given this process some of the CPUs only. (macOS cannot tell)
-    here = getattr(os, "sched_getaffinity", None)
-    cpus = len(here(0)) if here else os.cpu_count() or 1
-    return min(MOST, cpus, shards, size // WORTHWHILE)
+def worth(rows: int, size: int, shards: int) -> int:
+    """Return how many workers are worth their start for so many rows and bytes, at least 1."""
+    seconds = rows * ROW_SECONDS + size * BYTE_SECONDS
+    if seconds < WORTHWHILE:
+        return 1
+    room = host_memory.available() // 2 // ROOM
+    return max(1, min(MOST, cpus(), room, shards, round(seconds)))
+
+
+def cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many CPUs this process may use: a launcher or a container may have fewer.
+
+    Args:
+        quota: Of the container: microseconds of CPUs, and of the clock in which they are given.
+    """
+    here = getattr(os, "sched_getaffinity", None)  # (macOS cannot tell)
+    count = len(here(0)) if here else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # without a limit it says "max"
+        given, period = map(int, quota.read_text().split())
+        count = min(count, -(-given // period))
+    return max(1, count)
 
 
 @contextmanager
-def at_work(count: int, work: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """Have so many processes do some work; however this ends, they end too.
+def at_work(
+    counts: list[int], work: Callable[[Callable[[int], None]], None]
+) -> Iterator[Callable[[], None]]:
+    """Have a process for each count do some work; however this ends, they end too.
 
     Args:
-        count: How many.
-        work: Something that can be pickled; what it raises as a ConfigError reaches this process.
+        counts: Where each process's count is to be.
+        work: Something that can be pickled; it is given what sets the process's own count. What it
+            raises as a ConfigError reaches this process.
 
     Yields:
-        What raises if a worker failed: its ConfigError, or a RuntimeError.
+        What takes the counts, and raises if a worker failed: its ConfigError, or a RuntimeError.
     """
     context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe(duplex=False) for _ in range(count)]
+    pipes = [context.Pipe(duplex=False) for _ in counts]
     workers = [
         context.Process(target=_be_worker, args=(writer, work), daemon=True) for _, writer in pipes
     ]
 
     def check() -> None:
-        for worker, (reader, _) in zip(workers, pipes, strict=True):
-            if worker.exitcode:
-                if reader.poll():
-                    problems, hint = reader.recv()
-                    raise ConfigError(problems, hint=hint)
-                message = f"a process that tokenizes ended with code {worker.exitcode}"
+        for number, (worker, (reader, _)) in enumerate(zip(workers, pipes, strict=True)):
+            ended = worker.exitcode
+            counts[number] = _received(reader, counts[number])
+            if ended:
+                message = f"a process that tokenizes ended with code {ended}"
                 raise RuntimeError(message)
 
     try:
@@ -77,14 +101,25 @@ def at_work(count: int, work: Callable[[], None]) -> Iterator[Callable[[], None]
                 worker.join()
 
 
-def _be_worker(writer: Connection, work: Callable[[], None]) -> None:
+def _received(reader: Connection, count: int) -> int:
+    """Return the last count that a worker has sent, or raise its error."""
+    while reader.poll():
+        match reader.recv():
+            case int(later):
+                count = later
+            case problems, hint:
+                raise ConfigError(problems, hint=hint)
+    return count
+
+
+def _be_worker(writer: Connection, work: Callable[[Callable[[int], None]], None]) -> None:
     """Do the work, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each CPU already
     try:
-        work()
+        work(writer.send)
     except ConfigError as error:
         writer.send((error.problems, error.hint))
         sys.exit(1)

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 State = Literal["starting", "running", "done", "preempted", "failed"]
@@ -26,11 +27,25 @@ class Status:
         self._path = output / STATUS
         self._writes = rank == 0
 
-    def set(self, state: State, reason: str = "") -> None:
-        """Write how the run stands; the first call replaces what an earlier run left."""
+    def set(
+        self, state: State, reason: str = "", *, phase: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Write how the run stands; the first call replaces what an earlier run left.
+
+        Args:
+            state: How.
+            reason: Why.
+            phase: What takes so long before the first step, and how far it is.
+        """
         if not self._writes:
             return
-        document = {"schema": 1, "state": state, "step": self.step, "reason": reason}
+        document: dict[str, object] = {
+            "schema": 1,
+            "state": state,
+            "step": self.step,
+            "reason": reason,
+        }
+        document |= {"phase": dict(phase)} if phase else {}
         aside = self._path.with_name(f".{STATUS}.{os.getpid()}-{threading.get_ident()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

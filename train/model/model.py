@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from train.data.encoding import IGNORED
 from train.distributed import host_memory
 from train.errors import ConfigError, room_for
-from train.model import memory, quantized, slices
+from train.model import kinds, memory, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
@@ -270,8 +270,7 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
                 init_sync=False,
                 **_no_sync_of_buffers(),
                 gradient_as_bucket_view=True,
-                # Experts may get no token on a rank: DDP would wait for their gradients.
-                find_unused_parameters=True,
+                find_unused_parameters=_may_skip_weights(config, network, dtype),
             )
         model = Model(
             network,
@@ -288,6 +287,24 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
         if config.batching == "packed":
             model.try_packing()
     return model
+
+
+def _may_skip_weights(config: Config, network: nn.Module, dtype: torch.dtype) -> bool:
+    """Return whether a step may give a trained weight no gradient: DDP would wait for it.
+
+    An expert may get no token on a rank. Some models have weights that they never use.
+    """
+    if config.trust_remote_code or "routed experts" in kinds.count(network).trained:
+        return True
+    trained = [p for p in network.parameters() if p.requires_grad]
+    device = trained[0].device
+    tokens = torch.arange(2, device=device).unsqueeze(0)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        output = network(input_ids=tokens, use_cache=False)
+    output.logits.float().sum().backward()
+    skipped = any(weight.grad is None for weight in trained)
+    network.zero_grad(set_to_none=True)
+    return skipped
 
 
 def _no_sync_of_buffers() -> dict[str, Any]:

@@ -26,7 +26,7 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
         step: From 1, as the step line prints it.
         steps: Of the whole training.
     """
-    warm_up = config.warmup_steps or round(config.warmup_ratio * steps)
+    warm_up = warm_up_steps(config, steps)
     if step <= warm_up:
         return config.learning_rate * step / warm_up
     gone = (step - 1 - warm_up) / max(1, steps - warm_up)
@@ -38,6 +38,11 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
         case _:
             left = 1.0
     return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * left)
+
+
+def warm_up_steps(config: Config, steps: int) -> int:
+    """Return in how many of the steps the rate rises; a first try may have fewer than the file."""
+    return min(steps, config.warmup_steps or round(config.warmup_ratio * steps))
 
 
 class Optimizer:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch.distributed.tensor import DTensor
 
+from train.errors import counted
 from train.model import kinds
+from train.model.optimizer import warm_up_steps
 
 if TYPE_CHECKING:
     from train.config.batch_size import BatchSize
@@ -34,7 +36,8 @@ def banner(
     hosts = ", ".join(f"{host} ({count})" for host, count in ranks.on_nodes().items())
     alone = env.remark or "no distributed variables are set: a single process"
     start = "" if env.launched else f" ({alone})"
-    what = "rows" if config.batching == "packed" else "samples"
+    what = "row" if config.batching == "packed" else "sample"
+    what = what if size.total == 1 else f"{what}s"
     tokens = round(batches.tokens_per_step)
     samples, held_out = batches.samples
     evaluated = f", {held_out} for evaluation" if held_out else ""
@@ -46,10 +49,10 @@ def banner(
         f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
         f"Model:      {config.name_or_path}, {_trained(config, model, weights)}",
         f"Trained:    {weights.words()}",
-        f"Data:       {samples} samples{evaluated}",
+        f"Data:       {counted(samples, 'sample')}{evaluated}",
         *_datasets(config, batches),
-        f"Batch:      {size.words()} {what} a step, about {tokens} tokens a step",
-        f"Steps:      {steps}{_done(step, steps)}",
+        f"Batch:      {size.words()} {what} a step, about {counted(tokens, 'token')} a step",
+        f"Steps:      {steps}{_done(step, steps)}{_shortened(config, steps)}",
         f"Output:     {config.output_dir}, {config.save_every.words()}; {made}/ at the end",
         RULE,
     ]
@@ -63,6 +66,13 @@ def _done(step: int, steps: int) -> str:
     return f", {step} of them done{more}"
 
 
+def _shortened(config: Config, steps: int) -> str:
+    """Say that not all of the warm-up fits."""
+    if config.warmup_steps <= steps:
+        return ""
+    return f"; warmup_steps: {config.warmup_steps} is shortened to {warm_up_steps(config, steps)}"
+
+
 def _datasets(config: Config, batches: Batches) -> list[str]:
     """Return a line for each of several data sets: its share counts tokens of an epoch."""
     if len(config.datasets) == 1 and config.datasets[0].weight == 1:
@@ -70,7 +80,8 @@ def _datasets(config: Config, batches: Batches) -> list[str]:
     whole = sum(share.weight * tokens for share, tokens in batches.datasets)
     return [
         f"{'':11} {share.weight * tokens / whole:6.1%} of the tokens of an epoch: {each.path}, "
-        f"weight {share.weight:g}, {share.samples} samples, {tokens} tokens"
+        f"weight {share.weight:g}, {counted(share.samples, 'sample')}, "
+        f"{counted(tokens, 'token')}"
         for each, (share, tokens) in zip(config.datasets, batches.datasets, strict=True)
     ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from train.errors import counted
 from train.observe.flops import peak
 from train.observe.gpu_times import Event, GpuTimes
 from train.observe.records import NAME, Records
@@ -141,6 +142,7 @@ class Meter:
         total: int,
         epoch: int,
         consumed: int,
+        epoch_rows: int,
         loss: float,
         norm: float,
         lr: float,
@@ -155,6 +157,7 @@ class Meter:
             total: How many there will be.
             epoch: Where the data is after it.
             consumed: The same within the epoch.
+            epoch_rows: Rows of an epoch.
             loss: Mean over the labels of all ranks.
             norm: Of the gradient, before clipping.
             lr: The learning rate it was done with.
@@ -196,7 +199,7 @@ class Meter:
         if self._window_steps >= WINDOW:
             record |= self._look(step)
         if step % self._config.logging_steps == 0 or step == total:
-            self._say(record, total - step)
+            self._say(record, total - step, epochs=epoch + consumed / epoch_rows)
         if self._speaks:
             self._keep(record)
 
@@ -209,7 +212,7 @@ class Meter:
 
     def largest(self, rows: int, width: int) -> None:
         """Tell what the largest micro-batch took, on every rank."""
-        shape = f"{rows} x {width} tokens"
+        shape = f"{rows} x {counted(width, 'token')}"
         taken, shape = max(self._ranks.gather((_memory(self._ranks.device), shape)))
         if self._speaks:
             print(f"Memory:     {taken / 2**30:.2f} GiB for the largest micro-batch, {shape}")
@@ -224,7 +227,7 @@ class Meter:
         seconds = self._parts.get("eval", 0.0)
         print(
             f"Step {step}/{total} | Eval Loss: {loss:.4f} | Perplexity: {perplexity:.2f} | "
-            f"Accuracy: {accuracy:.1%} | {tokens} tokens | {seconds:.2f}s",
+            f"Accuracy: {accuracy:.1%} | {counted(tokens, 'token')} | {seconds:.2f}s",
             flush=True,
         )
         self._keep(
@@ -298,13 +301,14 @@ class Meter:
         """Whether collectives of a micro-batch were seen: DDP's happen inside its backward."""
         return waited > 0 and self._config.parallel != "ddp"
 
-    def _say(self, record: dict[str, Any], left: int) -> None:
+    def _say(self, record: dict[str, Any], left: int, *, epochs: float) -> None:
         """Print the step line; the speed is that since the last one."""
         rate = self._log_tokens / self._log_seconds
         self._log_tokens = self._log_seconds = 0.0
         memory = _memory(self._ranks.device)
         line = (
-            f"Step {record['step']}/{record['total']} | Loss: {float(record['loss']):.4f} | "
+            f"Step {record['step']}/{record['total']} | Epoch: {epochs:.2f} | "
+            f"Loss: {float(record['loss']):.4f} | "
             f"Norm: {record['grad_norm']:.2f} | LR: {record['lr']:.2e} | "
             f"{record['step_s']:.2f}s | {rate:.0f} tok/s"
         )

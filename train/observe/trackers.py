@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from train.errors import without_credentials
+from train.errors import counted, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -265,9 +265,9 @@ class Feed:
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
             left = self._dropped + len(self._waiting) + self._sending
-            _note(f"{self._name}: did not finish in time, up to {left} records are not sent")
+            _note(f"{self._name}: did not finish in time, up to {counted(left, 'record')} not sent")
         elif self._dropped:
-            _note(f"{self._name}: too slow, {self._dropped} records are not sent")
+            _note(f"{self._name}: too slow, {counted(self._dropped, 'record')} not sent")
 
     def _work(self) -> None:
         try:

@@ -18,6 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train.errors import counted
 from train.files import sync_folder
 
 if TYPE_CHECKING:
@@ -57,9 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     size = sum(path.stat().st_size for path in written)
-    print(
-        f"{folder}: wrote {len(written)} files, {size / 2**30:.1f} GiB, equal to {SOURCE[:-4]}*.bin"
-    )
+    wrote = f"{counted(len(written), 'file')}, {size / 2**30:.1f} GiB"
+    print(f"{folder}: wrote {wrote}, equal to {SOURCE[:-4]}*.bin")
     print("the .bin files are not read by the training and may be removed")
     return 0
 

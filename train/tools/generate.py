@@ -1,7 +1,7 @@
 """Let the base model and the trained adapter continue a prompt: `python -m train.tools.generate`.
 
-Both run on the GPUs if there are any, and choose the likeliest token each time, with a penalty on
-tokens that have occurred, so that the answers are the same every time.
+Both run on the GPUs if there are any, and choose the likeliest token each time, as PEFT and other
+programs do without sampling: the answers are the same every time.
 """
 
 from __future__ import annotations
@@ -34,17 +34,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="ask as a user in the model's chat template: for models trained on messages",
     )
     parser.add_argument("--max-new-tokens", type=int, default=60, metavar="N", help="at most (60)")
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="make tokens that have occurred less likely; 1.2 ends loops of small models (1: not)",
+    )
     options = parser.parse_args(argv)
     if options.max_new_tokens < 1:
         parser.error(f"--max-new-tokens: expected 1 or more, found {options.max_new_tokens}")
+    penalty = options.repetition_penalty
+    if not penalty > 0:
+        parser.error(f"--repetition-penalty: expected more than 0, found {penalty}")
     encode = as_question if options.chat else as_text
     try:
         texts = answers(
-            options.model, options.adapter, options.prompt, options.max_new_tokens, encode
+            options.model,
+            options.adapter,
+            options.prompt,
+            options.max_new_tokens,
+            encode,
+            penalty=penalty,
         )
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
+    print(f"sampling: greedy, repetition penalty {penalty:g}", file=sys.stderr)
     for title, text in {"prompt": options.prompt, **texts}.items():
         print(f"--- {title}\n{text.strip() or '(nothing)'}")
     if texts.get("adapter") == texts["base"]:
@@ -89,6 +105,8 @@ def answers(
     prompt: str,
     most: int,
     encode: Callable[[Any, str], list[int]] = as_text,
+    *,
+    penalty: float = 1.0,
 ) -> dict[str, str]:
     """Return how the base, and the adapter if there is one, continue a prompt.
 
@@ -98,6 +116,7 @@ def answers(
         prompt: The text or question.
         most: New tokens at most.
         encode: `as_text` or `as_question`.
+        penalty: On tokens that have occurred; 1 is none.
 
     Raises:
         ConfigError: The model, the prompt or the adapter cannot be used.
@@ -132,7 +151,7 @@ def answers(
             f"the model's {room} positions, found {len(ids)}"
         )
         raise ConfigError((message,))
-    texts = {"base": _continue(base, tokenizer, ids, most)}
+    texts = {"base": _continue(base, tokenizer, ids, most, penalty)}
     if adapter is not None:
         from peft import PeftModel
 
@@ -149,7 +168,7 @@ def answers(
                 found = f"{type(error).__name__}: {_first_line(error)}"
                 message = f"--adapter: expected an adapter of {model}, found: {found}"
                 raise ConfigError((message,)) from error
-        texts["adapter"] = _continue(trained, tokenizer, ids, most)
+        texts["adapter"] = _continue(trained, tokenizer, ids, most, penalty)
     return texts
 
 
@@ -159,7 +178,13 @@ def _first_line(error: Exception) -> str:
     return lines[0].partition(": [")[0]
 
 
-def _continue(model: Any, tokenizer: Any, ids: list[int], most: int) -> str:  # noqa: ANN401
+def _continue(
+    model: Any,  # noqa: ANN401  (a transformers model)
+    tokenizer: Any,  # noqa: ANN401  (as above)
+    ids: list[int],
+    most: int,
+    penalty: float,
+) -> str:
     import torch
 
     given = torch.tensor([ids], device=model.device)
@@ -168,8 +193,13 @@ def _continue(model: Any, tokenizer: Any, ids: list[int], most: int) -> str:  # 
         input_ids=given,
         attention_mask=torch.ones_like(given),
         max_new_tokens=most,
+        # The model's own generation_config.json may ask for other ways.
         do_sample=False,
-        repetition_penalty=1.2,
+        num_beams=1,
+        temperature=None,
+        top_p=None,
+        top_k=None,
+        repetition_penalty=penalty,
         pad_token_id=pad,
     )
     return str(tokenizer.decode(output[0][len(ids) :], skip_special_tokens=True))

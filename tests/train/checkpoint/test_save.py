@@ -134,9 +134,28 @@ def test_a_path_that_is_not_whole_is_refused_and_the_newest_named(
     )
     assert again.wait() == [4, 4]
     assert words in again.said()
-    assert f"hint: the newest whole one is {output / 'step-000006'}" in again.said()
+    hint = f"hint: --resume-from-checkpoint {output / 'step-000006'}, the newest whole one (as "
+    assert hint in again.said()
     assert again.status()["state"] == "failed"
     assert steps_of(output)[-1] == 6, "nothing is lost by asking"
+
+
+def test_a_runs_folder_is_told_its_newest_checkpoint(
+    world: World, written: Training, tmp_path: Path
+) -> None:
+    output = copied(written, tmp_path)
+    again = world.start(resume_from_checkpoint=str(output))
+    assert again.wait() == [4]
+    hint = f"--resume-from-checkpoint {output / 'step-000006'}"
+    assert f"hint: {hint}, the newest whole one\n" in again.said()
+    taken = world.run(resume_from_checkpoint=hint.split()[1], max_steps=7)
+    assert "step 6" in taken.said()
+
+
+def test_a_word_that_is_no_folder_is_told_the_one_that_is_meant(world: World) -> None:
+    run = world.start(resume_from_checkpoint="newest")
+    assert run.wait() == [4]
+    assert "hint: --resume-from-checkpoint latest takes the newest" in run.said()
 
 
 def test_only_so_many_are_kept_and_nothing_half_written(world: World) -> None:

@@ -33,7 +33,8 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
     [
         ({"eval_split": 1.0}, "a share below 1"),
         ({"save_steps": 5, "save_epochs": 1}, "expected one of them, found both"),
-        ({"max_steps": 3, "warmup_steps": 4}, "at most max_steps (3)"),
+        ({"num_train_epochs": 0}, "more than 0"),
+        ({"num_train_epochs": -0.5}, "0 or more"),
         ({"min_lr_ratio": 1.5}, "at most 1"),
         ({"seed": 1 << 64}, "64 bits"),
         ({"lora_target_modules": ()}, "all-linear"),

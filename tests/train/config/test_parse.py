@@ -240,6 +240,80 @@ def test_a_newcomers_slip_is_told_the_way(words: list[str], said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_a_toml_file_says_what_the_yaml_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        """
+name_or_path = "model"   # a remark
+[data]
+seq_len = 4_096
+[[data.dataset_path]]
+path = "a.jsonl"
+[[data.dataset_path]]
+path = "b.jsonl"
+weight = 0.5
+[optimization]
+learning_rate = 2e-5
+num_train_epochs = 1.5
+deterministic = true
+[lora]
+r = 8
+target_modules = ["q_proj", "v_proj"]
+"""
+    )
+    config = parse(["--config", str(file)]).config()
+    assert [(each.path, each.weight) for each in config.datasets] == [
+        ("a.jsonl", 1),
+        ("b.jsonl", 0.5),
+    ]
+    assert (config.seq_len, config.learning_rate, config.num_train_epochs) == (4096, 2e-5, 1.5)
+    assert config.deterministic
+    assert (config.lora_r, config.lora_target_modules) == (8, ("q_proj", "v_proj"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('a = 1\nname_or_path "m"\n', ":2: expected TOML, found: Expected '='"),
+        ("[lora]\nr = 8\n\n[optimization]\nlerning_rate = 1\n", ":5: lerning_rate: unknown key"),
+        ('[lora]\nr = "much"\n', ":2: lora_r: expected a whole number"),
+        ("lora.r = 8\nlora.rr = 9\n", ":2: rr: unknown key"),
+        ("# nothing\n", ":1: expected `key: value` lines, found an empty file"),
+    ],
+)
+def test_what_is_wrong_in_a_toml_file_is_told_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        parse(["--config", str(tmp_path / "config.toml")])
+    assert f"{tmp_path}/config.toml{said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("stage", ""), ("max_samples", ""), ("dropout", "lora_dropout"), ("max_step", "max_steps")],
+)
+def test_only_a_slip_of_a_key_is_told_its_name(written: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse([f"--{written}", "1"])
+    nearest = f"; nearest: {meant}" if meant else ""
+    assert f"--{written}: unknown key{nearest}\n" in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["latest", "auto", "last", "true"])
+def test_several_words_mean_the_newest_checkpoint(word: str) -> None:
+    given = parse(["--resume-from-checkpoint", word]).given
+    assert given["resume_from_checkpoint"].value == "latest"
+
+
+@pytest.mark.parametrize("value", ["all", "[all]"])
+def test_report_to_all_is_all_trackers(value: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"report_to: {value}\n")
+    given = parse(["--config", str(tmp_path / "config.yaml")]).given
+    assert given["report_to"].value == ("tensorboard", "wandb", "mlflow")
+
+
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])

@@ -8,15 +8,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.train.data.test_dataset import contents
 from train.__main__ import main
 from train.config.config import Config
 from train.data import dataset, fingerprint, lines, token_cache
+from train.data import parquet as own
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
@@ -143,7 +147,7 @@ def test_a_value_that_python_cannot_hold_is_an_error_with_the_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 40])
-def test_parts_are_row_groups_and_all_rows_once(tmp_path: Path, parts: int) -> None:
+def test_parts_are_all_rows_once(tmp_path: Path, parts: int) -> None:
     rows = [{"text": f"row {number}"} for number in range(100)]
     files = (
         write(tmp_path / "a.parquet", rows[:50], group=8),
@@ -162,6 +166,28 @@ def test_parts_are_row_groups_and_all_rows_once(tmp_path: Path, parts: int) -> N
     assert together[49].where == f"{files[0]}:row 50"
     assert together[60].where == f"{files[2]}:row 1"
     assert sum(map(bool, read)) >= min(parts, 9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 60),
+    group=st.integers(1, 60),
+    parts=st.integers(1, 12),
+    batch=st.integers(1, 9),
+)
+def test_a_part_may_begin_within_a_row_group(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, group: int, parts: int, batch: int
+) -> None:
+    written = [{"text": f"row {number}"} for number in range(rows)]
+    path = write(tmp_path_factory.mktemp("data") / "a.parquet", written, group=group)
+    with mock.patch.object(own, "BATCH", batch):
+        marks = fingerprint.scan((path,), parts).marks
+        read = [
+            list(lines.read((path,), begin, end))
+            for begin, end in zip(marks, (*marks[1:], None), strict=True)
+        ]
+    assert [json.loads(line.content) for part in read for line in part] == written
+    assert max(map(len, read)) <= -(-rows // parts) + 1, "of about the same size"
 
 
 def test_a_file_without_rows_is_no_fault(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.train.world import context
 from tests.waiting import wait_until
 from train.config.config import Config
 from train.data import dataset, token_cache, tokenizer_workers
+from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
@@ -44,9 +45,9 @@ def configured(tiny: Path, folder: Path, lines: list[str]) -> Config:
 
 
 def use_workers(cpus: int) -> None:
-    """Have many small shards, and as many CPUs, each of which is worth a worker."""
+    """Have many small shards, as many CPUs, and rows that are worth a worker."""
     token_cache.SHARD_BYTES = SHARD
-    tokenizer_workers.WORTHWHILE = SHARD
+    tokenizer_workers.ROW_SECONDS = 1.0
     os.sched_getaffinity = lambda _: set(range(cpus))
 
 
@@ -54,7 +55,7 @@ def use_workers(cpus: int) -> None:
 def cpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what sets the number of CPUs."""
     monkeypatch.setattr(token_cache, "SHARD_BYTES", SHARD)
-    monkeypatch.setattr(tokenizer_workers, "WORTHWHILE", SHARD)
+    monkeypatch.setattr(tokenizer_workers, "ROW_SECONDS", 1.0)
     monkeypatch.setattr(os, "sched_getaffinity", None)
     return use_workers
 
@@ -162,14 +163,52 @@ def test_workers_end_with_the_process_that_started_them(
         assert not [path for what in CLAIM_OR_HALF for path in cache.glob(f"*/{what}")]
 
 
-def test_few_data_few_cpus_and_few_shards_are_worth_no_worker(
+def test_few_data_few_cpus_little_memory_and_few_shards_are_worth_no_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worth, unit = tokenizer_workers.worth, tokenizer_workers.WORTHWHILE
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert worth(2 * unit - 1, 100) < 2
-    assert worth(5 * unit, 100) == 5
-    assert worth(5 * unit, 3) == 3
-    assert worth(1000 * unit, 256) == tokenizer_workers.MOST
+    worth, plenty = tokenizer_workers.worth, 300_000
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
+    monkeypatch.setattr(host_memory, "available", lambda: 1 << 40)
+    assert worth(1000, 1 << 20, 100) == 1
+    assert worth(plenty, 100 << 20, 100) == 32
+    assert worth(plenty, 20 << 20, 21) == 21
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(512)))
+    assert worth(plenty, 100 << 20, 256) == tokenizer_workers.MOST
+    monkeypatch.setattr(host_memory, "available", lambda: 8 << 30)
+    assert worth(plenty, 100 << 20, 256) == 8
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7})
-    assert worth(1000 * unit, 256) == 1
+    assert worth(plenty, 100 << 20, 256) == 1
+
+
+def test_the_threads_that_torchrun_gives_a_rank_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
+    monkeypatch.setattr(host_memory, "available", lambda: 1 << 40)
+    assert tokenizer_workers.worth(300_000, 100 << 20, 100) == 32
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [("max 100000", 8), ("250000 100000", 3), ("50000 100000", 1), ("900000 100000", 8), ("", 8)],
+)
+def test_a_container_with_fewer_cpus_than_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "cpu.max").write_text(quota)
+    assert tokenizer_workers.cpus(tmp_path / "cpu.max") == count
+    assert tokenizer_workers.cpus(tmp_path / "none") == 8
+
+
+def test_short_chats_are_in_shards_for_many_cpus(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 20,000 chats of 400 bytes, as people have them: a shard of 16 MiB would be work for one CPU.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(host_memory, "available", lambda: 1 << 40)
+    config = configured(tiny, tmp_path, ["x" * 400] * 20_000)
+    source = token_cache.source(config, RankEnv(), tiny / "model", (tmp_path / "data.jsonl",))
+    assert tokenizer_workers.worth(source.scan.lines, 8_000_000, source.shards) == 8
+    assert sum(source.lines_of(number) for number in range(source.shards)) == 20_000

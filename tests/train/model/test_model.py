@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import shutil
 import time
@@ -340,10 +341,74 @@ def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
     assert max(losses) - min(losses) < 0.02, "roundings differ, the training does not"
 
 
+def test_ddp_of_a_model_that_uses_all_its_weights_warns_of_nothing(world: World) -> None:
+    for method in ("lora", "full"):
+        run = world.run(nodes=(2,), parallel="ddp", max_steps=2, method=method)
+        assert "find_unused_parameters" not in run.said()
+
+
+def unused_weight(_: int) -> None:
+    """Let every model have a weight that it never uses, as keys that layers share with others."""
+    import torch
+
+    from train.model import model
+
+    plainly = model._laid_out
+
+    def with_one_more(*args: Any) -> Any:
+        network, remarks = plainly(*args)
+        device = next(network.parameters()).device
+        network.never = torch.nn.Parameter(torch.ones(2, device=device))
+        return network, remarks
+
+    patch.object(model, "_laid_out", with_one_more).start()
+
+
+def test_ddp_does_not_wait_for_a_weight_that_a_model_never_uses(world: World) -> None:
+    alone = world.run(max_steps=3)
+    both = world.run(nodes=(2,), parallel="ddp", max_steps=3, before=unused_weight)
+    assert close(alone.losses(), both.losses())
+
+
 def test_unequal_nodes_are_sharded_flat_and_it_is_said(world: World) -> None:
     run = world.run(nodes=(2, 1), max_steps=1)
     assert "sharded over 3 ranks (FSDP)" in run.said()
     assert "nodes differ in ranks" in run.said()
+
+
+def test_a_first_try_shortens_the_warm_up_and_says_it(world: World) -> None:
+    run = world.run(max_steps=3, warmup_steps=100, learning_rate=3e-3)
+    assert "Steps:      3; warmup_steps: 100 is shortened to 3\n" in run.said()
+    lines = (run.output / "metrics.jsonl").read_text().splitlines()
+    rates = [row["lr"] for row in map(json.loads, lines) if row["kind"] == "step"]
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3])
+    assert "shortened" not in world.run(max_steps=3, warmup_steps=3).said()
+
+
+def test_half_an_epoch_is_rounded_up_to_steps_and_the_step_line_has_it(world: World) -> None:
+    how: dict[str, Any] = {"max_steps": None, "eval_dataset_path": None}
+    half = world.run(num_train_epochs=0.5, **how).said()
+    found = re.search(r"Data: +(\d+) samples", half)
+    assert found
+    samples = int(found[1])
+    an_epoch = math.ceil(samples / 12)
+    wanted = math.ceil(an_epoch / 2)
+    assert f"Step {wanted}/{wanted} | Epoch: {wanted * 12 / samples:.2f} | " in half
+    more = world.run(num_train_epochs=1.5, **how).said()
+    steps = math.ceil(1.5 * an_epoch)
+    assert f"Step {an_epoch}/{steps} | Epoch: 1.00 | " in more
+    last = 1 + (steps - an_epoch) * 12 / samples
+    assert f"Step {steps}/{steps} | Epoch: {last:.2f} | " in more
+
+
+def test_one_sample_is_one(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"text": "some words to learn"}) + "\n")
+    how: dict[str, Any] = {"global_batch_size": 1, "per_device_train_batch_size": 1}
+    how |= {"eval_dataset_path": None, "max_steps": 1}
+    said = world.run(dataset_path=str(path), **how).said()
+    assert "Data:       1 sample\n" in said
+    assert "global batch 1 sample a step" in said
 
 
 def test_the_banner_says_what_will_happen(world: World) -> None:

@@ -20,8 +20,8 @@ from train.observe.metrics import Meter
 pytestmark = pytest.mark.torch
 
 STEP_LINE = re.compile(
-    r"Step 12/1502 \| Loss: 3\.6800 \| Norm: 1\.20 \| LR: 1\.33e-07 \| \d+\.\d\ds \| \d+ tok/s"
-    r" \| .*"
+    r"Step 12/1502 \| Epoch: 1\.25 \| Loss: 3\.6800 \| Norm: 1\.20 \| LR: 1\.33e-07 \| "
+    r"\d+\.\d\ds \| \d+ tok/s \| .*"
     r"Mem: \d+\.\d\d GiB \| ETA: \d+:\d\d:\d\d"
 )
 
@@ -51,8 +51,9 @@ def meter(config: Config) -> Iterator[Meter]:
 
 def step(meter: Meter, number: int, **changes: Any) -> None:
     about = {
-        "step": number, "total": 1502, "epoch": 0, "consumed": 8 * number, "loss": 3.68,
-        "norm": 1.2, "lr": 1.33e-7, "valid": 900, "tokens": 1000, "padded_tokens": 1024,
+        "step": number, "total": 1502, "epoch": 0, "consumed": 8 * number, "epoch_rows": 384,
+        "loss": 3.68, "norm": 1.2, "lr": 1.33e-7, "valid": 900, "tokens": 1000,
+        "padded_tokens": 1024,
     }  # fmt: skip
     meter.step(**(about | changes))
 
@@ -65,7 +66,7 @@ def records(config: Config) -> list[dict[str, Any]]:
 def test_the_step_line_is_the_one_people_know(
     meter: Meter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step(meter, 12)
+    step(meter, 12, epoch=1)
     assert STEP_LINE.fullmatch(capsys.readouterr().out.strip())
 
 

@@ -222,7 +222,7 @@ def test_a_step_never_waits_for_a_tracker_that_hangs(
         for step in range(2, 10):
             sent.log(STEP | {"step": step})
     assert time.monotonic() - began < 5
-    assert "wandb: did not finish in time, up to 9 records are not sent" in capsys.readouterr().err
+    assert "wandb: did not finish in time, up to 9 records not sent" in capsys.readouterr().err
 
 
 def test_a_failed_training_is_marked_as_failed(config: Config, recorded: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -40,7 +41,37 @@ def test_base_and_adapter_speak_after_the_prompt(
     assert [part.split("\n")[0] for part in said[1:]] == ["prompt", "base", "adapter"]
     assert said[2].split("\n", 1)[1] != said[3].split("\n", 1)[1]
     assert generate.main(words) == 0
-    assert capsys.readouterr() == ("--- " + "--- ".join(said[1:3]), "")
+    alone = capsys.readouterr()
+    assert alone == ("--- " + "--- ".join(said[1:3]), "sampling: greedy, repetition penalty 1\n")
+
+
+def test_the_text_is_that_of_transformers_and_peft_without_sampling(
+    tiny: Path, adapter: Path, tmp_path: Path
+) -> None:
+    import torch  # noqa: PLC0415  (as above)
+    from peft import PeftModel  # noqa: PLC0415  (as above)
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+
+    # As a chat model has it, whose answers are drawn by default.
+    folder = shutil.copytree(tiny / "model", tmp_path / "model")
+    drawn = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.9}
+    (folder / "generation_config.json").write_text(
+        json.dumps(drawn | {"repetition_penalty": 1.3, "eos_token_id": 0, "pad_token_id": 0})
+    )
+    found = generate.answers(str(folder), adapter, "one two", 30)
+    tokenizer = AutoTokenizer.from_pretrained(tiny / "model")
+    given = torch.tensor([tokenizer("one two")["input_ids"]])
+    base = AutoModelForCausalLM.from_pretrained(tiny / "model")
+
+    def text(model: Any) -> str:
+        output = model.generate(input_ids=given, max_new_tokens=30, do_sample=False)
+        return str(tokenizer.decode(output[0][given.shape[1] :], skip_special_tokens=True))
+
+    wanted = {"base": text(base)}
+    wanted["adapter"] = text(PeftModel.from_pretrained(base, str(adapter)))
+    assert found == wanted
+    penalized = generate.answers(str(folder), None, "one two", 30, penalty=1.2)
+    assert penalized["base"] != wanted["base"]
 
 
 def test_an_adapter_that_changes_no_word_is_noted(
@@ -157,6 +188,9 @@ def test_no_tokens_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         generate.main(["--model", "m", "--prompt", "x", "--max-new-tokens", "0"])
     assert "--max-new-tokens: expected 1 or more, found 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        generate.main(["--model", "m", "--prompt", "x", "--repetition-penalty", "0"])
+    assert "--repetition-penalty: expected more than 0, found 0" in capsys.readouterr().err
 
 
 def test_the_base_speaks_in_the_numbers_it_is_kept_in(

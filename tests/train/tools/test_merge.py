@@ -1,0 +1,75 @@
+"""An adapter given as the model is refused with a command that merges it, and that works."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.train.world import World
+from train.config.config import Config
+from train.data import hub
+from train.errors import ConfigError
+from train.tools import merge
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")]
+
+
+def test_the_command_in_the_refusal_makes_a_model_that_computes_the_same_and_is_trained_on(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+    from peft import PeftModel  # noqa: PLC0415  (as above)
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415  (as above)
+
+    run = world.run(max_steps=2, eval_dataset_path=None)
+    adapter = run.output / "adapter"
+    refused = world.start(name_or_path=str(adapter), eval_dataset_path=None)
+    assert refused.wait() == [2]
+    assert "found a LoRA adapter: merge it with its base" in refused.said()
+    hint = next(line for line in refused.said().splitlines() if line.startswith("hint: "))
+    words = shlex.split(hint.removeprefix("hint: "))
+    assert words[0] == "python"
+    done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    merged = Path(words[-1])
+    base = AutoModelForCausalLM.from_pretrained(tiny / "model")
+    tokens = torch.arange(20).unsqueeze(0)
+    with torch.no_grad():
+        before = base(tokens).logits
+        wanted = PeftModel.from_pretrained(base, str(adapter))(tokens).logits
+        found = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert not torch.allclose(found, before, atol=1e-5)
+    again = world.run(name_or_path=str(merged), max_steps=1, eval_dataset_path=None)
+    assert "Step 1/1" in again.said()
+
+
+def test_what_cannot_be_merged_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert merge.main([str(tmp_path), str(tmp_path / "new")]) == 2
+    assert f"{tmp_path}: expected adapter_config.json in it" in capsys.readouterr().err
+    shape = {"peft_type": "LORA", "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(shape))
+    assert merge.main([str(tmp_path), str(tmp_path / "new")]) == 2
+    assert f"--model: expected the base of {tmp_path}" in capsys.readouterr().err
+    base = ["--model", str(tiny / "model")]
+    assert merge.main([str(tmp_path), str(tmp_path / "new"), *base]) == 2
+    assert f"expected an adapter of {tiny / 'model'}, found: " in capsys.readouterr().err
+    assert merge.main([str(tmp_path), str(tmp_path), *base]) == 2
+    assert "expected a new folder, found that it exists" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter_config.json"]
+
+
+def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> None:
+    config = Config(name_or_path=str(tmp_path), dataset_path="d")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="found a LoRA adapter"):
+        hub.model_folder(config)
+    (tmp_path / "config.json").write_text("{}")
+    assert hub.model_folder(config) == tmp_path
