@@ -118,8 +118,10 @@ def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a valu
             value = foreign.read_datasets(raw)
         except ValueError as error:
             return str(error)
-        if name == "eval_dataset_path" and not isinstance(value, str):
-            return f"expected one path of evaluation samples, found {len(value)}"
+        if name == "eval_dataset_path" and isinstance(value, list):
+            if not all(isinstance(item, str) for item in value):
+                return "expected paths of evaluation samples, found a weight"
+            value = ",".join(map(str, value))
         typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
         return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
     return Renamed(name=name, value=_value(name, raw))

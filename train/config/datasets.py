@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from train.config.environment import expanded
 from train.errors import ConfigError
 
 
@@ -40,7 +41,7 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
         except yaml.YAMLError:
             raise ConfigError((f"expected a list of paths, found {raw!r}",)) from None
     if isinstance(raw, str):
-        return _path(raw)
+        return expanded(raw)
     if not isinstance(raw, Sequence):
         raise ConfigError((f"expected a path, or a list of paths, found {raw!r}",))
     found: list[Dataset] = []
@@ -48,6 +49,8 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
     for item in raw:
         try:
             found.append(_dataset(item))
+        except ConfigError as error:
+            problems += error.problems
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -72,18 +75,15 @@ def conflicts(datasets: Sequence[Dataset]) -> Iterator[str]:
 
 def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
     if isinstance(item, str):
-        return Dataset(path=_path(item))
+        return Dataset(path=expanded(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
         raise ValueError(f"expected a path, or path and weight, found {item!r}")  # noqa: TRY004  (the user's value)
     if unknown := [str(key) for key in item if key not in {"path", "weight"}]:
         raise ValueError(f"expected path and weight, found {', '.join(unknown)} in {item['path']}")
     weight = item.get("weight", 1.0)
+    path = expanded(item["path"])
     try:
-        return Dataset(path=_path(item["path"]), weight=float(str(weight)))
+        return Dataset(path=path, weight=float(str(weight)))
     except ValueError:
         wanted = f"expected a number as the weight of {item['path']}"
         raise ValueError(f"{wanted}, found {weight!r}") from None
-
-
-def _path(text: str) -> str:
-    return os.path.expanduser(text) if text.startswith("~") else text  # noqa: PTH111  (a hub id must stay as written)

@@ -71,7 +71,7 @@ class Reader:
         """Take a tokenizer, and what its chat template is given besides messages and tools."""
         self._template = ChatTemplate(tokenizer, template_arguments)
 
-    def read(self, line: bytes) -> Document:
+    def read(self, line: bytes | BadLine) -> Document:
         """Return what a line says.
 
         Raises:
@@ -133,12 +133,14 @@ def is_chat(record: dict[str, Any]) -> bool:
     return "messages" in record or "conversations" in record
 
 
-def record_of(line: bytes) -> dict[str, Any]:
+def record_of(line: bytes | BadLine) -> dict[str, Any]:
     """Return the JSON object of a line.
 
     Raises:
         BadLine: it is none.
     """
+    if isinstance(line, BadLine):
+        raise line
     try:
         record = json.loads(line)
     except UnicodeDecodeError as error:

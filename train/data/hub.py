@@ -7,11 +7,12 @@ import os
 import re
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
 from train.config.config import Config
-from train.data import paths
+from train.data import paths, streams
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
 from train.lock import Lock
@@ -24,7 +25,7 @@ HUB_ID = re.compile(
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
 OTHER_WEIGHTS = ["consolidated*", "*/*.safetensors"]
 """The same weights once more, in the form of a model's own program (Mistral, Llama)."""
-DATASET_FILES = [f"*{suffix}" for suffix in paths.SUFFIXES]
+DATASET_FILES = [f"*{plain}{packed}" for plain in paths.PLAIN for packed in ("", *streams.SUFFIXES)]
 CONVERT = "python -m train.tools.convert_weights"
 FRESH = 600.0
 """Seconds in which a node's other processes take the commit that the first one found."""
@@ -35,8 +36,8 @@ def settle(config: Config) -> None:
 
     A local model needs nobody, and a node without a way out must not wait for one to fail.
     """
-    trained_on = (each.path for each in config.datasets)
-    names = (config.name_or_path, *trained_on, config.eval_dataset_path)
+    datasets = (*(each.path for each in config.datasets), config.eval_dataset_path or "")
+    names = (config.name_or_path, *(part for name in datasets for part in parts(name)))
     everything_here = not any(is_hub_id(name) for name in names if name)
     if config.offline or everything_here:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -51,8 +52,17 @@ def is_hub_id(name: str) -> bool:
 
 
 def is_hub_dataset(name: str) -> bool:
-    """Return whether a data set is on the hub; a file that is not there is no hub id."""
-    return is_hub_id(name) and Path(name).suffix not in paths.OF_FILES
+    """Return whether some of a data set is on the hub; a file that is not there is no hub id."""
+    return any(
+        is_hub_id(part) and Path(part).suffix.lower() not in paths.OF_FILES for part in parts(name)
+    )
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """Return the paths and hub ids of a list with commas; a path that is there is only itself."""
+    if "," not in name or os.path.exists(name):  # noqa: PTH110  (Path's raises for a long name)
+        return (name,)
+    return tuple(part.strip() for part in name.split(",") if part.strip())
 
 
 def model_folder(config: Config) -> Path:
@@ -89,17 +99,25 @@ def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
     """Return the files of a data set that `key` names.
 
     Raises:
-        ConfigError: there are none, or the hub does not give them.
+        ConfigError: there are none, or one of them twice, or the hub does not give them.
     """
+    files = [file for part in parts(name) for file in _files(part, config, key)]
+    if twice := [file for file, times in Counter(files).items() if times > 1]:
+        raise ConfigError((f"{key}: expected {twice[0]} once, found it again in {name}",))
+    return tuple(files)
+
+
+def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
+    """Return the files of a path or a hub id."""
     if not is_hub_dataset(name):
         return paths.find(Path(name), key=key)
     folder = fetch(name, kind="dataset", config=config, key=key)
-    items = sorted(folder.rglob("*"))
-    if not any(item.suffix in paths.SUFFIXES for item in items):
+    items = paths.below(folder)
+    if not any(paths.ending(item) in paths.PLAIN for item in items):
         raise ConfigError(
-            (f"{key}: expected *.jsonl or *.parquet files in {name} on the hub, found none",),
-            hint=f"hf download --repo-type dataset {name}, and make JSON lines of its files, as "
-            f"of CSV: {paths.WAY_OUT['.csv']}",
+            (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
+            hint=f"hf download --repo-type dataset {name} --local-dir FOLDER, make JSON lines of "
+            f"its files, and give FOLDER as {key}",
         )
     return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
 
@@ -133,7 +151,8 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
             )
         except LocalEntryNotFoundError as error:
             cause = error.__cause__  # the hub's own answer, where it gave one
-            hint = f"hf download {name} on this node, or give a local path"
+            what = "--repo-type dataset " if kind == "dataset" else ""
+            hint = f"hf download {what}{name} on this node, or give a local path"
             if offline:
                 said = f"expected {name} from this machine's hub cache, found it missing there"
             elif isinstance(cause, HfHubHTTPError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from train.data import streams
 from train.data.marks import FileScan
+from train.files import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,25 +22,30 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     digest = hashlib.sha256()
     begins: list[tuple[int, int]] = []
     offset, lines, last = 0, 0, b"\n"
-    for block in _blocks(path):
-        digest.update(block)
-        for target in targets[len(begins) :]:
-            at = block.find(b"\n", max(0, target - 1 - offset)) + 1
-            if not at:
-                break
-            begins.append((offset + at, lines + block.count(b"\n", 0, at)))
-        lines += block.count(b"\n")
-        offset += len(block)
-        last = block[-1:]
+    with streams.opened(path) as stream:
+        places = [stream.place(target) for target in targets]
+        while block := stream.bytes.read(BLOCK):
+            digest.update(block)
+            for place in places[len(begins) :]:
+                at = block.find(b"\n", max(0, place - 1 - offset)) + 1
+                if not at:
+                    break
+                begins.append((offset + at, lines + block.count(b"\n", 0, at)))
+            lines += block.count(b"\n")
+            offset += len(block)
+            last = block[-1:]
+            if stream.compressed:
+                places = [stream.place(target) for target in targets]
     lines += last != b"\n"
-    return FileScan(digest=digest.digest(), lines=lines, begins=tuple(begins))
+    # Other marks belong to the same lines in another compression: that is another file.
+    whole = bytes.fromhex(measure(path).sha256) if stream.compressed else digest.digest()
+    return FileScan(digest=whole, lines=lines, begins=tuple(begins))
 
 
 def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
-    """Yield the lines from one byte to another; some may be empty."""
-    with path.open("rb") as file:
-        file.seek(begin)
-        for line in file:
+    """Yield the lines from one offset to another; some may be empty."""
+    with streams.opened(path, begin) as stream:
+        for line in stream.bytes:
             if end is not None and begin >= end:
                 break
             begin += len(line)
@@ -47,10 +54,4 @@ def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
 
 def count(path: Path, line_bytes: float) -> int:
     """Return about how many lines there are."""
-    return round(path.stat().st_size / line_bytes)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
+    return round(streams.size(path) / line_bytes)

@@ -1,0 +1,112 @@
+"""What a file is that is no data set, by its first bytes, and the command that makes one of it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from train.data import streams
+from train.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = 1 << 16
+"""Bytes that are looked at."""
+BOM = b"\xef\xbb\xbf"
+BOMS = {
+    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}  # fmt: skip
+"""How text of another encoding begins; a longer mark is before one that it begins with."""
+ZEROS = {
+    (False, True, True, True): "UTF-32LE", (True, True, True, False): "UTF-32BE",
+    (False, True, False, True): "UTF-16LE", (True, False, True, False): "UTF-16BE",
+}  # fmt: skip
+"""Which of the first bytes are 0 if it does not."""
+BINARY = (".arrow", ".zip", ".tar", ".xlsx")
+OTHER = (".txt", *BINARY)
+"""Endings of files that people take for a data set."""
+MAGIC = {
+    b"PK\3\4": (".zip", "a ZIP archive"),
+    b"version https://git-lfs": (".lfs", "a pointer of Git LFS"),
+    b"ARROW1": (".arrow", "an Arrow file"),
+    b"<": (".html", "HTML or XML"),
+}
+WAYS_OUT = {
+    ".txt": """python3 -c 'import json, sys; [print(json.dumps({{"text": t}})) for t in sys.stdin]'"""
+    " < {file} > {jsonl}",
+    ".arrow": "python3 -c 'import sys, pyarrow, pyarrow.parquet as p; "
+    "p.write_table(pyarrow.ipc.open_stream(sys.argv[1]).read_all(), sys.argv[2])' {file} {parquet}",
+    ".zip": "python3 -m zipfile -e {file} {folder}",
+    ".tar": "tar -xf {file} -C {parent}",
+    ".lfs": "git -C {parent} lfs pull",
+    ".xlsx": "save its sheet as CSV, in UTF-8",
+    ".html": "download the file itself: this is a page about it",
+}
+
+
+def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
+    """Refuse a file that is something else than JSON, or than a table of text.
+
+    Raises:
+        ConfigError: it is; the hint makes a data set of it.
+    """
+    with streams.opened(path) as stream:
+        start = stream.bytes.read(START)
+    if name := encoding(start):
+        hint = None if stream.compressed else to_utf8(path, name)
+        raise ConfigError((f"{key}: expected UTF-8 text in {path}, found {name}",), hint=hint)
+    text = start.removeprefix(BOM).lstrip()
+    ending, what = _told(text, is_table=is_table)
+    if ending:
+        wanted = "CSV or TSV" if is_table else "JSON lines or a JSON array"
+        hint = None if stream.compressed else way_out(path, ending)
+        raise ConfigError((f"{key}: expected {wanted} in {path}, found {what}",), hint=hint)
+
+
+def _told(text: bytes, *, is_table: bool) -> tuple[str, str]:
+    """Return the ending and the name of what begins like this; nothing for what is wanted."""
+    if is_table and text.startswith(b"<"):
+        return "", ""
+    for magic, found in MAGIC.items():
+        if text.startswith(magic):
+            return found
+    if is_table or text[:1] in {b"", b"{", b"["} or text.startswith(b"PAR1"):
+        return "", ""
+    lines = text.splitlines()
+    if any(line.lstrip().startswith(b"{") for line in lines):
+        return "", ""  # its first lines are bad
+    if b"\0" in text:
+        return ".bin", "binary data"
+    return ".txt", f"text: {lines[0][:40].decode(errors='replace')!r}"
+
+
+def encoding(start: bytes) -> str | None:
+    """Return the name of an encoding with characters of 2 or 4 bytes, if text begins in one."""
+    for mark, name in BOMS.items():
+        if start.startswith(mark):
+            return name
+    return ZEROS.get(tuple(byte == 0 for byte in start[:4]))
+
+
+def to_utf8(path: Path, encoding: str) -> str:
+    """Return the command that makes UTF-8 text of a file."""
+    target = path.with_suffix(f".utf8{path.suffix}")
+    return f"iconv -f {encoding} -t UTF-8 {_quoted(path)} > {_quoted(target)}"
+
+
+def way_out(path: Path, ending: str) -> str | None:
+    """Return what makes a data set of a file with such an ending, of a name of its own."""
+    words = {
+        "file": _quoted(path),
+        "folder": _quoted(path.with_name(f"{path.stem}.files")),
+        "parent": _quoted(path.parent),
+        **{kind: _quoted(path.with_suffix(f".rows.{kind}")) for kind in ("jsonl", "parquet")},
+    }
+    way = WAYS_OUT.get(ending)
+    return way.format(**words) if way else None
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
