@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from train.data import streams
+from train.data.bad_line import NO_UTF8
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = 1 << 16
 """Bytes that are looked at."""
@@ -34,8 +32,8 @@ MAGIC = {
     b"<": (".html", "HTML or XML"),
 }
 WAYS_OUT = {
-    ".txt": """python3 -c 'import json, sys; [print(json.dumps({{"text": t}})) for t in sys.stdin]'"""
-    " < {file} > {jsonl}",
+    ".txt": "python3 -c 'import json, sys; "
+    '[print(json.dumps({{"text": t}})) for t in sys.stdin]\' < {file} > {jsonl}',
     ".arrow": "python3 -c 'import sys, pyarrow, pyarrow.parquet as p; "
     "p.write_table(pyarrow.ipc.open_stream(sys.argv[1]).read_all(), sys.argv[2])' {file} {parquet}",
     ".zip": "python3 -m zipfile -e {file} {folder}",
@@ -94,6 +92,13 @@ def to_utf8(path: Path, encoding: str) -> str:
     """Return the command that makes UTF-8 text of a file."""
     target = path.with_suffix(f".utf8{path.suffix}")
     return f"iconv -f {encoding} -t UTF-8 {_quoted(path)} > {_quoted(target)}"
+
+
+def of_line(where: str, reason: str) -> str | None:
+    """Return the command for a file with a line that is not UTF-8: most others are Windows-1252."""
+    path = Path(where.rpartition(":")[0])
+    is_text = path.suffix.lower() not in {".parquet", *streams.SUFFIXES}
+    return to_utf8(path, "WINDOWS-1252") if reason.startswith(NO_UTF8) and is_text else None
 
 
 def way_out(path: Path, ending: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from train.config.config import Config
-from train.data import hub, token_cache, token_store, tokenizer_workers
+from train.data import (
+    contents,
+    hub,
+    overlap,
+    token_cache,
+    token_store,
+    tokenizer_workers,
+)
 from train.data.fingerprint import nothing
 from train.data.formats import IGNORED
 from train.data.mixture import Mixture
@@ -174,11 +182,15 @@ def prepare(
         if not len(found):
             raise ConfigError((f"{label}: expected samples to learn from, found none",))
     weights = [each.weight for each in config.datasets]
+    notes = (*(note for *_, notes in opened for note in notes), *_files_taken(located))
+    if env.rank == 0 and (both := overlap.count(held_out, train)):
+        of_all = sum(map(len, held_out))
+        notes += (f"{both} of {of_all} evaluation samples are also trained on",)
     return Corpus(
         train=Mixture(train, weights),
         eval=Mixture(held_out) if held_out else None,
         key=_key([key for key, _, _ in opened], weights),
-        notes=(*(note for *_, notes in opened for note in notes), *_files_taken(located)),
+        notes=notes,
     )
 
 
@@ -265,9 +277,12 @@ def _open(
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
     if len(bad) > SHOWN:
         notes.append(f"... and {len(bad) - SHOWN} more lines that cannot be used")
+    way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
+    if bad and not any(about["samples"] for about in manifest["shards"]):
+        raise ConfigError(tuple(_kinds_of(bad)), hint=way_out)
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
-        hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
+        hint = way_out or f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
     cut = sum(about["cut"] for about in manifest["shards"])
     if cut:
@@ -275,6 +290,15 @@ def _open(
             f"{label}: {cut} samples are longer than seq_len {config.seq_len} and were cut"
         )
     return source.key, _read(source), tuple(notes)
+
+
+def _kinds_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
+    """Say why no line at all can be used: each reason once."""
+    times = Counter(reason for *_, reason in bad)
+    first = {reason: where for _, where, reason in reversed(bad)}
+    for reason, count in times.most_common(SHOWN):
+        more = f" ({count} lines, which is all)" if count == len(bad) > 1 else f" ({count} lines)"
+        yield f"{first[reason]}: {reason}{more if count > 1 else ''}"
 
 
 def _read(source: Source) -> TokenSet:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from train.data import other_forms
-from train.data.bad_line import BadLine
+from train.data.bad_line import NO_UTF8, BadLine
 from train.data.chat import ChatTemplate
 from train.errors import ConfigError
 
@@ -144,7 +144,8 @@ def record_of(line: bytes | BadLine) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except UnicodeDecodeError as error:
-        raise BadLine(f"expected UTF-8 text, found byte {error.object[error.start]:#x}") from None
+        found = f"{error.object[error.start]:#x} (Windows-1252 or Latin-1?)"
+        raise BadLine(f"{NO_UTF8}, found byte {found}") from None
     except json.JSONDecodeError as error:
         raise BadLine(
             f"expected a JSON object, found: {error.msg} (column {error.colno})"

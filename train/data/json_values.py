@@ -118,9 +118,10 @@ class _Text:
                 _, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 may_go_on = "Unterminated" in error.msg or error.pos >= len(self._text) - NEAR
+                offset = self._begin + error.pos
                 if may_go_on and self._more():
                     continue
-                raise json.JSONDecodeError(error.msg, "", self._begin + error.pos) from None
+                raise json.JSONDecodeError(error.msg, "", offset) from None
             if end == len(self._text) and self._more():  # a number may go on
                 continue
             value, self._at = self._text[self._at : end], end

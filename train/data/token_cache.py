@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
-from train.data import fingerprint, formats, lines, token_store, tokenizer_workers
+from train.data import contents, fingerprint, formats, lines, token_store, tokenizer_workers
 from train.data.bad_line import BadLine
 from train.data.fingerprint import LOOK, nothing, wait_for
 from train.errors import ConfigError
@@ -248,7 +248,8 @@ def _encoded(
             yield line.number, made
         if not good and len(complaints) >= limit:
             first = complaints[0]
-            raise ConfigError((f"{first.where}: {first.reason}", "and so are all lines after it"))
+            problems = (f"{first.where}: {first.reason}", "and so are all lines after it")
+            raise ConfigError(problems, hint=contents.of_line(first.where, first.reason))
 
 
 def _close(source: Source) -> None:

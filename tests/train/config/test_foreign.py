@@ -211,7 +211,10 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("datasets: [{path: a, split: test}]", "split of a: expected train, found test"),
         ("datasets: [{path: a, type: alpaca, shards: 4}]", "shards of a: prepare the data"),
         ("datasets: [{type: alpaca}]", "expected a path"),
-        ("test_datasets: [{path: a}, {path: b}]", "expected one path of evaluation samples"),
+        (
+            "test_datasets: [{path: a}, {path: b, weight: 2}]",
+            "expected paths of evaluation samples, found a weight",
+        ),
         ("sample_packing: true\ngroup_by_length: true", "expected once, found again"),
     ],
 )
@@ -255,6 +258,7 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
             (Dataset(path="a", weight=2.0), Dataset(path="b", weight=2.0)),
         ),
         ("test_datasets: [{path: c.jsonl, type: completion}]", "eval_dataset_path", "c.jsonl"),
+        ("test_datasets: [{path: c.jsonl}, {path: d.csv}]", "eval_dataset_path", "c.jsonl,d.csv"),
     ],
 )
 def test_what_means_the_same_is_taken(tmp_path: Path, text: str, key: str, value: object) -> None:
