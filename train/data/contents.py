@@ -22,20 +22,26 @@ ZEROS = {
     (False, True, False, True): "UTF-16LE", (True, False, True, False): "UTF-16BE",
 }  # fmt: skip
 """Which of the first bytes are 0 if it does not."""
-BINARY = (".arrow", ".zip", ".tar", ".xlsx")
-OTHER = (".txt", *BINARY)
+OTHER = (".txt", ".arrow", ".feather", ".zip", ".tar", ".xlsx")
 """Endings of files that people take for a data set."""
 MAGIC = {
     b"PK\3\4": (".zip", "a ZIP archive"),
     b"version https://git-lfs": (".lfs", "a pointer of Git LFS"),
-    b"ARROW1": (".arrow", "an Arrow file"),
+    b"\xff\xff\xff\xff": (".arrow", "an Arrow stream"),
+    b"ARROW1": (".feather", "an Arrow file"),
     b"<": (".html", "HTML or XML"),
 }
+TAR = (257, b"ustar")
+TO_PARQUET = (
+    "python3 -c 'import sys, pyarrow as a, pyarrow.parquet as p; "
+    "p.write_table(a.ipc.{open}(a.memory_map(sys.argv[1])).read_all(), sys.argv[2])' "
+    "{{file}} {{parquet}}"
+)
 WAYS_OUT = {
     ".txt": "python3 -c 'import json, sys; "
     '[print(json.dumps({{"text": t}})) for t in sys.stdin]\' < {file} > {jsonl}',
-    ".arrow": "python3 -c 'import sys, pyarrow, pyarrow.parquet as p; "
-    "p.write_table(pyarrow.ipc.open_stream(sys.argv[1]).read_all(), sys.argv[2])' {file} {parquet}",
+    ".arrow": TO_PARQUET.format(open="open_stream"),
+    ".feather": TO_PARQUET.format(open="open_file"),
     ".zip": "python3 -m zipfile -e {file} {folder}",
     ".tar": "tar -xf {file} -C {parent}",
     ".lfs": "git -C {parent} lfs pull",
@@ -57,9 +63,13 @@ def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
         raise ConfigError((f"{key}: expected UTF-8 text in {path}, found {name}",), hint=hint)
     text = start.removeprefix(BOM).lstrip()
     ending, what = _told(text, is_table=is_table)
+    if start[TAR[0] :].startswith(TAR[1]):
+        ending, what = ".tar", "a tar archive"
     if ending:
         wanted = "CSV or TSV" if is_table else "JSON lines or a JSON array"
-        hint = None if stream.compressed else way_out(path, ending)
+        is_sheet = ending == ".zip" and path.suffix.lower() == ".xlsx"
+        is_hidden = stream.compressed and ending != ".tar"  # tar decompresses what it reads
+        hint = None if is_hidden else way_out(path, ".xlsx" if is_sheet else ending)
         raise ConfigError((f"{key}: expected {wanted} in {path}, found {what}",), hint=hint)
 
 

@@ -25,7 +25,11 @@ HUB_ID = re.compile(
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
 OTHER_WEIGHTS = ["consolidated*", "*/*.safetensors"]
 """The same weights once more, in the form of a model's own program (Mistral, Llama)."""
-DATASET_FILES = [f"*{plain}{packed}" for plain in paths.PLAIN for packed in ("", *streams.SUFFIXES)]
+DATASET_FILES, OTHER_DATASET_FILES = (
+    [f"*{plain}{packed}" for kind in kinds for plain in kind for packed in ("", *streams.SUFFIXES)]
+    for kinds in (paths.KINDS[:2], paths.KINDS[2:])
+)
+"""Those of the second kind are downloaded if there are none of the first."""
 CONVERT = "python -m train.tools.convert_weights"
 FRESH = 600.0
 """Seconds in which a node's other processes take the commit that the first one found."""
@@ -114,6 +118,9 @@ def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
     folder = fetch(name, kind="dataset", config=config, key=key)
     items = paths.below(folder)
     if not any(paths.ending(item) in paths.PLAIN for item in items):
+        folder = fetch(name, kind="dataset", config=config, key=key, files=OTHER_DATASET_FILES)
+        items = paths.below(folder)
+    if not any(paths.ending(item) in paths.PLAIN for item in items):
         raise ConfigError(
             (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
             hint=f"hf download --repo-type dataset {name} --local-dir FOLDER, make JSON lines of "
@@ -122,8 +129,17 @@ def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
     return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
 
 
-def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
+def fetch(
+    name: str, *, kind: Kind, config: Config, key: str, files: list[str] | None = None
+) -> Path:
     """Return a repository's folder in the hub's cache; one process of the node downloads it.
+
+    Args:
+        name: Its hub id.
+        kind: What it is.
+        config: Says which revision, and whether the hub may be asked.
+        key: The key that names it.
+        files: Patterns of the names of what is wanted; without them those of its kind.
 
     Raises:
         ConfigError: the hub refuses, does not answer, or may not be asked.
@@ -137,7 +153,8 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
     offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
     folder = Path(HF_HUB_CACHE)
     folder.mkdir(parents=True, exist_ok=True)
-    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}")
+    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}{'-other' if files else ''}")
+    files = files or (MODEL_FILES if kind == "model" else DATASET_FILES)
     with Lock(folder / f".clusterctl-{label}.owner").held():
         known = _known(folder / f".clusterctl-{label}.json")
         try:
@@ -145,7 +162,7 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
                 name,
                 repo_type=kind,
                 revision=known or revision,
-                allow_patterns=MODEL_FILES if kind == "model" else DATASET_FILES,
+                allow_patterns=files,
                 ignore_patterns=OTHER_WEIGHTS,
                 local_files_only=offline or known is not None,
             )
@@ -154,6 +171,7 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
             what = "--repo-type dataset " if kind == "dataset" else ""
             hint = f"hf download {what}{name} on this node, or give a local path"
             if offline:
+                hint = f"hf download {what}{name}"
                 said = f"expected {name} from this machine's hub cache, found it missing there"
             elif isinstance(cause, HfHubHTTPError):
                 said, hint = _refused(name, cause), _hint(cause)

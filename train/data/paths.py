@@ -99,6 +99,15 @@ def _of_a_run(names: set[str]) -> set[str]:
     return found.union(*(written for written in OF_A_RUN if written <= names))
 
 
+def _is_passed(path: Path, folder: Path) -> bool:
+    """Whether a file or folder that is in another is left out when that one is read."""
+    if folder not in path.parents:
+        return False
+    if path.is_dir() and _of_a_run(set(os.listdir(path))):  # noqa: PTH208
+        return True
+    return not _is_data(path.name) or path.name in _of_a_run(set(os.listdir(path.parent)))  # noqa: PTH208
+
+
 def _is_data(name: str) -> bool:
     return not name.startswith(LEFTOVER) and name not in ABOUT_DATA
 
@@ -108,9 +117,6 @@ def _find(path: Path, key: str) -> tuple[Path, ...]:
     if path.is_dir():
         return of_folder(path, below(path), key=key, name=str(path))
     if path.is_file():
-        if (other := path.suffix.lower()) in contents.BINARY:
-            found = f"{key}: expected {READ}, found {path}"
-            raise ConfigError((found,), hint=contents.way_out(path, other))
         return (path,)
     if path.exists():
         raise ConfigError((f"{key}: expected a file or folder at {path}, found: it is no file",))
@@ -124,7 +130,8 @@ def _of_pattern(path: Path, key: str) -> tuple[Path, ...]:
     folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
     items: list[Path] = []
     for item in map(Path, glob.glob(str(path), recursive=True)):  # noqa: PTH207  (Path's leave hidden files in)
-        items += below(item) if item.is_dir() else [item] if _is_data(item.name) else []
+        if not any(_is_passed(part, folder) for part in (item, *item.parents)):
+            items += below(item) if item.is_dir() else [item]
     if not items:
         raise ConfigError((f"{key}: expected files that match {path}, {_instead(path)}",))
     items = sorted(set(items))

@@ -148,7 +148,10 @@ def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None
     )
     same = str(folder / "test.jsonl")
     corpus = dataset.prepare(replace(config, dataset_path=same, eval_dataset_path=same), RankEnv())
-    assert corpus.notes == ("eval_dataset_path: test.jsonl is trained on as well",)
+    assert corpus.notes == (
+        "eval_dataset_path: test.jsonl is trained on as well",
+        "1 of 1 evaluation samples are also trained on",
+    )
 
 
 def test_bad_lines_are_named_and_counted(config: Config) -> None:
