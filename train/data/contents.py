@@ -18,10 +18,10 @@ BOMS = {
 }  # fmt: skip
 """How text of another encoding begins; a longer mark is before one that it begins with."""
 ZEROS = {
-    (False, True, True, True): "UTF-32LE", (True, True, True, False): "UTF-32BE",
-    (False, True, False, True): "UTF-16LE", (True, False, True, False): "UTF-16BE",
+    b"\1\0\0\0": "UTF-32LE", b"\0\0\0\1": "UTF-32BE",
+    b"\1\0\1\0": "UTF-16LE", b"\0\1\0\1": "UTF-16BE",
 }  # fmt: skip
-"""Which of the first bytes are 0 if it does not."""
+"""Which of the first bytes are 0 if it does not, as 0 and 1."""
 OTHER = (".txt", ".arrow", ".feather", ".zip", ".tar", ".xlsx")
 """Endings of files that people take for a data set."""
 MAGIC = {
@@ -95,7 +95,7 @@ def encoding(start: bytes) -> str | None:
     for mark, name in BOMS.items():
         if start.startswith(mark):
             return name
-    return ZEROS.get(tuple(byte == 0 for byte in start[:4]))
+    return ZEROS.get(bytes(byte > 0 for byte in start[:4]))
 
 
 def to_utf8(path: Path, encoding: str) -> str:

@@ -204,7 +204,7 @@ def _files_taken(located: list[Located]) -> Iterator[str]:
     """Say which files of a folder, or of a data set on the hub, were taken: nobody named them."""
     for each in located:
         if Path(each.name) not in each.files:
-            shown = ", ".join(path.name for path in each.files[:SHOWN])
+            shown = ", ".join(_short(path, each.name) for path in each.files[:SHOWN])
             more = f", and {len(each.files) - SHOWN} more" if len(each.files) > SHOWN else ""
             on_hub = hub.is_hub_dataset(each.name)
             where = f"{each.name} on the hub" if on_hub else each.name
@@ -214,6 +214,11 @@ def _files_taken(located: list[Located]) -> Iterator[str]:
         of_key[each.key].update(each.files)
     if both := of_key["dataset_path"] & of_key["eval_dataset_path"]:
         yield f"eval_dataset_path: {min(both).name} is trained on as well"
+
+
+def _short(path: Path, folder: str) -> str:
+    """Return a file's path from its data set's folder; from another place its name."""
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
 
 
 def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a transformers tokenizer)

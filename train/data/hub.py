@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -116,10 +117,10 @@ def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
     if not is_hub_dataset(name):
         return paths.find(Path(name), key=key)
     folder = fetch(name, kind="dataset", config=config, key=key)
-    items = paths.below(folder)
+    items = paths.below(folder) if folder.is_dir() else []
     if not any(paths.ending(item) in paths.PLAIN for item in items):
         folder = fetch(name, kind="dataset", config=config, key=key, files=OTHER_DATASET_FILES)
-        items = paths.below(folder)
+        items = paths.below(folder) if folder.is_dir() else []
     if not any(paths.ending(item) in paths.PLAIN for item in items):
         raise ConfigError(
             (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
@@ -149,6 +150,7 @@ def fetch(
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    logging.getLogger(snapshot_download.__module__).addFilter(_is_news)
     revision = config.revision if kind == "model" else None
     offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
     folder = Path(HF_HUB_CACHE)
@@ -184,6 +186,11 @@ def fetch(
             commit = {"commit": Path(path).name, "time": time.time()}
             write_text(folder / f".clusterctl-{label}.json", json.dumps(commit))
     return Path(path)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether to log what the hub's library says: not that no file matched, others may."""
+    return "No files matched" not in record.getMessage()
 
 
 def _known(path: Path) -> str | None:

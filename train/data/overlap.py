@@ -34,7 +34,8 @@ def count(held_out: Iterable[TokenSet], trained: Iterable[TokenSet]) -> int:
     if not wanted:
         return 0
     sketches = np.unique(np.concatenate([sketches for *_, sketches in wanted]))
-    seen_sketches, seen = [], set()
+    seen: set[bytes] = set()
+    seen_sketches: list[Sketches] = []
     for samples in trained:
         for first, found in _sketched(samples):
             alike = np.flatnonzero(np.isin(found, sketches))

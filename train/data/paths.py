@@ -177,12 +177,12 @@ def of_folder(
         ConfigError: there are none.
     """
     items = list(items)
-    files = next((found for kind in KINDS if (found := tuple(_of_kind(kind, items)))), ())
+    files = next((of_kind for kind in KINDS if (of_kind := tuple(_of_kind(kind, items)))), ())
     if not files:
         other = next((item for item in items if item.suffix.lower() in contents.OTHER), None)
-        found = _listed([item.name for item in items]) if items else "is nothing"
+        there = _listed([item.name for item in items])
         raise ConfigError(
-            (f"{key}: expected {READ} files in {name}, found that there {found}",),
+            (f"{key}: expected {READ} files in {name}, found that there {there}",),
             hint=contents.way_out(other, other.suffix.lower()) if other else None,
         )
     splits = {path: _split(path.relative_to(folder)) for path in files}

@@ -244,6 +244,7 @@ def test_tables_of_a_hub_data_set_are_downloaded_if_it_has_nothing_else(
     ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/text", "")
     assert code == 0, out
     assert out.split()[-1].endswith("a.csv.gz")
+    assert "No files matched" not in out
     assert "README.md" not in stand_in.downloads
 
 

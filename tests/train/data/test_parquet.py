@@ -17,6 +17,7 @@ from tests.train.data.test_dataset import contents
 from train.__main__ import main
 from train.config.config import Config
 from train.data import dataset, fingerprint, lines, token_cache
+from train.data.formats import record_of
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
@@ -144,7 +145,7 @@ def test_parts_are_row_groups_and_all_rows_once(tmp_path: Path, parts: int) -> N
     ]
     together = list(itertools.chain.from_iterable(read))
     assert together == list(lines.read(files))
-    assert [json.loads(line.content) for line in together] == rows
+    assert [record_of(line.content) for line in together] == rows
     assert [line.number for line in together] == list(range(100))
     assert together[49].where == f"{files[0]}:row 50"
     assert together[60].where == f"{files[2]}:row 1"
@@ -157,7 +158,7 @@ def test_a_file_without_rows_is_no_fault(tmp_path: Path) -> None:
     found = fingerprint.scan((empty, path), 2)
     read = [list(lines.read((empty, path), found.marks[0], found.marks[1]))]
     read.append(list(lines.read((empty, path), found.marks[1])))
-    assert [json.loads(line.content) for part in read for line in part] == ROWS[:1]
+    assert [record_of(line.content) for part in read for line in part] == ROWS[:1]
 
 
 @pytest.mark.torch
