@@ -36,18 +36,15 @@ BOM = b"\xef\xbb\xbf"
 
 def scan(path: Path, targets: Sequence[int]) -> FileScan:
     """Return the digest, the number of rows, and the first row at each target or after it."""
-    begins: list[tuple[int, int]] = []
-    rows = 0
+    places = streams.Places()
+    rows = offset = 0
     with streams.opened(path) as stream:
         for offset, _ in _rows(stream, 0, _delimiter(path)):
-            for target in targets[len(begins) :]:
-                if not offset or offset < stream.place(target):
-                    break
-                begins.append((offset, rows))
+            places.add(offset, rows)
             rows += 1
     # The same bytes as JSON lines would be other lines.
     digest = hashlib.sha256(f"{_kind(path)} {measure(path).sha256}".encode()).digest()
-    return FileScan(digest=digest, lines=rows, begins=tuple(begins))
+    return FileScan(digest=digest, lines=rows, begins=places.begins(targets, stream, offset))
 
 
 def read(path: Path, begin: int, end: int | None) -> Iterator[bytes | BadLine]:

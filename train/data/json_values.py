@@ -43,17 +43,14 @@ def layout(path: Path) -> Literal["lines", "values"] | None:
 
 def scan(path: Path, targets: Sequence[int]) -> FileScan:
     """Return the digest, the number of items, and the first item at each target or after it."""
-    begins: list[tuple[int, int]] = []
-    items = 0
+    places = streams.Places()
+    items = offset = 0
     with streams.opened(path) as stream:
         for offset, _ in _values(path, stream, 0):
-            for target in targets[len(begins) :]:
-                if offset < stream.place(target):
-                    break
-                begins.append((offset, items))
+            places.add(offset, items)
             items += 1
     digest = bytes.fromhex(measure(path).sha256)
-    return FileScan(digest=digest, lines=items, begins=tuple(begins))
+    return FileScan(digest=digest, lines=items, begins=places.begins(targets, stream, offset))
 
 
 def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
@@ -68,6 +65,10 @@ def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
 def count(path: Path, line_bytes: float) -> int:
     """Return about how many items there are."""
     return round(streams.size(path) / line_bytes)
+
+
+NUMBER_ENDS = 2
+"""Characters after a number that may still be of it: `1.5e+` is 1.5 until a digit comes."""
 
 
 class _Text:
@@ -122,9 +123,10 @@ class _Text:
                 if may_go_on and self._more():
                     continue
                 raise json.JSONDecodeError(error.msg, "", offset) from None
-            if end == len(self._text) and self._more():  # a number may go on
+            value, left = self._text[self._at : end], len(self._text) - end
+            if left <= NUMBER_ENDS and self._more():
                 continue
-            value, self._at = self._text[self._at : end], end
+            self._at = len(self._text) - left
             return value
 
     def _more(self) -> bool:

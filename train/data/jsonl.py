@@ -21,25 +21,33 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     """Return the digest, the number of lines, and the first line at each target or after it."""
     digest = hashlib.sha256()
     begins: list[tuple[int, int]] = []
+    places = streams.Places()
     offset, lines, last = 0, 0, b"\n"
     with streams.opened(path) as stream:
-        places = [stream.place(target) for target in targets]
+        exact = () if stream.compressed else targets
         while block := stream.bytes.read(BLOCK):
             digest.update(block)
-            for place in places[len(begins) :]:
-                at = block.find(b"\n", max(0, place - 1 - offset)) + 1
+            for target in exact[len(begins) :]:
+                at = block.find(b"\n", max(0, target - 1 - offset)) + 1
                 if not at:
                     break
                 begins.append((offset + at, lines + block.count(b"\n", 0, at)))
+            at, before = 0, lines
+            while stream.compressed and (
+                end := block.find(b"\n", max(at, places.next - 1 - offset)) + 1
+            ):
+                before += block.count(b"\n", at, end)
+                places.add(offset + end, before)
+                at = end
             lines += block.count(b"\n")
             offset += len(block)
             last = block[-1:]
-            if stream.compressed:
-                places = [stream.place(target) for target in targets]
     lines += last != b"\n"
+    if not stream.compressed:
+        return FileScan(digest=digest.digest(), lines=lines, begins=tuple(begins))
     # Other marks belong to the same lines in another compression: that is another file.
-    whole = bytes.fromhex(measure(path).sha256) if stream.compressed else digest.digest()
-    return FileScan(digest=whole, lines=lines, begins=tuple(begins))
+    whole = bytes.fromhex(measure(path).sha256)
+    return FileScan(digest=whole, lines=lines, begins=places.begins(targets, stream, offset))
 
 
 def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:

@@ -11,8 +11,8 @@ import bz2
 import gzip
 import io
 import lzma
-import sys
 import zlib
+from bisect import bisect_left
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from train.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
@@ -29,6 +29,7 @@ SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 PARTS = 32
 """Parts of a compressed file: each of their readers decompresses all that is before its part."""
 BLOCK = 1 << 20
+MOST_PLACES = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +43,48 @@ class Stream:
     size: int
     """On disk."""
 
-    def place(self, target: int) -> int:
-        """Return the offset of what is stored at a byte of the file, or one before it.
 
-        That of a compressed file is known once the reader has come so far; until then it is far.
-        """
-        if not self.compressed:
-            return target
-        part = max(1, self.size // PARTS)
-        return 0 if self.raw.tell() >= -(-target // part) * part else sys.maxsize
+class Places:
+    """Lines at which a reader can begin, about as far apart as each other.
+
+    How long a stream is shows at its end, so this keeps a line of each so many bytes, and fewer the
+    longer it gets. That depends on the bytes alone: nodes that share the work find the same.
+    """
+
+    def __init__(self) -> None:
+        """Have none."""
+        self.next = 1
+        """Offset from which on a line is wanted."""
+        self._found: list[tuple[int, int]] = []
+        self._step = 1
+
+    def add(self, offset: int, lines: int) -> None:
+        """Take a line, if it is wanted, with how many are before it."""
+        if offset < self.next:
+            return
+        self._found.append((offset, lines))
+        if len(self._found) > MOST_PLACES:
+            self._step *= 2
+            all_of_them, self._found, self.next = self._found, [], 1
+            for place in all_of_them:
+                if place[0] >= self.next:
+                    self._found.append(place)
+                    self.next = (place[0] // self._step + 1) * self._step
+        self.next = (offset // self._step + 1) * self._step
+
+    def begins(
+        self, targets: Sequence[int], stream: Stream, length: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the line at each target or after it: bytes of the file on disk."""
+        part = max(1, stream.size // PARTS) if stream.compressed else 1
+        begins = []
+        for target in targets:
+            place = -(-target // part) * part * length // max(1, stream.size)
+            at = bisect_left(self._found, (place, 0))
+            if at == len(self._found):
+                break
+            begins.append(self._found[at])
+        return tuple(begins)
 
 
 @contextmanager
