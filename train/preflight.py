@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import dataset, formats, hub, lines, paths, preview, token_cache
+from train.data import dataset, formats, hub, lines, preview, token_cache
 from train.data.bad_line import BadLine
 from train.data.chat import DATE
 from train.data.dataset import label
@@ -352,7 +352,8 @@ def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding
         said = f"{name} is a hub id: downloaded at start"
         return _finding("data", said), 0
     try:
-        return _lines(config, label(config, key, name), paths.find(Path(name), key=key), rules)
+        files = hub.dataset_files(name, config, key=key)
+        return _lines(config, label(config, key, name), files, rules)
     except ConfigError as error:
         return _refused("data", error), 0
 
@@ -379,7 +380,7 @@ def _lines(
     if templates == []:
         said = f"{named}: expected a chat template in the model's folder for messages, found none"
         return _finding("data", said, "fail"), 0
-    each = sum(len(line.content) for line in first) / len(first)
+    each = sum(len(line.content) for line in first if isinstance(line.content, bytes)) / len(first)
     count = lines.count(files, each)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {counted(count, 'line')}"

@@ -124,9 +124,12 @@ def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a valu
         except ValueError as error:
             return str(error)
         if name == "eval_dataset_path" and not isinstance(value, str):
-            if len(value) == 1:
-                return "expected a path alone: the keys columns and roles count for it, outside"
-            return f"expected one path of evaluation samples, found {len(value)}"
+            if not all(isinstance(item, str) for item in value):
+                said = (
+                    "expected paths of evaluation samples alone, found a weight, columns or roles"
+                )
+                return f"{said} (keys columns and roles outside count for them, too)"
+            value = ",".join(map(str, value))
         typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
         return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
     return Renamed(name=name, value=_value(name, raw))

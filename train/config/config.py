@@ -127,7 +127,8 @@ class Config:
     dataset_path: str | tuple[Dataset, ...] = _key(
         "data",
         "",
-        "Training samples, JSON lines or Parquet: a file, a folder of files, or a hub dataset id. "
+        "Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern "
+        "(`data/*.jsonl`), a folder and those below it, a hub dataset id, or several with commas. "
         "Where files are named by split (train, validation, test), only those of train. Or a list "
         "of these, or of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may "
         "have `columns` and `roles` of its own. Required.",
@@ -437,7 +438,10 @@ def _conflicts(config: Config) -> list[str]:
         f"{name}: expected {what}, found nothing"
         for name, what in (
             ("name_or_path", "the base model's folder or hub id"),
-            ("dataset_path", "a .jsonl or .parquet file, a folder of them, or a hub dataset id"),
+            (
+                "dataset_path",
+                "a .jsonl, .json, .parquet or .csv file, a folder of them, or a hub dataset id",
+            ),
             ("output_dir", "a folder for checkpoints and the adapter"),
         )
         if not getattr(config, name)

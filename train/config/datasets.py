@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from train.config import columns
+from train.config.environment import expanded
 from train.errors import ConfigError
 
 KEYS = ("path", "weight", "columns", "roles")
@@ -48,7 +49,7 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
         except yaml.YAMLError:
             raise ConfigError((f"expected a list of paths, found {raw!r}",)) from None
     if isinstance(raw, str):
-        return _path(raw)
+        return expanded(raw)
     if not isinstance(raw, Sequence):
         raise ConfigError((f"expected a path, or a list of paths, found {raw!r}",))
     found: list[Dataset] = []
@@ -56,6 +57,8 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
     for item in raw:
         try:
             found.append(_dataset(item))
+        except ConfigError as error:
+            problems += error.problems
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -80,7 +83,7 @@ def conflicts(datasets: Sequence[Dataset]) -> Iterator[str]:
 
 def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
     if isinstance(item, str):
-        return Dataset(path=_path(item))
+        return Dataset(path=expanded(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
         raise ValueError(f"expected a path, or path and weight, found {item!r}")  # noqa: TRY004  (the user's value)
     path = item["path"]
@@ -88,6 +91,7 @@ def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
         wanted = ", ".join(KEYS[:-1]) + f" and {KEYS[-1]}"
         raise ValueError(f"expected {wanted}, found {', '.join(unknown)} in {path}")
     weight = item.get("weight", 1.0)
+    path = expanded(item["path"])
     try:
         share = float(str(weight))
     except ValueError:
@@ -100,8 +104,4 @@ def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
         except ValueError as error:
             wanted = f"expected {error} as the {key} of {path}"
             raise ValueError(f"{wanted}, found {item[key]!r}") from None
-    return Dataset(path=_path(path), weight=share, columns=names["columns"], roles=names["roles"])
-
-
-def _path(text: str) -> str:
-    return os.path.expanduser(text) if text.startswith("~") else text  # noqa: PTH111  (a hub id must stay as written)
+    return Dataset(path=path, weight=share, columns=names["columns"], roles=names["roles"])

@@ -198,7 +198,7 @@ FORMS = frozenset({
 FORM_NOTE = "type has no effect: each line is read by the keys in it"
 _ITEM: Mapping[str, frozenset[str]] = {
     "type": FORMS,
-    "ds_type": frozenset({"json", "jsonl", "parquet"}),
+    "ds_type": frozenset({"csv", "json", "jsonl", "parquet"}),
     "split": frozenset({"train"}),
     "roles_to_train": frozenset({"['assistant']", "['gpt']"}),
     "train_on_eos": frozenset({"turn"}),
@@ -281,7 +281,7 @@ def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
 def _paths(item: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Return an item's paths and its other keys; `path: json` means its data_files."""
     rest = {str(key): value for key, value in item.items() if key != "path"}
-    if item["path"] in {"json", "parquet"} and rest.get("data_files"):
+    if item["path"] in {"csv", "json", "parquet"} and rest.get("data_files"):
         files = rest.pop("data_files")
         return [str(file) for file in (files if isinstance(files, list) else [files])], rest
     return [item["path"]], rest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import re
 import textwrap
 import types
@@ -20,6 +19,7 @@ import yaml
 from train.config import columns, datasets, toml_file
 from train.config.aliases import NoEffect, expand, nearest, own_name, section_names, settle
 from train.config.config import Config
+from train.config.environment import expanded
 from train.config.foreign import takes_structure
 from train.errors import ConfigError
 
@@ -392,11 +392,11 @@ def convert(  # (the key's own type)
         raise ValueError(describe(kind))  # noqa: TRY004  (the person's value, not a type error)
     if typing.get_origin(kind) is tuple:
         return _words(raw)
+    if name == "eval_dataset_path" and isinstance(raw, list):
+        raw = ",".join(raw)
     if not isinstance(raw, str):
         raise ValueError(f"{describe(kind)}")  # noqa: TRY004  (the person's value, not a type error)
-    if name in PATHS and raw.startswith("~"):
-        return os.path.expanduser(raw)  # noqa: PTH111  (a hub id must stay as written)
-    return _scalar(kind, raw.strip())
+    return expanded(raw.strip()) if name in PATHS else _scalar(kind, raw.strip())
 
 
 def _kind(name: str) -> Any:  # noqa: ANN401  (any of the types a key may have)

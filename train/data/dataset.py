@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from train.config.config import Config
-from train.data import hub, token_cache, token_store, tokenizer_workers
+from train.data import (
+    contents,
+    hub,
+    overlap,
+    token_cache,
+    token_store,
+    tokenizer_workers,
+)
 from train.data.encoding import IGNORED
 from train.data.fingerprint import nothing
 from train.data.formats import Rules
@@ -183,14 +190,18 @@ def prepare(
         *(("evaluation", samples) for samples in held_out),
     ):
         if not len(found):
-            notes = (note for *_, notes in opened for note in notes)
-            raise ConfigError((*notes, f"{label}: expected samples to learn from, found none"))
+            said = (note for *_, notes in opened for note in notes)
+            raise ConfigError((*said, f"{label}: expected samples to learn from, found none"))
     weights = [each.weight for each in config.datasets]
+    notes = (*(note for *_, notes in opened for note in notes), *_files_taken(located))
+    if env.rank == 0 and (both := overlap.count(held_out, train)):
+        of_all = sum(map(len, held_out))
+        notes += (f"{both} of {of_all} evaluation samples are also trained on",)
     return Corpus(
         train=Mixture(train, weights),
         eval=Mixture(held_out) if held_out else None,
         key=_key([key for key, _, _ in opened], weights),
-        notes=(*(note for *_, notes in opened for note in notes), *_files_taken(located)),
+        notes=notes,
     )
 
 
@@ -204,7 +215,7 @@ def _files_taken(located: list[Located]) -> Iterator[str]:
     """Say which files of a folder, or of a data set on the hub, were taken: nobody named them."""
     for each in located:
         if Path(each.name) not in each.files:
-            shown = ", ".join(path.name for path in each.files[:SHOWN])
+            shown = ", ".join(_short(path, each.name) for path in each.files[:SHOWN])
             more = f", and {len(each.files) - SHOWN} more" if len(each.files) > SHOWN else ""
             on_hub = hub.is_hub_dataset(each.name)
             where = f"{each.name} on the hub" if on_hub else each.name
@@ -214,6 +225,11 @@ def _files_taken(located: list[Located]) -> Iterator[str]:
         of_key[each.key].update(each.files)
     if both := of_key["dataset_path"] & of_key["eval_dataset_path"]:
         yield f"eval_dataset_path: {min(both).name} is trained on as well"
+
+
+def _short(path: Path, folder: str) -> str:
+    """Return a file's path from its data set's folder; from another place its name."""
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
 
 
 def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a transformers tokenizer)
@@ -283,9 +299,12 @@ def _open(
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
     if len(bad) > SHOWN:
         notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
+    way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
+    if bad and not any(about["samples"] for about in manifest["shards"]):
+        raise ConfigError(tuple(_kinds_of(bad)), hint=way_out)
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
-        hint = f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
+        hint = way_out or f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
         raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
     tally = Tally()
     for about in manifest["shards"]:
@@ -311,6 +330,15 @@ def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Itera
         f"{label}: {said} longer than seq_len {config.seq_len} and {fate}; "
         f"{some}seq_len {max(lengths)} holds all"
     )
+
+
+def _kinds_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
+    """Say why no line at all can be used: each reason once."""
+    times = Counter(reason for *_, reason in bad)
+    first = {reason: where for _, where, reason in reversed(bad)}
+    for reason, count in times.most_common(SHOWN):
+        more = f" ({count} lines, which is all)" if count == len(bad) > 1 else f" ({count} lines)"
+        yield f"{first[reason]}: {reason}{more if count > 1 else ''}"
 
 
 def _read(source: Source) -> TokenSet:

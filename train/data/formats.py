@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from train.config.columns import IN_LINES
 from train.data import other_forms
-from train.data.bad_line import BadLine
+from train.data.bad_line import NO_UTF8, BadLine
 from train.data.chat import ChatTemplate
 from train.data.documents import Document, Piece
 
@@ -65,7 +65,7 @@ class Rules:
             return next(there, ())
         return max(there, key=lambda form: sum(key in self.columns for key in form), default=())
 
-    def record_of(self, line: bytes) -> dict[str, Any]:
+    def record_of(self, line: bytes | BadLine) -> dict[str, Any]:
         """Return the JSON object of a line, its columns under the keys that are read.
 
         Raises:
@@ -96,7 +96,7 @@ class Reader:
         self._ends = _ends_of(tokenizer)
         self._rules = rules or Rules()
 
-    def read(self, line: bytes) -> Document:
+    def read(self, line: bytes | BadLine) -> Document:
         """Return what a line says.
 
         Raises:
@@ -203,16 +203,19 @@ def is_chat(record: dict[str, Any], rules: Rules) -> bool:
     )
 
 
-def record_of(line: bytes) -> dict[str, Any]:
+def record_of(line: bytes | BadLine) -> dict[str, Any]:
     """Return the JSON object of a line without nulls, which mean the same as missing keys.
 
     Raises:
         BadLine: it is none.
     """
+    if isinstance(line, BadLine):
+        raise line
     try:
         record = json.loads(line, object_hook=_without_nulls)
     except UnicodeDecodeError as error:
-        raise BadLine(f"expected UTF-8 text, found byte {error.object[error.start]:#x}") from None
+        found = f"{error.object[error.start]:#x} (Windows-1252 or Latin-1?)"
+        raise BadLine(f"{NO_UTF8}, found byte {found}") from None
     except json.JSONDecodeError as error:
         raise BadLine(
             f"expected a JSON object, found: {error.msg} (column {error.colno})"

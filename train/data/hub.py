@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
 from train.config.config import Config
-from train.data import paths
+from train.data import paths, streams
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
 from train.lock import Lock
@@ -24,7 +26,11 @@ HUB_ID = re.compile(
 MODEL_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.py"]
 OTHER_WEIGHTS = ["consolidated*", "*/*.safetensors"]
 """The same weights once more, in the form of a model's own program (Mistral, Llama)."""
-DATASET_FILES = [f"*{suffix}" for suffix in paths.SUFFIXES]
+DATASET_FILES, OTHER_DATASET_FILES = (
+    [f"*{plain}{packed}" for kind in kinds for plain in kind for packed in ("", *streams.SUFFIXES)]
+    for kinds in (paths.KINDS[:2], paths.KINDS[2:])
+)
+"""Those of the second kind are downloaded if there are none of the first."""
 CONVERT = "python -m train.tools.convert_weights"
 FRESH = 600.0
 """Seconds in which a node's other processes take the commit that the first one found."""
@@ -35,8 +41,8 @@ def settle(config: Config) -> None:
 
     A local model needs nobody, and a node without a way out must not wait for one to fail.
     """
-    trained_on = (each.path for each in config.datasets)
-    names = (config.name_or_path, *trained_on, config.eval_dataset_path)
+    datasets = (*(each.path for each in config.datasets), config.eval_dataset_path or "")
+    names = (config.name_or_path, *(part for name in datasets for part in parts(name)))
     everything_here = not any(is_hub_id(name) for name in names if name)
     if config.offline or everything_here:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -51,8 +57,17 @@ def is_hub_id(name: str) -> bool:
 
 
 def is_hub_dataset(name: str) -> bool:
-    """Return whether a data set is on the hub; a file that is not there is no hub id."""
-    return is_hub_id(name) and Path(name).suffix not in paths.OF_FILES
+    """Return whether some of a data set is on the hub; a file that is not there is no hub id."""
+    return any(
+        is_hub_id(part) and Path(part).suffix.lower() not in paths.OF_FILES for part in parts(name)
+    )
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """Return the paths and hub ids of a list with commas; a path that is there is only itself."""
+    if "," not in name or os.path.exists(name):  # noqa: PTH110  (Path's raises for a long name)
+        return (name,)
+    return tuple(part.strip() for part in name.split(",") if part.strip())
 
 
 def model_folder(config: Config) -> Path:
@@ -98,23 +113,43 @@ def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
     """Return the files of a data set that `key` names.
 
     Raises:
-        ConfigError: there are none, or the hub does not give them.
+        ConfigError: there are none, or one of them twice, or the hub does not give them.
     """
+    files = [file for part in parts(name) for file in _files(part, config, key)]
+    if twice := [file for file, times in Counter(files).items() if times > 1]:
+        raise ConfigError((f"{key}: expected {twice[0]} once, found it again in {name}",))
+    return tuple(files)
+
+
+def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
+    """Return the files of a path or a hub id."""
     if not is_hub_dataset(name):
         return paths.find(Path(name), key=key)
     folder = fetch(name, kind="dataset", config=config, key=key)
-    items = sorted(folder.rglob("*"))
-    if not any(item.suffix in paths.SUFFIXES for item in items):
+    items = paths.below(folder) if folder.is_dir() else []
+    if not any(paths.ending(item) in paths.PLAIN for item in items):
+        folder = fetch(name, kind="dataset", config=config, key=key, files=OTHER_DATASET_FILES)
+        items = paths.below(folder) if folder.is_dir() else []
+    if not any(paths.ending(item) in paths.PLAIN for item in items):
         raise ConfigError(
-            (f"{key}: expected *.jsonl or *.parquet files in {name} on the hub, found none",),
-            hint=f"hf download --repo-type dataset {name}, and make JSON lines of its files, as "
-            f"of CSV: {paths.WAY_OUT['.csv']}",
+            (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
+            hint=f"hf download --repo-type dataset {name} --local-dir FOLDER, make JSON lines of "
+            f"its files, and give FOLDER as {key}",
         )
     return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
 
 
-def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
+def fetch(
+    name: str, *, kind: Kind, config: Config, key: str, files: list[str] | None = None
+) -> Path:
     """Return a repository's folder in the hub's cache; one process of the node downloads it.
+
+    Args:
+        name: Its hub id.
+        kind: What it is.
+        config: Says which revision, and whether the hub may be asked.
+        key: The key that names it.
+        files: Patterns of the names of what is wanted; without them those of its kind.
 
     Raises:
         ConfigError: the hub refuses, does not answer, or may not be asked.
@@ -124,11 +159,13 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    logging.getLogger(snapshot_download.__module__).addFilter(_is_news)
     revision = config.revision if kind == "model" else None
     offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
     folder = Path(HF_HUB_CACHE)
     folder.mkdir(parents=True, exist_ok=True)
-    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}")
+    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}{'-other' if files else ''}")
+    files = files or (MODEL_FILES if kind == "model" else DATASET_FILES)
     with Lock(folder / f".clusterctl-{label}.owner").held():
         known = _known(folder / f".clusterctl-{label}.json")
         try:
@@ -136,14 +173,16 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
                 name,
                 repo_type=kind,
                 revision=known or revision,
-                allow_patterns=MODEL_FILES if kind == "model" else DATASET_FILES,
+                allow_patterns=files,
                 ignore_patterns=OTHER_WEIGHTS,
                 local_files_only=offline or known is not None,
             )
         except LocalEntryNotFoundError as error:
             cause = error.__cause__  # the hub's own answer, where it gave one
-            hint = f"hf download {name} on this node, or give a local path"
+            what = "--repo-type dataset " if kind == "dataset" else ""
+            hint = f"hf download {what}{name} on this node, or give a local path"
             if offline:
+                hint = f"hf download {what}{name}"
                 said = f"expected {name} from this machine's hub cache, found it missing there"
             elif isinstance(cause, HfHubHTTPError):
                 said, hint = _refused(name, cause), _hint(cause)
@@ -156,6 +195,11 @@ def fetch(name: str, *, kind: Kind, config: Config, key: str) -> Path:
             commit = {"commit": Path(path).name, "time": time.time()}
             write_text(folder / f".clusterctl-{label}.json", json.dumps(commit))
     return Path(path)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether to log what the hub's library says: not that no file matched, others may."""
+    return "No files matched" not in record.getMessage()
 
 
 def _known(path: Path) -> str | None:

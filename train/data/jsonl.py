@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from train.data import streams
 from train.data.marks import FileScan
+from train.files import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,26 +21,39 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     """Return the digest, the number of lines, and the first line at each target or after it."""
     digest = hashlib.sha256()
     begins: list[tuple[int, int]] = []
+    places = streams.Places()
     offset, lines, last = 0, 0, b"\n"
-    for block in _blocks(path):
-        digest.update(block)
-        for target in targets[len(begins) :]:
-            at = block.find(b"\n", max(0, target - 1 - offset)) + 1
-            if not at:
-                break
-            begins.append((offset + at, lines + block.count(b"\n", 0, at)))
-        lines += block.count(b"\n")
-        offset += len(block)
-        last = block[-1:]
+    with streams.opened(path) as stream:
+        exact = () if stream.compressed else targets
+        while block := stream.bytes.read(BLOCK):
+            digest.update(block)
+            for target in exact[len(begins) :]:
+                at = block.find(b"\n", max(0, target - 1 - offset)) + 1
+                if not at:
+                    break
+                begins.append((offset + at, lines + block.count(b"\n", 0, at)))
+            at, before = 0, lines
+            while stream.compressed and (
+                end := block.find(b"\n", max(at, places.next - 1 - offset)) + 1
+            ):
+                before += block.count(b"\n", at, end)
+                places.add(offset + end, before)
+                at = end
+            lines += block.count(b"\n")
+            offset += len(block)
+            last = block[-1:]
     lines += last != b"\n"
-    return FileScan(digest=digest.digest(), lines=lines, begins=tuple(begins))
+    if not stream.compressed:
+        return FileScan(digest=digest.digest(), lines=lines, begins=tuple(begins))
+    # Other marks belong to the same lines in another compression: that is another file.
+    whole = bytes.fromhex(measure(path).sha256)
+    return FileScan(digest=whole, lines=lines, begins=places.begins(targets, stream, offset))
 
 
 def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
-    """Yield the lines from one byte to another; some may be empty."""
-    with path.open("rb") as file:
-        file.seek(begin)
-        for line in file:
+    """Yield the lines from one offset to another; some may be empty."""
+    with streams.opened(path, begin) as stream:
+        for line in stream.bytes:
             if end is not None and begin >= end:
                 break
             begin += len(line)
@@ -47,10 +62,4 @@ def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
 
 def count(path: Path, line_bytes: float) -> int:
     """Return about how many lines there are."""
-    return round(path.stat().st_size / line_bytes)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
+    return round(streams.size(path) / line_bytes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from train.data import jsonl, parquet
+from train.data import csv_rows, json_values, jsonl, parquet, paths, streams
+from train.data.bad_line import BadLine
 from train.data.marks import BEGIN, Format, Line, Mark
-from train.data.paths import PARQUET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,8 +14,15 @@ if TYPE_CHECKING:
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of a file."""
-    return parquet if path.suffix == PARQUET else jsonl
+    """Return the format of a file: JSON is told by what is in it."""
+    with streams.opened(path) as stream:
+        is_parquet = stream.bytes.read(4) == b"PAR1"
+    if is_parquet or paths.ending(path) == paths.PARQUET:
+        return parquet
+    layout = json_values.layout(path)
+    if layout is None and paths.ending(path) in csv_rows.SUFFIXES:
+        return csv_rows
+    return json_values if layout == "values" else jsonl
 
 
 def read(
@@ -49,7 +56,7 @@ def read(
         )
         for content in contents:
             within += 1
-            if number % stride == start and content.strip():
+            if number % stride == start and (isinstance(content, BadLine) or content.strip()):
                 where = f"{path}:{kind.LINE}{within}"
                 yield Line(number=number, where=where, content=content)
             number += 1

@@ -9,17 +9,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from train.data.bad_line import BadLine
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the data; of a Parquet file a row."""
+    """A line of the data; of a table a row, of a JSON array an item."""
 
     number: int
     """Counted over all files, from 0."""
     where: str
     """`file:line`, as a person counts."""
-    content: bytes
-    """A JSON object."""
+    content: bytes | BadLine
+    """A JSON object, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Mark:
     file: int
     """Which of the files."""
     offset: int
-    """How far into it, as its format counts: bytes, or rows."""
+    """How far into it, as its format counts: bytes when decompressed, or rows."""
     line: int
     """Lines before it, over all files."""
     within: int
@@ -60,8 +62,8 @@ class Format(Protocol):
     def scan(self, path: Path, targets: Sequence[int]) -> FileScan:
         """Read a file once; the targets are bytes into it, rising."""
 
-    def read(self, path: Path, begin: int, end: int | None) -> Iterator[bytes]:
-        """Yield the lines from one offset to another, each a JSON object or nothing."""
+    def read(self, path: Path, begin: int, end: int | None) -> Iterator[bytes | BadLine]:
+        """Yield the lines from one offset to another, each a JSON object, nothing or a fault."""
 
     def count(self, path: Path, line_bytes: float) -> int:
         """Return about how many lines a file has, if one takes so many bytes as JSON."""

@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
-from train.data import encoding, fingerprint, formats, lines, token_store, tokenizer_workers
+from train.data import (
+    contents,
+    encoding,
+    fingerprint,
+    formats,
+    lines,
+    token_store,
+    tokenizer_workers,
+)
 from train.data.bad_line import BadLine
 from train.data.fingerprint import LOOK, nothing, wait_for
 from train.data.formats import Rules
@@ -296,7 +304,8 @@ def _encoded(
             yield line.number, made
         if not good and len(complaints) >= limit:
             first = complaints[0]
-            raise ConfigError((f"{first.where}: {first.reason}", "and so are all lines after it"))
+            problems = (f"{first.where}: {first.reason}", "and so are all lines after it")
+            raise ConfigError(problems, hint=contents.of_line(first.where, first.reason))
 
 
 def _close(source: Source) -> None:

@@ -84,5 +84,5 @@ def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, items: str, sai
 
 
 def test_an_empty_list_is_no_data(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"dataset_path: expected a \.jsonl or"):
+    with pytest.raises(ConfigError, match=r"dataset_path: expected a \.jsonl, "):
         read(tmp_path, "dataset_path: []\n")

@@ -211,8 +211,11 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("datasets: [{path: a, split: test}]", "split of a: expected train, found test"),
         ("datasets: [{path: a, type: alpaca, shards: 4}]", "shards of a: prepare the data"),
         ("datasets: [{type: alpaca}]", "expected a path"),
-        ("test_datasets: [{path: a}, {path: b}]", "expected one path of evaluation samples"),
-        ("test_datasets: [{path: a, field_messages: c}]", "expected a path alone: the keys"),
+        (
+            "test_datasets: [{path: a}, {path: b, weight: 2}]",
+            "expected paths of evaluation samples",
+        ),
+        ("test_datasets: [{path: a, field_messages: c}]", "expected paths of evaluation samples"),
         ("datasets: [{path: a, columns: [b]}]", "expected a mapping as the columns of a, found"),
         ("datasets: [{path: a, message_property_mappings: b}]", "as the columns of a, found 'b'"),
         ("excess_length_strategy: raise", "expected cut | drop"),
@@ -288,6 +291,7 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
         ("excess_length_strategy: truncate", "overlong", "cut"),
         ("truncation_strategy: delete", "overlong", "drop"),
         ("mask_history: true", "learn", "last"),
+        ("test_datasets: [{path: c.jsonl}, {path: d.csv}]", "eval_dataset_path", "c.jsonl,d.csv"),
     ],
 )
 def test_what_means_the_same_is_taken(tmp_path: Path, text: str, key: str, value: object) -> None:

@@ -148,7 +148,10 @@ def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None
     )
     same = str(folder / "test.jsonl")
     corpus = dataset.prepare(replace(config, dataset_path=same, eval_dataset_path=same), RankEnv())
-    assert corpus.notes == ("eval_dataset_path: test.jsonl is trained on as well",)
+    assert corpus.notes == (
+        "eval_dataset_path: test.jsonl is trained on as well",
+        "1 of 1 evaluation samples are also trained on",
+    )
 
 
 def test_bad_lines_are_named_and_counted(config: Config) -> None:
@@ -176,7 +179,7 @@ def test_a_prompt_without_room_for_its_answer_is_told_what_it_needs(config: Conf
 
 
 def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
-    Path(config.datasets[0].path).write_text("some words\n" * 5000)
+    Path(config.datasets[0].path).write_text('{"txt": "words"}\n' * 5000)
     with pytest.raises(ConfigError, match="and so are all lines after it"):
         dataset.prepare(replace(config, max_bad_lines=10**6), RankEnv())
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.data import fingerprint, jsonl, lines
-from train.data.marks import Line
+from train.data.marks import FileScan, Line
 from train.errors import AnotherRankFailed, ConfigError
 
 
@@ -136,13 +137,14 @@ def test_data_that_is_written_to_meanwhile_is_refused(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("x\n")
-    plainly = jsonl._blocks
+    plainly = jsonl.scan
 
-    def growing(of: Path) -> object:
-        yield from plainly(of)
+    def growing(of: Path, targets: Sequence[int]) -> FileScan:
+        found = plainly(of, targets)
         with of.open("a") as file:
             file.write("y\n")
+        return found
 
-    monkeypatch.setattr(jsonl, "_blocks", growing)
+    monkeypatch.setattr(jsonl, "scan", growing)
     with pytest.raises(ConfigError, match="expected data that stays as it is"):
         fingerprint.scan((path,), 1)

@@ -216,6 +216,59 @@ def test_offline_takes_what_is_there_and_asks_nobody(tmp_path: Path, stand_in: H
     assert (code, dict(stand_in.downloads)) == (0, before)
 
 
+def test_the_hint_for_a_data_set_that_is_not_here_downloads_it(
+    tmp_path: Path, stand_in: Hub
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    home = tmp_path / "home"
+    ((code, out),) = node(home, stand_in, str(model), "org/text", "offline")
+    assert code == 2
+    assert "dataset_path: expected org/text from this machine's hub cache, found it missing" in out
+    hint = out.partition("hint: ")[2].strip()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"HF_ENDPOINT": stand_in.url, "HF_HOME": str(home), "PATH": path}
+    environment.pop("HF_HUB_OFFLINE", None)
+    subprocess.run(["bash", "-c", hint], env=environment, check=True, timeout=100)
+    ((code, out),) = node(home, stand_in, str(model), "org/text", "offline")
+    assert code == 0, out
+    assert out.split()[-1].endswith("data/train.jsonl")
+
+
+def test_tables_of_a_hub_data_set_are_downloaded_if_it_has_nothing_else(
+    tmp_path: Path, stand_in: Hub
+) -> None:
+    about = {"README.md": b"no", "a.csv.gz": b"text\na\n", "dataset_info.json": b"{}"}
+    stand_in.files = stand_in.files | {"datasets/org/text": about}
+    ((code, out),) = node(tmp_path, stand_in, "org/tiny", "org/text", "")
+    assert code == 0, out
+    assert out.split()[-1].endswith("a.csv.gz")
+    assert "No files matched" not in out
+    assert "README.md" not in stand_in.downloads
+
+
+def test_several_data_sets_with_commas_may_be_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here, or there.jsonl"
+    here.write_text("{}\n")
+    remote = tmp_path / "hub"
+    remote.mkdir()
+    (remote / "a.jsonl").write_text("{}\n")
+    monkeypatch.setattr(hub, "fetch", lambda *_, **__: remote)
+    config = Config(name_or_path="m", dataset_path="d")
+    assert hub.dataset_files(str(here), config, key="k") == (here,)
+    other = tmp_path / "b.jsonl"
+    other.write_text("{}\n")
+    both = f"{other}, org/a"
+    assert hub.is_hub_dataset(both)
+    assert hub.dataset_files(both, config, key="k") == (other, remote / "a.jsonl")
+    assert not hub.is_hub_dataset(f"{other},{here.parent}/*.jsonl")
+    with pytest.raises(ConfigError, match=r"k: expected .*/b.jsonl once, found it again"):
+        hub.dataset_files(f"{other},{tmp_path}/b*", config, key="k")
+
+
 def test_a_gated_model_needs_the_token_which_is_never_shown(tmp_path: Path, stand_in: Hub) -> None:
     ((code, out),) = node(tmp_path, stand_in, "org/gated", "org/text", "")
     assert code == 2
@@ -359,8 +412,7 @@ def test_a_hub_data_set_of_other_files_is_told_the_way_out(
     monkeypatch.setattr(hub, "fetch", lambda *_, **__: tmp_path)
     with pytest.raises(ConfigError) as caught:
         files_of("dataset_path")
-    assert "hf download --repo-type dataset org/a" in str(caught.value)
-    assert "read_csv" in str(caught.value)
+    assert "found none\nhint: hf download --repo-type dataset org/a" in str(caught.value)
 
 
 def test_an_evaluation_set_on_the_hub_keeps_the_hub_reachable(

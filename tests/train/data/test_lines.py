@@ -12,9 +12,9 @@ def test_strides_cover_all_lines_over_files(tmp_path: Path) -> None:
     one.write_text("a\n\nb")
     two.write_text("c\nd\n")
     found = [line for start in (0, 1, 2) for line in lines.read((one, two), start=start, stride=3)]
-    assert sorted((line.number, line.where, line.content.strip()) for line in found) == [
-        (0, f"{one}:1", b"a"),
+    assert sorted((line.number, line.where, line.content) for line in found) == [
+        (0, f"{one}:1", b"a\n"),
         (2, f"{one}:3", b"b"),
-        (3, f"{two}:1", b"c"),
-        (4, f"{two}:2", b"d"),
+        (3, f"{two}:1", b"c\n"),
+        (4, f"{two}:2", b"d\n"),
     ]

@@ -21,6 +21,7 @@ from train.__main__ import main
 from train.config.config import Config
 from train.data import dataset, fingerprint, lines, token_cache
 from train.data import parquet as own
+from train.data.formats import record_of
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
@@ -129,11 +130,11 @@ def test_mapped_columns_are_read_too(tmp_path: Path) -> None:
     columns = {"text": ["a"], "q": ["b"], "a": ["c"], "created": created}
     parquet.write_table(pa.table(columns), path)
     (line,) = lines.read((path,), columns=frozenset({"q", "a"}))
-    assert json.loads(line.content) == {"text": "a", "q": "b", "a": "c"}
+    assert record_of(line.content) == {"text": "a", "q": "b", "a": "c"}
     del columns["text"]
     parquet.write_table(pa.table(columns), path)
     (line,) = lines.read((path,), columns=frozenset({"q", "a"}))
-    assert json.loads(line.content) == {"q": "b", "a": "c"}
+    assert record_of(line.content) == {"q": "b", "a": "c"}
 
 
 def test_a_value_that_python_cannot_hold_is_an_error_with_the_file(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_parts_are_all_rows_once(tmp_path: Path, parts: int) -> None:
     ]
     together = list(itertools.chain.from_iterable(read))
     assert together == list(lines.read(files))
-    assert [json.loads(line.content) for line in together] == rows
+    assert [record_of(line.content) for line in together] == rows
     assert [line.number for line in together] == list(range(100))
     assert together[49].where == f"{files[0]}:row 50"
     assert together[60].where == f"{files[2]}:row 1"
@@ -186,7 +187,7 @@ def test_a_part_may_begin_within_a_row_group(
             list(lines.read((path,), begin, end))
             for begin, end in zip(marks, (*marks[1:], None), strict=True)
         ]
-    assert [json.loads(line.content) for part in read for line in part] == written
+    assert [record_of(line.content) for part in read for line in part] == written
     assert max(map(len, read)) <= -(-rows // parts) + 1, "of about the same size"
 
 
@@ -196,7 +197,7 @@ def test_a_file_without_rows_is_no_fault(tmp_path: Path) -> None:
     found = fingerprint.scan((empty, path), 2)
     read = [list(lines.read((empty, path), found.marks[0], found.marks[1]))]
     read.append(list(lines.read((empty, path), found.marks[1])))
-    assert [json.loads(line.content) for part in read for line in part] == ROWS[:1]
+    assert [record_of(line.content) for part in read for line in part] == ROWS[:1]
 
 
 @pytest.mark.torch

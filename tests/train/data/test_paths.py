@@ -44,14 +44,6 @@ def test_a_folders_held_out_splits_are_not_trained_on(
             assert found == [names[one] if isinstance(one, int) else one for one in wanted]
 
 
-def test_a_folder_of_another_format_is_told_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="found none"):
-        paths.find(tmp_path, key="dataset_path")
-    (tmp_path / "train-0.csv").touch()
-    with pytest.raises(ConfigError, match="read_csv"):
-        paths.find(tmp_path, key="dataset_path")
-
-
 def test_parquet_files_are_read_if_a_folder_has_no_json_lines(tmp_path: Path) -> None:
     (tmp_path / "train-0.parquet").touch()
     (tmp_path / "test-0.parquet").touch()
@@ -61,27 +53,99 @@ def test_parquet_files_are_read_if_a_folder_has_no_json_lines(tmp_path: Path) ->
     assert paths.find(tmp_path, key="dataset_path") == (tmp_path / "train-0.jsonl",)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.json", "[\n{}]", "jq -c"),
-        ("a.jsonl", '[{"text": "a"}]', "found one JSON array"),
-        ("a.csv", "text\nhello\n", "read_csv"),
-    ],
-)
-def test_another_format_is_told_the_way_out(
-    tmp_path: Path, name: str, content: str, said: str
-) -> None:
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(ConfigError) as caught:
-        paths.find(path, key="dataset_path")
-    assert said in str(caught.value)
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}\n")
 
 
-def test_a_missing_path_names_the_nearest_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"there is {tmp_path} and nothing below"):
-        paths.find(tmp_path / "no" / "such.jsonl", key="dataset_path")
+def found(path: Path, key: str = "dataset_path") -> list[str]:
+    """Return the files of a path in the folder `tmp_path`, by their names from there."""
+    folder = next(parent for parent in (path, *path.parents) if (parent / "here").exists())
+    return [str(file.relative_to(folder)) for file in paths.find(path, key=key)]
+
+
+def test_the_first_kind_of_a_folders_files_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "here")
+    for name in ("e.tsv", "d.csv.gz", "c.json", "b.parquet", "a.jsonl.zst", "a.jsonl"):
+        put(tmp_path, name)
+        assert found(tmp_path) == [name]
+    put(tmp_path, "B.NDJSON", "z.jsonl.gz", "b.txt", "dataset_info.json")
+    assert found(tmp_path) == ["B.NDJSON", "a.jsonl", "z.jsonl.gz"], "a.jsonl.zst is a.jsonl again"
+
+
+def test_folders_below_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    put(tmp_path, "here", "b/2.jsonl", "b/1.jsonl", "a/x/0.jsonl", "c.jsonl", "a.jsonl")
+    assert found(tmp_path) == ["a/x/0.jsonl", "a.jsonl", "b/1.jsonl", "b/2.jsonl", "c.jsonl"]
+    (tmp_path / "b" / "again").symlink_to(tmp_path)
+    other = tmp_path.with_name(f"{tmp_path.name}-other")
+    put(other, "3.jsonl")
+    (tmp_path / "linked").symlink_to(other)
+    assert len(found(tmp_path)) == 6, "what a link leads to, and nothing twice"
+    put(tmp_path, "train/0.jsonl", "test/0.jsonl")
+    assert found(tmp_path) == ["train/0.jsonl"]
+    assert found(tmp_path, "eval_dataset_path") == ["test/0.jsonl"]
+
+
+def test_hidden_files_leftovers_and_runs_are_no_data(tmp_path: Path) -> None:
+    put(
+        tmp_path, "here", "a.jsonl", "._a.jsonl", ".a.jsonl.swp.jsonl", "~$b.jsonl", "#c.jsonl",
+        "d.jsonl~", ".ipynb_checkpoints/a-checkpoint.jsonl", "__MACOSX/a.jsonl", "out/status.json",
+        "out/metrics.jsonl", "out/deep/0.jsonl", "tokens/scan-0123456789abcdef0123.json",
+        "tokens/x.jsonl",
+    )  # fmt: skip
+    assert found(tmp_path) == ["a.jsonl"]
+    assert found(tmp_path / "*") == ["a.jsonl"]
+    assert found(tmp_path / "**" / "*.jsonl") == ["a.jsonl"]
+    put(tmp_path, "metrics.jsonl", "status.json")
+    assert found(tmp_path) == ["a.jsonl"], "output_dir may be the folder of the data"
+
+
+def test_a_pattern_stands_for_its_files(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "here",
+        "b-2.jsonl",
+        "b-1.jsonl",
+        "a.jsonl",
+        "sub/b-3.jsonl",
+        "b-4.txt",
+        "[x].jsonl",
+    )
+    assert found(tmp_path / "b-*.jsonl") == ["b-1.jsonl", "b-2.jsonl"]
+    assert found(tmp_path / "**" / "b-*") == ["b-1.jsonl", "b-2.jsonl", "sub/b-3.jsonl"]
+    assert found(tmp_path / "s?b") == ["sub/b-3.jsonl"]
+    assert found(tmp_path / "[x].jsonl") == ["[x].jsonl"], "a name that is there is no pattern"
+    put(tmp_path, "b-train.jsonl", "b-test.jsonl")
+    assert found(tmp_path / "b-*") == ["b-train.jsonl"]
+    assert found(tmp_path / "b-t*t*") == ["b-test.jsonl"], "nothing else is meant"
+    with pytest.raises(ConfigError, match=r"k: expected files that match .*/B-\*, found none"):
+        paths.find(tmp_path / "B-*", key="k")
+
+
+def test_what_is_missing_is_told_with_what_is_there(tmp_path: Path) -> None:
+    put(tmp_path, "data/train.jsonl", "data/.hidden", "data/other.csv")
+    for wanted, said in (
+        ("data/trian.jsonl", f"trian.jsonl, found none; nearest: {tmp_path}/data/train.jsonl"),
+        ("dta/train.jsonl", f"dta/train.jsonl, found none; nearest: {tmp_path}/data"),
+        ("data/x", f"data/x, found none; in {tmp_path}/data there are other.csv, train.jsonl"),
+        ("data/train.jsonl/0", f"found that {tmp_path}/data/train.jsonl is no folder"),
+        ("data/*.parquet", f"found none; in {tmp_path}/data there are other.csv, train.jsonl"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            paths.find(tmp_path / wanted, key="dataset_path")
+        assert said in str(caught.value)
+
+
+def test_a_folder_without_data_is_told_with_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\*\.csv .* files in .*, found that there is nothing"):
+        paths.find(tmp_path, key="dataset_path")
+    put(tmp_path, "README.md", "data-00000-of-00001.arrow")
+    with pytest.raises(
+        ConfigError, match=r"there are README\.md, data-00000-of-00001\.arrow"
+    ) as caught:
+        paths.find(tmp_path, key="dataset_path")
+    assert "a.ipc.open_stream" in str(caught.value)
 
 
 def test_what_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) -> None:

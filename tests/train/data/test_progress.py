@@ -13,7 +13,7 @@ import pytest
 
 from tests.train.world import World
 from train.config.config import Config
-from train.data import dataset, fingerprint, encoding, formats, progress, token_cache
+from train.data import dataset, encoding, fingerprint, formats, progress, token_cache
 from train.data.progress import Phase, Teller
 from train.distributed.env import RankEnv
 

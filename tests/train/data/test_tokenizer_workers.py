@@ -100,7 +100,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path, cpus: Any) -> None:
-    config = configured(tiny, tmp_path, ["some words"] * 2000)
+    config = configured(tiny, tmp_path, ['{"txt": "words"}'] * 2000)
     told = []
     for count in (1, 3):
         cpus(count)
@@ -108,7 +108,7 @@ def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path,
             dataset.prepare(replace(config, cache_dir=str(tmp_path / f"{count}")), RankEnv())
         told.append(str(error.value))
     assert told[0] == told[1]
-    assert "data.jsonl:1: expected a JSON object" in told[0]
+    assert "data.jsonl:1: expected text, prompt with completion" in told[0]
     assert not workers_of(psutil.Process())
 
 
