@@ -217,7 +217,12 @@ class Config:
     )
 
     learning_rate: float = _key("optimization", 1e-4, "Highest learning rate.", also="lr", least=0)
-    weight_decay: float = _key("optimization", 0.0, "AdamW's weight decay.", least=0)
+    weight_decay: float = _key(
+        "optimization",
+        0.0,
+        "AdamW's weight decay. As in transformers' Trainer, biases and norms have none.",
+        least=0,
+    )
     adam_beta1: float = _key("optimization", 0.9, "AdamW's first moment.", least=0)
     adam_beta2: float = _key("optimization", 0.999, "AdamW's second moment.", least=0)
     adam_epsilon: float = _key("optimization", 1e-8, "AdamW's epsilon.", least=0)

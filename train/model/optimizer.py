@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from train.model.model import Model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+"""Names without weight decay: transformers' Trainer has the same, and `nn.LayerNorm` besides."""
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
@@ -40,6 +43,16 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
     return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * left)
 
 
+def without_decay(network: nn.Module) -> set[str]:
+    """Return the names of the weights without weight decay: biases, and weights of norms."""
+    return {
+        name
+        for prefix, module in network.named_modules()
+        for name, _ in module.named_parameters(prefix, recurse=False)
+        if isinstance(module, nn.LayerNorm) or UNDECAYED.search(name.lower())
+    }
+
+
 class Optimizer:
     """AdamW of what is trained, in torch's own implementation.
 
@@ -51,8 +64,11 @@ class Optimizer:
         self._model = model
         self._clip = config.max_grad_norm
         self._parts = {n: nn.Parameter(local(p)) for n, p in model.trained.items()}
+        undecayed = without_decay(model.network)
+        decayed = [part for name, part in self._parts.items() if name not in undecayed]
+        others = [part for name, part in self._parts.items() if name in undecayed]
         self._adamw = torch.optim.AdamW(
-            self._parts.values(),
+            [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
             lr=config.learning_rate,
             betas=(config.adam_beta1, config.adam_beta2),
             eps=config.adam_epsilon,
