@@ -76,6 +76,7 @@ class Trainer:
         if (begins or progress.owes_evaluation) and not decision.stop:
             decision |= self.evaluate(progress.step)
         first = progress.step + 1
+        self.stop_listener.doing = "stopping after this step, with a checkpoint"
         if progress.step < self.steps and not decision.stop:
             if self.rehearses:
                 self.rehearse()

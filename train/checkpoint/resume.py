@@ -197,13 +197,14 @@ def start(
             none = f"resume: no checkpoint in {checkpoints.output} yet, starting at step 0"
             remarks = (none, *remarks)
         return Progress(step=0, position=Position()), remarks
-    progress, differences = load(choice, model, optimizer, ranks, about)
+    progress, changes = load(choice, model, optimizer, ranks, about)
+    checkpoints.resumed = (choice.step, choice.folder)
     if choice.folder.resolve().parent == checkpoints.output.resolve():
         checkpoints.last_step = progress.step
     return progress, (
         *(f"resume: skipped {text}" for text in choice.refused),
         f"resume: from {choice.folder}, step {progress.step}",
-        *(f"resume: {text}" for text in differences),
+        *(f"resume: {text}" for text in changes),
         *checkpoints.set_aside(after=progress.step),
     )
 

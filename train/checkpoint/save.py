@@ -88,6 +88,8 @@ class Checkpoints:
         """The adapters' configuration as PEFT saves it, once there is a model."""
         self.last_step: int | None = None
         """The newest step that is known to be on disk, whole."""
+        self.resumed: tuple[int, Path] | None = None
+        """The checkpoint that this run resumed from."""
         self._release = self._own()
         if self.writes:
             manifest.sweep(self.output)
@@ -149,6 +151,13 @@ class Checkpoints:
             self.last_step = step
         elif self._ranks.is_first:
             print(f"checkpoint not written: {problem}", file=sys.stderr)
+
+    def newest(self) -> tuple[int, str]:
+        """Return the newest whole checkpoint's step, and what to resume from to have it."""
+        if self.last_step is None and self.resumed:
+            step, folder = self.resumed
+            return step, str(folder)
+        return self.last_step or 0, "latest"
 
     def set_aside(self, after: int) -> tuple[str, ...]:
         """Rename checkpoints of later steps, which belong to another history; return remarks."""
