@@ -199,13 +199,14 @@ def start(
         return Progress(step=0, position=Position()), remarks
     progress, changes = load(choice, model, optimizer, ranks, about)
     checkpoints.resumed = (choice.step, choice.folder)
-    if choice.folder.resolve().parent == checkpoints.output.resolve():
+    if choice.folder.resolve() == checkpoints.folder(choice.step).resolve():
         checkpoints.last_step = progress.step
     return progress, (
         *(f"resume: skipped {text}" for text in choice.refused),
         f"resume: from {choice.folder}, step {progress.step}",
         *(f"resume: {text}" for text in changes),
-        *checkpoints.set_aside(after=progress.step),
+        # Whatever is here of a training that was resumed from elsewhere is none of its own.
+        *checkpoints.set_aside(after=progress.step if checkpoints.last_step else 0),
     )
 
 

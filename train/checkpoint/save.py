@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import shutil
 import sys
 import threading
@@ -160,7 +161,11 @@ class Checkpoints:
         return self.last_step or 0, "latest"
 
     def set_aside(self, after: int) -> tuple[str, ...]:
-        """Rename checkpoints of later steps, which belong to another history; return remarks."""
+        """Rename what belongs to another history: checkpoints of later steps, and their export.
+
+        Returns:
+            Remarks: what was renamed, and how much there is of it by now.
+        """
         moved: list[Path] = []
         problem = ""
         try:
@@ -171,7 +176,15 @@ class Checkpoints:
         if problems := self._problems(problem):
             message = "output_dir: expected to set another history's checkpoints aside, found "
             raise CheckpointError(f"{message}{problems}\nhint: choose another output_dir")
-        return tuple(f"set aside: {path} is not of this history" for path in moved)
+        remarks = [f"set aside: {path} is not of this history" for path in moved]
+        count, size = manifest.ever_set_aside(self.output) if self._ranks.is_first else (0, 0)
+        if count:
+            remove = f"rm -r {shlex.quote(str(self.output))}/*.aside-*"
+            remarks.append(
+                f"set aside in {self.output} by now: {count} files and folders, "
+                f"{size_in_words(size)}; to remove them: {remove}"
+            )
+        return tuple(remarks)
 
     def folder(self, step: int) -> Path:
         """Return where the checkpoint of a step lies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -65,10 +65,15 @@ class Optimizer:
         self._clip = config.max_grad_norm
         self._parts = {n: nn.Parameter(local(p)) for n, p in model.trained.items()}
         undecayed = without_decay(model.network)
-        decayed = [part for name, part in self._parts.items() if name not in undecayed]
-        others = [part for name, part in self._parts.items() if name in undecayed]
+        groups: list[dict[str, Any]] = [
+            {"params": [part for name, part in self._parts.items() if name not in undecayed]},
+            {
+                "params": [part for name, part in self._parts.items() if name in undecayed],
+                "weight_decay": 0.0,
+            },
+        ]
         self._adamw = torch.optim.AdamW(
-            [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
+            groups,
             lr=config.learning_rate,
             betas=(config.adam_beta1, config.adam_beta2),
             eps=config.adam_epsilon,

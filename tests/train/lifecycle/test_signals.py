@@ -169,7 +169,7 @@ def test_an_old_file_that_another_node_has_removed_is_nothing(
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     early_signals: Any = SimpleNamespace(over=lambda: None)
-    stop_listener = StopListener(one_rank(), tmp_path, str)
+    stop_listener = StopListener(one_rank(), tmp_path, lambda _: None)
     stop_listener.listen(early_signals)
     stop_listener.close()
 
