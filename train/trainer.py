@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from train.checkpoint import last_copy
 from train.checkpoint.save import Progress
 from train.errors import CheckpointError, NonFinite, room_for
 from train.lifecycle import garbage
@@ -86,7 +88,7 @@ class Trainer:
                 try:
                     decision |= self.update(number, step)
                 except NonFinite:  # on all ranks together, and before the weights were changed
-                    self.keep(progress)
+                    self.keep_before(progress)
                     raise
                 if number == first:
                     self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
@@ -248,19 +250,37 @@ class Trainer:
         self.schedule.saved()
         self.status.set("running")
 
-    def keep(self, progress: Progress) -> bool:
-        """Make sure that what was learned is on disk; return whether it is."""
+    def keep(self, progress: Progress) -> str:
+        """Make sure that what was learned is on disk; return what is lost."""
         self.checkpoints.wait()
-        if progress.step and self.checkpoints.last_step != progress.step:
+        if not progress.step or self.is_saved(progress):
+            return ""
+        return last_copy.keep(
+            progress.step,
+            self.model,
+            self.checkpoints,
+            self.ranks,
+            self.stop_listener,
+            self.status,
+            lambda: self.is_saved(progress),
+        )
+
+    def keep_before(self, progress: Progress) -> None:
+        """Keep what was learned before another error, and report what is lost."""
+        if (lost := self.keep(progress)) and self.ranks.is_first:
+            print(f"error: {lost}", file=sys.stderr)
+
+    def is_saved(self, progress: Progress) -> bool:
+        """Return whether the step's checkpoint is on disk; write it if it is not."""
+        if self.checkpoints.last_step != progress.step:
             self.save(progress)
             self.checkpoints.wait()
-        return not progress.step or self.checkpoints.last_step == progress.step
+        return self.checkpoints.last_step == progress.step
 
     def end(self, progress: Progress) -> Outcome:
         """Save what was learned, and return how it ended."""
-        if not self.keep(progress):
-            message = f"step {progress.step}: the last checkpoint could not be written"
-            raise CheckpointError(message)
+        if lost := self.keep(progress):
+            raise CheckpointError(lost)
         step = progress.step
         checkpoint = self.checkpoints.folder(step) if step else None
         if step < self.steps:

@@ -154,6 +154,15 @@ class StopListener:
                 for name in FILES:
                     _remove_old(folder / name)
 
+    def listen_again(self, doing: str) -> None:
+        """Take the next signal for a new request: the one before, if any, has been obeyed.
+
+        Args:
+            doing: What it leads to.
+        """
+        self._signal = self._announced = None
+        self.doing = doing
+
     def close(self) -> None:
         """Say nothing more of signals: the training is over."""
         if not self._over.is_set():

@@ -89,10 +89,8 @@ def no_export(_rank: int) -> None:
 
     real = export.export
 
-    def fail(checkpoint: Any, folder: Any, *args: Any, **how: Any) -> Any:
-        return (
-            full() if folder.name.startswith("adapter") else real(checkpoint, folder, *args, **how)
-        )
+    def fail(named: Any, folder: Any, *args: Any, **how: Any) -> Any:
+        return full() if folder.name.startswith("adapter") else real(named, folder, *args, **how)
 
     patch.object(export, "export", fail).start()
 

@@ -230,6 +230,9 @@ def test_a_resumed_run_replaces_its_own_export(world: World) -> None:
     (records,) = first.output.glob("metrics.jsonl.aside-*")
     assert records.read_bytes() == metrics
     assert sorted(more.losses()) == [1, 2, 3]
+    # What was set aside can still be resumed from, by its name.
+    (later,) = first.output.glob("step-000004.aside-*")
+    world.run(**HOW | {"max_steps": 5}, resume_from_checkpoint=str(later))
 
 
 def test_a_run_resumed_from_elsewhere_keeps_the_first_runs_files(world: World) -> None:
