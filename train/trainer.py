@@ -74,7 +74,8 @@ class Trainer:
         """Train from the start, or from where a checkpoint was, to the end or to a stop."""
         decision = self.stop_listener.agree()
         # A new training is evaluated before its first step too, to show where it began.
-        begins = progress.step == 0 and self.evaluates and self.config.eval_steps is not None
+        asked = self.config.eval_steps or self.config.eval_epochs
+        begins = progress.step == 0 and self.evaluates and asked is not None
         if (begins or progress.owes_evaluation) and not decision.stop:
             decision |= self.evaluate(progress.step)
         first = progress.step + 1
@@ -92,12 +93,12 @@ class Trainer:
                     raise
                 if number == first:
                     self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
-                owes = self.evaluates_at(number)
+                epochs = step.position.epoch if step.epoch_end else None
+                owes = self.evaluates_at(number, finished_epochs=epochs)
                 if owes and not decision.stop:
                     decision |= self.evaluate(number)
                     owes = decision.stop
                 progress = Progress(step=number, position=step.position, owes_evaluation=owes)
-                epochs = step.position.epoch if step.epoch_end else None
                 if decision.save or self.schedule.follows(number, finished_epochs=epochs):
                     self.save(progress)
                     decision = replace(decision, save=False)
@@ -236,11 +237,17 @@ class Trainer:
             )
         return decision
 
-    def evaluates_at(self, step: int) -> bool:
-        """Return whether an evaluation follows a step: every so many, and at the end."""
-        every = self.config.eval_steps
-        last = step == self.steps
-        return self.evaluates and (last or (every is not None and step % every == 0))
+    def evaluates_at(self, step: int, *, finished_epochs: int | None) -> bool:
+        """Return whether an evaluation follows a step: every so many, and at the end.
+
+        Args:
+            step: Its number.
+            finished_epochs: How many are done, where the step ended one.
+        """
+        steps, epochs = self.config.eval_steps, self.config.eval_epochs
+        due = bool(steps and step % steps == 0)
+        due |= bool(epochs and finished_epochs and finished_epochs % epochs == 0)
+        return self.evaluates and (due or step == self.steps)
 
     def save(self, progress: Progress) -> None:
         """Write a checkpoint, or start to."""

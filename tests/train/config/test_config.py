@@ -33,6 +33,11 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
     [
         ({"eval_split": 1.0}, "a share below 1"),
         ({"save_steps": 5, "save_epochs": 1}, "expected one of them, found both"),
+        (
+            {"eval_steps": 5, "eval_epochs": 1, "eval_split": 0.1},
+            "eval_steps and eval_epochs: expected one of them, found both",
+        ),
+        ({"eval_epochs": 1}, "eval_epochs: expected eval_dataset_path or eval_split with it"),
         ({"max_steps": 3, "warmup_steps": 4}, "at most max_steps (3)"),
         ({"min_lr_ratio": 1.5}, "at most 1"),
         ({"seed": 1 << 64}, "64 bits"),
