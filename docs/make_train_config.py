@@ -41,7 +41,7 @@ python -m train --config config.yaml --set learning_rate=1e-4
 - A flag overrides the file. If you give a flag twice, the last one wins.
 - Headings in the file (`model:`, `data:`, …) are optional: a key may be under any heading or none. Under `lora:` you can also write `r`, `alpha`, `dropout` and `target_modules`.
 - An unknown key is an error that names the nearest known key. A wrong value is reported as `file:line: key: expected, found`. All errors of a file are reported at once, with exit code 2.
-- Keys of other programs are accepted if they mean the same: see the last column, and [Keys of other programs](#keys-of-other-programs). `packing: true`, `bf16: true`, `use_lora: false`, `group_by_length: true` and `save_strategy: epoch` work too.
+- Keys of other programs are accepted if they mean the same: see the last column, and [Keys of other programs](#keys-of-other-programs). `packing: true`, `bf16: true`, `use_lora: false`, `group_by_length: true`, `save_strategy: epoch` and `eval_strategy: epoch` work too.
 - Keys that belong to the launcher (`num_nodes`, `gpus_per_node`, `master_addr`, …) are refused, with a message that tells you so.
 
 The batch of a step is `per_device_train_batch_size` x ranks x `gradient_accumulation_steps`.

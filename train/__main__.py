@@ -174,12 +174,14 @@ def exit_with(work: Callable[[], int]) -> NoReturn:
     """
     try:
         code = work()
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt:  # it has printed what is lost
+        code = -signal.SIGINT
+    except Exception as error:
         if not groups_exist():
             raise
         sys.excepthook(type(error), error, error.__traceback__)
-        code = errors.UNEXPECTED if isinstance(error, Exception) else -signal.SIGINT
-    if code and groups_exist():
+        code = errors.UNEXPECTED
+    if code < 0 or (code and groups_exist()):
         sys.stdout.flush()
         sys.stderr.flush()
         Lock.release_all()

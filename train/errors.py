@@ -21,6 +21,8 @@ CHECKPOINT = 4
 """No whole checkpoint to resume from, or the last one or its export could not be written."""
 NON_FINITE = 5
 """A loss or gradient was not a number; nothing of it reached the weights."""
+INTERRUPTED = 130
+"""A second Ctrl-C; as a shell reports it."""
 OUT_OF_MEMORY = re.compile("CUDA out of memory|Cuda failure.*out of memory|ALLOC_FAILED")
 """What torch, NCCL and cuBLAS say if a GPU's memory is used up; NCCL allocates outside torch."""
 CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")

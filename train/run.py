@@ -110,11 +110,12 @@ def run(
         early_signals.meet()
         preparation.wait()
     ranks = Ranks.join(env, timeout=timeout, traces=output / "nccl", store=store)
-    stop_listener = StopListener(ranks, output)
+    stop_listener = StopListener(ranks, output, lambda reason: status.set("failed", reason))
     stop_listener.listen(early_signals)
     unwatch = ranks.first_failure.watch(lambda cause: status.set("failed", cause))
     # Last of all: a tracker may take its time when the outcome is written.
     with ExitStack() as at_end:
+        at_end.callback(stop_listener.close)
         try:
             outcome = build_and_train(config, ranks, base, corpus, stop_listener, status, at_end)
             unwatch()
@@ -154,6 +155,7 @@ def build_and_train(
     laid = layout.choose(config, ranks, base, kinds.count(network))
     config = replace(config, reshard_after_forward=laid.reshards)
     checkpoints = Checkpoints(config, ranks, base, about)
+    stop_listener.newest = checkpoints.newest
     # Before the model is loaded: a damaged checkpoint is reported at once.
     choice = resume.choose(checkpoints, ranks, config.resume_from_checkpoint)
     model = build_model(config, ranks, base, laid, network, corpus)

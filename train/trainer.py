@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from train.checkpoint import last_copy
 from train.checkpoint.save import Progress
 from train.errors import CheckpointError, NonFinite, room_for
 from train.lifecycle import garbage
@@ -72,10 +74,12 @@ class Trainer:
         """Train from the start, or from where a checkpoint was, to the end or to a stop."""
         decision = self.stop_listener.agree()
         # A new training is evaluated before its first step too, to show where it began.
-        begins = progress.step == 0 and self.evaluates and self.config.eval_steps is not None
+        asked = self.config.eval_steps or self.config.eval_epochs
+        begins = progress.step == 0 and self.evaluates and asked is not None
         if (begins or progress.owes_evaluation) and not decision.stop:
             decision |= self.evaluate(progress.step)
         first = progress.step + 1
+        self.stop_listener.doing = "stopping after this step, with a checkpoint"
         if progress.step < self.steps and not decision.stop:
             if self.rehearses:
                 self.rehearse()
@@ -85,16 +89,16 @@ class Trainer:
                 try:
                     decision |= self.update(number, step)
                 except NonFinite:  # on all ranks together, and before the weights were changed
-                    self.keep(progress)
+                    self.keep_before(progress)
                     raise
                 if number == first:
                     self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
-                owes = self.evaluates_at(number)
+                epochs = step.position.epoch if step.epoch_end else None
+                owes = self.evaluates_at(number, finished_epochs=epochs)
                 if owes and not decision.stop:
                     decision |= self.evaluate(number)
                     owes = decision.stop
                 progress = Progress(step=number, position=step.position, owes_evaluation=owes)
-                epochs = step.position.epoch if step.epoch_end else None
                 if decision.save or self.schedule.follows(number, finished_epochs=epochs):
                     self.save(progress)
                     decision = replace(decision, save=False)
@@ -234,11 +238,17 @@ class Trainer:
             )
         return decision
 
-    def evaluates_at(self, step: int) -> bool:
-        """Return whether an evaluation follows a step: every so many, and at the end."""
-        every = self.config.eval_steps
-        last = step == self.steps
-        return self.evaluates and (last or (every is not None and step % every == 0))
+    def evaluates_at(self, step: int, *, finished_epochs: int | None) -> bool:
+        """Return whether an evaluation follows a step: every so many, and at the end.
+
+        Args:
+            step: Its number.
+            finished_epochs: How many are done, where the step ended one.
+        """
+        steps, epochs = self.config.eval_steps, self.config.eval_epochs
+        due = bool(steps and step % steps == 0)
+        due |= bool(epochs and finished_epochs and finished_epochs % epochs == 0)
+        return self.evaluates and (due or step == self.steps)
 
     def save(self, progress: Progress) -> None:
         """Write a checkpoint, or start to."""
@@ -248,19 +258,37 @@ class Trainer:
         self.schedule.saved()
         self.status.set("running")
 
-    def keep(self, progress: Progress) -> bool:
-        """Make sure that what was learned is on disk; return whether it is."""
+    def keep(self, progress: Progress) -> str:
+        """Make sure that what was learned is on disk; return what is lost."""
         self.checkpoints.wait()
-        if progress.step and self.checkpoints.last_step != progress.step:
+        if not progress.step or self.is_saved(progress):
+            return ""
+        return last_copy.keep(
+            progress.step,
+            self.model,
+            self.checkpoints,
+            self.ranks,
+            self.stop_listener,
+            self.status,
+            lambda: self.is_saved(progress),
+        )
+
+    def keep_before(self, progress: Progress) -> None:
+        """Keep what was learned before another error, and report what is lost."""
+        if (lost := self.keep(progress)) and self.ranks.is_first:
+            print(f"error: {lost}", file=sys.stderr)
+
+    def is_saved(self, progress: Progress) -> bool:
+        """Return whether the step's checkpoint is on disk; write it if it is not."""
+        if self.checkpoints.last_step != progress.step:
             self.save(progress)
             self.checkpoints.wait()
-        return not progress.step or self.checkpoints.last_step == progress.step
+        return self.checkpoints.last_step == progress.step
 
     def end(self, progress: Progress) -> Outcome:
         """Save what was learned, and return how it ended."""
-        if not self.keep(progress):
-            message = f"step {progress.step}: the last checkpoint could not be written"
-            raise CheckpointError(message)
+        if lost := self.keep(progress):
+            raise CheckpointError(lost)
         step = progress.step
         checkpoint = self.checkpoints.folder(step) if step else None
         if step < self.steps:

@@ -146,6 +146,22 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(world: World) -> None:
     assert second.status()["state"] == "done"
 
 
+def test_an_evaluation_follows_each_epoch(world: World) -> None:
+    how: dict[str, Any] = {
+        "eval_epochs": 1, "max_steps": None, "num_train_epochs": 3, "save_epochs": 1,
+        "save_total_limit": 9,
+    }  # fmt: skip
+    run = world.run(nodes=(2,), **how)
+    ends = [int(p.name[5:]) for p in sorted(run.output.glob("step-*"))]
+    assert len(ends) == 3
+    assert sorted(run.evaluations()) == [0, *ends]
+    every_other = world.run(**how | {"eval_epochs": 2})
+    assert sorted(every_other.evaluations()) == [0, *ends[1:]], "the last one ends the training"
+    assert every_other.evaluations()[ends[1]] == pytest.approx(run.evaluations()[ends[1]], 1e-5)
+    again = world.run(**how, resume_from_checkpoint=str(run.output / f"step-{ends[0]:06}"))
+    assert sorted(again.evaluations()) == ends[1:]
+
+
 def test_weighted_data_sets_go_on_bit_for_bit(world: World, tiny: Path) -> None:
     more = str(make_corpus(world.folder / "more.jsonl", 20, seed=2))
     half = Dataset(path=str(tiny / "train.jsonl"), weight=0.5)

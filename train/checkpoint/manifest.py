@@ -21,6 +21,10 @@ COMPLETE = "COMPLETE"
 SCHEMA = 1
 RUN = "CLUSTERCTL_RUN_ID"
 """Set by a launcher to an identifier of the run; equal on all nodes."""
+EXPORTS = ("adapter", "model")
+"""Folders of what was trained, beside the checkpoints."""
+RECORDS = "metrics.jsonl"
+"""The numbers of the steps, as `train.observe.records` keeps them."""
 _NAME = re.compile(r"step-(\d{6,})")
 _WRITTEN = re.compile(r"(step-\d{6,})\.tmp-(?:[0-9a-f]{8}|old-\d+)")
 """A step's folder that was being written, or that a newer one was about to replace."""
@@ -165,7 +169,7 @@ def sweep(output: Path) -> None:
         if found and not (output / found[1]).exists() and _is_sealed(path):
             path.rename(output / found[1])
             sync_folder(output)
-    for name in ("step-*", "adapter", "model"):
+    for name in ("step-*", *EXPORTS):
         for path in output.glob(f"{name}.tmp-*"):
             _remove(path)
     for name in (".probe-*", ".status.json.*"):
@@ -182,9 +186,24 @@ def _remove(folder: Path) -> None:
 
 
 def set_aside(output: Path, after: int, mark: str) -> list[Path]:
-    """Rename the checkpoints of another history, so that `latest` skips them."""
-    return [
-        folder.rename(folder.with_name(f"{folder.name}.aside-{mark}"))
-        for folder in candidates(output)
-        if (step_of(folder) or 0) > after
-    ]
+    """Rename what belongs to another history than that of this step; `latest` skips it then.
+
+    An export is of the last step that there was. So it stays if no later checkpoint is here, and
+    the training that continues will replace it by its own. The records of a history that is
+    continued from an earlier step are copied, since the ones until then are of both.
+    """
+    found = [folder for folder in candidates(output) if (step_of(folder) or 0) > after]
+    if found or not after:
+        found += [output / name for name in EXPORTS if (output / name).exists()]
+    if not after and (output / RECORDS).exists():
+        found.append(output / RECORDS)
+    elif found and (output / RECORDS).is_file():
+        shutil.copyfile(output / RECORDS, output / f"{RECORDS}.aside-{mark}")
+    return [path.rename(path.with_name(f"{path.name}.aside-{mark}")) for path in found]
+
+
+def ever_set_aside(output: Path) -> tuple[int, int]:
+    """Return how much of other histories a folder holds: how many files and folders, and bytes."""
+    found = list(output.glob("*.aside-*"))
+    files = (file for top in found for file in (top, *top.rglob("*")) if file.is_file())
+    return len(found), sum(file.stat().st_size for file in files)

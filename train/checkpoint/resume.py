@@ -19,11 +19,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from train.checkpoint import manifest
+from train.checkpoint.differences import differences
 from train.checkpoint.manifest import CorruptCheckpoint
 from train.checkpoint.node_sync import spread
 from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
-from train.config.config import NOT_THE_NUMBERS
 from train.data.batches import Position
 from train.errors import CheckpointError, counted
 from train.files import Entry, measure
@@ -207,14 +207,16 @@ def start(
             none = f"resume: no checkpoint in {checkpoints.output} yet, starting at step 0"
             remarks = (none, *remarks)
         return Progress(step=0, position=Position()), remarks
-    progress, differences = load(choice, model, optimizer, ranks, about)
-    if choice.folder.resolve().parent == checkpoints.output.resolve():
+    progress, changes = load(choice, model, optimizer, ranks, about)
+    checkpoints.resumed = (choice.step, choice.folder)
+    if choice.folder.resolve() == checkpoints.folder(choice.step).resolve():
         checkpoints.last_step = progress.step
     return progress, (
         *(f"resume: skipped {text}" for text in choice.refused),
         f"resume: from {choice.folder}, step {progress.step}",
-        *(f"resume: {text}" for text in differences),
-        *checkpoints.set_aside(after=progress.step),
+        *(f"resume: {text}" for text in changes),
+        # Whatever is here of a training that was resumed from elsewhere is none of its own.
+        *checkpoints.set_aside(after=progress.step if checkpoints.last_step else 0),
     )
 
 
@@ -237,7 +239,7 @@ def load(
         CheckpointError: It is of another model, or some rank could not read it.
     """
     then = _state(choice.folder)
-    remarks = _differences(then, now)
+    remarks = differences(then, now)
     state = trained_state(model, optimizer)
     reader = FileSystemReader(choice.folder)
     _refuse_missing(choice.folder, reader, state)
@@ -307,69 +309,6 @@ def _state(folder: Path) -> dict[str, Any]:
 def seed_of(*numbers: int) -> int:
     """Return a seed for a run's seed, a step and a rank: another one for each, in 64 bits."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def _differences(then: dict[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what changed since a checkpoint was written.
-
-    Raises:
-        CheckpointError: The base model or the adapters' shape did, or the order within an epoch.
-    """
-    if then["base"] != now["base"]:
-        message = (
-            f"checkpoint: expected base model {now['base'][:12]}, found that it was trained on "
-            f"{then['base'][:12]}\nhint: set name_or_path to {then['config']['name_or_path']} as "
-            "it was then"
-        )
-        raise CheckpointError(message)
-    changed = {
-        key: (then["config"].get(key), value)
-        for key, value in now["config"].items()
-        if key not in NOT_THE_NUMBERS and (then["config"].get(key) or None) != (value or None)
-    }
-    shape = ("method", "lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters")
-    fixed = [key for key in shape if key in changed]
-    if fixed:
-        was, is_now = changed[fixed[0]]
-        message = f"{fixed[0]}: expected {was} as in the checkpoint, found {is_now}"
-        raise CheckpointError(message)
-    remarks = [f"{key} was {was}, is {is_now}" for key, (was, is_now) in changed.items()]
-    if (was_cut := _shares(then)) != (is_cut := _shares(now)):
-        wanted, found = (", ".join(f"{share:.0%}" for share in cut) for cut in (was_cut, is_cut))
-        if then["position"]["consumed"]:
-            message = (
-                f"node_data: expected the nodes' shares as in the checkpoint ({wanted}), "
-                f"found {found}: in the middle of an epoch some samples would come twice and "
-                "others never\nhint: resume with as many nodes and ranks as then, or from a "
-                "checkpoint at the end of an epoch (save_epochs: 1); with node_data: whole a "
-                "training resumes on any number of nodes"
-            )
-            raise CheckpointError(message)
-        remarks.append(f"the nodes' shares of the samples were {wanted}, are {found}")
-    packed = {about["config"].get("batching") for about in (then, now)} == {"packed"}
-    if packed and then.get("packing", 1) != now["packing"]:
-        if then["position"]["consumed"]:
-            message = (
-                f"batching: expected samples packed by version {now['packing']}, found "
-                f"{then.get('packing', 1)} in the checkpoint: in the middle of an epoch some "
-                "samples would come twice and others never\nhint: resume with the version of "
-                "train/ that wrote it, or from a checkpoint at the end of an epoch"
-            )
-            raise CheckpointError(message)
-        remarks.append("samples are packed in other rows since")
-    if then["corpus"] != now["corpus"]:
-        remarks.append("the data changed since: the position counts samples of the new data")
-    if then["code"] != now["code"]:
-        remarks.append("the code changed since")
-    return tuple(remarks)
-
-
-def _shares(about: Mapping[str, Any]) -> list[float]:
-    """Return how the samples are divided among nodes that have samples of their own."""
-    counts = about.get("ranks_of_nodes", [1])
-    if about["config"].get("node_data") != "strided":
-        counts = [1]
-    return [count / sum(counts) for count in counts]
 
 
 def _set_random_state(path: Path, device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import shutil
 import sys
 import threading
@@ -17,8 +18,9 @@ import torch
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.tensor import DTensor
 
-from train.checkpoint import full_disk, manifest
+from train.checkpoint import manifest, room
 from train.checkpoint.node_sync import find_storage, spread
 from train.checkpoint.staging import Staging
 from train.data.batches import Position
@@ -26,6 +28,7 @@ from train.errors import CheckpointError, ConfigError
 from train.files import measure, write_durably
 from train.lifecycle import run_lock
 from train.model import export
+from train.model.load import base_of
 from train.model.memory import size_in_words
 
 if TYPE_CHECKING:
@@ -78,7 +81,6 @@ class Checkpoints:
         self._pending: tuple[int, Future[str]] | None = None
         self._staging = Staging()
         self._pruning = threading.Lock()
-        self._needed = 0
         self.output = Path(config.output_dir)
         self.output.mkdir(parents=True, exist_ok=True)
         self.shared = find_storage(ranks, self.output, config.checkpoint_storage)
@@ -89,6 +91,8 @@ class Checkpoints:
         """The adapters' configuration as PEFT saves it, once there is a model."""
         self.last_step: int | None = None
         """The newest step that is known to be on disk, whole."""
+        self.resumed: tuple[int, Path] | None = None
+        """The checkpoint that this run resumed from."""
         self._release = self._own()
         if self.writes:
             manifest.sweep(self.output)
@@ -151,8 +155,19 @@ class Checkpoints:
         elif self._ranks.is_first:
             print(f"checkpoint not written: {problem}", file=sys.stderr)
 
+    def newest(self) -> tuple[int, str]:
+        """Return the newest whole checkpoint's step, and what to resume from to have it."""
+        if self.last_step is None and self.resumed:
+            step, folder = self.resumed
+            return step, str(folder)
+        return self.last_step or 0, "latest"
+
     def set_aside(self, after: int) -> tuple[str, ...]:
-        """Rename checkpoints of later steps, which belong to another history; return remarks."""
+        """Rename what belongs to another history: checkpoints of later steps, and their export.
+
+        Returns:
+            Remarks: what was renamed, and how much there is of it by now.
+        """
         moved: list[Path] = []
         problem = ""
         try:
@@ -163,32 +178,59 @@ class Checkpoints:
         if problems := self._problems(problem):
             message = "output_dir: expected to set another history's checkpoints aside, found "
             raise CheckpointError(f"{message}{problems}\nhint: choose another output_dir")
-        return tuple(f"set aside: {path} is not of this history" for path in moved)
+        remarks = [f"set aside: {path} is not of this history" for path in moved]
+        count, size = manifest.ever_set_aside(self.output) if self._ranks.is_first else (0, 0)
+        if count:
+            remove = f"rm -r {shlex.quote(str(self.output))}/*.aside-*"
+            remarks.append(
+                f"set aside in {self.output} by now: {count} files and folders, "
+                f"{size_in_words(size)}; to remove them: {remove}"
+            )
+        return tuple(remarks)
 
     def folder(self, step: int) -> Path:
         """Return where the checkpoint of a step lies."""
         return self.output / manifest.folder_name(step)
 
-    def export(self, step: int) -> Path:
-        """Export what was trained to `adapter/`, or to `model/` for all weights; return where."""
+    def export(self, step: int, model: Model | None = None) -> Path:
+        """Export what was trained to `adapter/`, or to `model/` for all weights; return where.
+
+        Args:
+            step: The last one.
+            model: Where the weights are if its checkpoint does not have them.
+
+        Raises:
+            CheckpointError: On every rank; nothing was exported.
+        """
         checkpoint = self.folder(step)
+        held = gathered(model, keep=self.writes) if model else {}
         final = self.output / ("adapter" if self._config.method == "lora" else "model")
         aside = final.with_name(f"{final.name}.tmp-{self._mark}")
         problem = ""
         try:
             if self.writes:
+                named = held or export.weights(checkpoint)
                 if self._config.method == "lora":
-                    export.export(checkpoint, aside, **self._adapter(step))
+                    export.export(named, aside, **self._adapter(step))
+                    export.copy_tokenizer(self._base, aside)
                 else:
                     trust = self._config.trust_remote_code
-                    export.export_model(checkpoint, self._base, aside, trust_remote_code=trust)
+                    export.export_model(named, self._base, aside, trust_remote_code=trust)
                 manifest.publish(aside, final)
         except (Exception, CheckpointException) as error:  # noqa: BLE001  (whatever it is, all end)
-            problem = _words(error)
+            problem = room.words(error)
+            shutil.rmtree(aside, ignore_errors=True)
         if problems := self._problems(problem):
-            message = f"{checkpoint} is whole, but what was trained could not be exported: "
-            raise CheckpointError(message + problems)
+            whole = "" if model else f"{checkpoint} is whole, but "
+            message = f"{whole}what was trained could not be exported to {final}: {problems}"
+            raise CheckpointError(message)
         return final
+
+    def export_bytes(self, model: Model) -> int:
+        """Return about how many bytes an export takes."""
+        dtype = None if model.adapter else base_of(model.network).config.dtype
+        held = (model.trained | model.buffers).values()
+        return sum(t.numel() * (dtype.itemsize if dtype else t.element_size()) for t in held)
 
     def _adapter(self, step: int) -> dict[str, Any]:
         return {"shape": self.adapter, "about": {**self.about, "step": step}}
@@ -200,7 +242,6 @@ class Checkpoints:
 
     def _write(self, state: Mapping[str, Any], progress: Progress, rng: dict[str, str]) -> str:
         """Write, seal and publish a checkpoint; return what went wrong, the same on every rank."""
-        self._needed = full_disk.size_here(state.values())
         name = manifest.folder_name(progress.step)
         folder = self.output / f"{name}.tmp-{self._mark}"
         files: dict[str, Entry] = {}
@@ -213,9 +254,13 @@ class Checkpoints:
             # Only now: no node seals what another one lacks.
             _, problems = self._attempt(lambda: self._publish(folder, progress, files), None)
         if problems:
+            lack = ""
             if self.writes:
                 shutil.rmtree(folder, ignore_errors=True)
-            self._ranks.barrier(self._ranks.storage)
+                needed = checkpoint_bytes(state, adapter=self._config.method == "lora")
+                lack = room.lack(self.output, needed)
+            lacks = self._problems(lack)
+            problems = f"{lacks} ({problems})" if lacks else problems
         elif self.writes:
             # A slow disk removes for minutes: only the end of the program waits for that.
             threading.Thread(target=self._prune, name="prune", daemon=False).start()
@@ -262,7 +307,8 @@ class Checkpoints:
             owners = {n: ranks.leader_of(r) for r, row in enumerate(rows) for n in row}
             spread(ranks, folder, files, owners)
         if self.writes and self._config.method == "lora":
-            exported = export.export(folder, folder, **self._adapter(progress.step))
+            named = export.weights(folder)
+            exported = export.export(named, folder, **self._adapter(progress.step))
             files |= {name: measure(folder / name) for name in exported}
         return files
 
@@ -279,22 +325,14 @@ class Checkpoints:
             done = work()
         except CheckpointException as error:  # on every rank, wherever it went wrong
             mine = error.failures.get(self._ranks.env.rank)
-            problem = self._words(mine[0]) if mine else ""
+            problem = room.words(mine[0]) if mine else ""
         except Exception as error:  # noqa: BLE001  (a full disk must not end the training)
-            problem = self._words(error)
+            problem = room.words(error)
         return done, self._problems(problem)
-
-    def _words(self, error: BaseException) -> str:
-        return full_disk.words(error, self.output, self._needed) or _words(error)
 
 
 def _nothing() -> None:
     """Release nothing."""
-
-
-def _words(error: BaseException) -> str:
-    """Return an error in one line."""
-    return " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
 
 
 def _in_background(work: Callable[[], str]) -> Future[str]:
@@ -316,6 +354,30 @@ def trained_state(model: Model, optimizer: Optimizer) -> dict[str, Tensor]:
     held = model.trained | model.buffers
     weights = {f"{export.MODEL}{name}": tensor.detach() for name, tensor in held.items()}
     return weights | {f"adamw.{name}": moment for name, moment in optimizer.state().items()}
+
+
+def gathered(model: Model, *, keep: bool) -> dict[str, Tensor]:
+    """Return what is exported, whole and in this machine's memory; all ranks must call this.
+
+    Args:
+        model: Whose shards are joined.
+        keep: Whether this rank gets them; the others only take part.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in (model.trained | model.buffers).items():
+        whole = tensor.detach()
+        whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
+        if keep:
+            found[name] = whole.cpu()
+    return found
+
+
+def checkpoint_bytes(state: Mapping[str, Tensor], *, adapter: bool) -> int:
+    """Return how many bytes the tensors of a checkpoint take, an adapter's weights twice."""
+    return sum(
+        tensor.numel() * tensor.element_size() * (1 + (adapter and name.startswith(export.MODEL)))
+        for name, tensor in state.items()
+    )
 
 
 def random_state(device: torch.device) -> dict[str, str]:

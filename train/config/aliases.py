@@ -47,7 +47,7 @@ _ATTENTION = {
 _SWITCHES = {
     "packing", "sample_packing", "balance", "group_by_length", "length_balance", "bf16", "bfloat16",
     "use_lora", "lora", "recipe", "save_strategy", "eval_strategy", "evaluation_strategy",
-    "saves_per_epoch", "lora_target_linear",
+    "saves_per_epoch", "evals_per_epoch", "lora_target_linear",
 }  # fmt: skip
 """Keys without a value that say nothing; `adapter` without one means all weights."""
 
@@ -174,6 +174,11 @@ def _switch(name: str, raw: Any) -> Renamed | NoEffect | str | None:  # noqa: AN
             return NoEffect() if off else "write save_steps, or save_epochs: 1"
         case "save_strategy" | "saves_per_epoch" if value in {"epoch", "1"}:
             return Renamed(name="save_epochs", value="1")
+        case "eval_strategy" | "evaluation_strategy" | "evals_per_epoch" if value in {"epoch", "1"}:
+            return Renamed(name="eval_epochs", value="1")
+        case "evals_per_epoch":
+            hint = "write eval_steps: steps of an epoch divided by it, or eval_epochs: 1"
+            return NoEffect() if off else hint
         case "save_strategy" if value in {"no", "false"}:
             return Renamed(name="save_minutes", value="0")
         case "save_strategy" | "eval_strategy" | "evaluation_strategy":

@@ -253,7 +253,12 @@ class Config:
     )
 
     learning_rate: float = _key("optimization", 1e-4, "Highest learning rate.", also="lr", least=0)
-    weight_decay: float = _key("optimization", 0.0, "AdamW's weight decay.", least=0)
+    weight_decay: float = _key(
+        "optimization",
+        0.0,
+        "AdamW's weight decay. As in transformers' Trainer, biases and norms have none.",
+        least=0,
+    )
     adam_beta1: float = _key("optimization", 0.9, "AdamW's first moment.", least=0)
     adam_beta2: float = _key("optimization", 0.999, "AdamW's second moment.", least=0)
     adam_epsilon: float = _key("optimization", 1e-8, "AdamW's epsilon.", least=0)
@@ -351,6 +356,12 @@ class Config:
         also="eval_every eval_freq",
         least=1,
     )
+    eval_epochs: int | None = _key(
+        "evaluation",
+        None,
+        "Evaluate at the end of every so many epochs. The spelling `eval_strategy: epoch` means 1.",
+        least=1,
+    )
 
     logging_steps: int = _key("logging", 1, "A step line every so many steps.", least=1)
     report_to: tuple[str, ...] = _key(
@@ -424,10 +435,10 @@ class Config:
 
 
 NOT_THE_NUMBERS = frozenset({
-    "async_save", "cache_dir", "checkpoint_storage", "eval_steps", "logging_steps", "offline",
-    "output_dir", "project", "report_to", "resume_from_checkpoint", "run_name", "save_epochs",
-    "save_minutes", "save_steps", "save_total_limit", "slow_ratio", "start_timeout",
-    "step_timeout",
+    "async_save", "cache_dir", "checkpoint_storage", "eval_epochs", "eval_steps", "logging_steps",
+    "offline", "output_dir", "project", "report_to", "resume_from_checkpoint", "run_name",
+    "save_epochs", "save_minutes", "save_steps", "save_total_limit", "slow_ratio",
+    "start_timeout", "step_timeout",
 })  # fmt: skip
 """Keys that may change between a run and its continuation without changing a loss."""
 
@@ -476,12 +487,16 @@ def _quarrels(config: Config) -> list[str]:
     for one, other in (
         ("warmup_steps", "warmup_ratio"),
         ("save_steps", "save_epochs"),
+        ("eval_steps", "eval_epochs"),
         ("eval_dataset_path", "eval_split"),
     ):
         if getattr(config, one) and getattr(config, other):
             found.append(f"{one} and {other}: expected one of them, found both")
-    if config.eval_steps and not (config.eval_dataset_path or config.eval_split):
-        found.append("eval_steps: expected eval_dataset_path or eval_split with it, found neither")
+    found += [
+        f"{name}: expected eval_dataset_path or eval_split with it, found neither"
+        for name in ("eval_steps", "eval_epochs")
+        if getattr(config, name) and not (config.eval_dataset_path or config.eval_split)
+    ]
     several = config.per_device_train_batch_size > 1
     if config.flash_attention and config.batching == "packed" and several:
         # transformers tells packed documents apart there only where they are one row.

@@ -104,7 +104,6 @@ REFUSED: Mapping[str, str] = {
             greater_is_better loss_watchdog_threshold loss_watchdog_patience epoch_adjustment""",
          _STOPPING),
         ("save_only_model", "a checkpoint always has what a resume needs; leave it out"),
-        ("evals_per_epoch", "write eval_steps: steps of an epoch divided by it"),
         ("hub_model_id hub_strategy push_to_hub push_dataset_to_hub", _UPLOAD),
         ("plugins", "no code of other packages is loaded; leave it out"),
         ("xformers_attention s2_attention", "write attn_implementation as transformers names it"),

@@ -1,4 +1,4 @@
-"""The trained adapter as PEFT reads it, made from a checkpoint's files alone: no rank computes."""
+"""The trained adapter as PEFT reads it, and the trained model as transformers does."""
 
 from __future__ import annotations
 
@@ -29,17 +29,23 @@ if TYPE_CHECKING:
 WEIGHTS = "adapter_model.safetensors"
 SHAPE = "adapter_config.json"
 ABOUT = "metadata.json"
+TOKENIZER = (
+    "tokenizer*", "tokenization*.py", "special_tokens_map.json", "added_tokens.json", "vocab*",
+    "merges.txt", "*.model", "*.tiktoken", "tekken.json", "chat_template*",
+    "additional_chat_templates",
+)  # fmt: skip
+"""What a model's folder holds of its tokenizer, of whatever kind."""
 MODEL = "model."
 """What names of weights begin with in a checkpoint."""
 
 
 def export(
-    checkpoint: Path, folder: Path, shape: Mapping[str, Any], about: Mapping[str, Any]
+    named: Mapping[str, Tensor], folder: Path, shape: Mapping[str, Any], about: Mapping[str, Any]
 ) -> list[str]:
-    """Write an adapter from a checkpoint's shards, wherever those were cut.
+    """Write an adapter.
 
     Args:
-        checkpoint: A folder whose shards are all there.
+        named: Its weights, by their names in the model.
         folder: Where the three files go.
         shape: The adapter's LoraConfig, as `LoraConfig.to_dict` has it.
         about: What metadata.json says of the training.
@@ -47,22 +53,34 @@ def export(
     Returns:
         The names of the files.
     """
-    named = {_peft_name(name): tensor for name, tensor in weights(checkpoint).items()}
+    of_peft = {_peft_name(name): tensor for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_durably(folder / WEIGHTS, save(named, metadata={"format": "pt"}))
+    write_durably(folder / WEIGHTS, save(of_peft, metadata={"format": "pt"}))
     write_durably(folder / SHAPE, _text(shape))
     write_durably(folder / ABOUT, _text(about))
     return [WEIGHTS, SHAPE, ABOUT]
 
 
-def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_code: bool) -> None:
+def copy_tokenizer(base: Path, folder: Path) -> None:
+    """Copy the base's tokenizer and chat template beside an adapter, where vLLM and TRL look."""
+    for pattern in TOKENIZER:
+        for path in base.glob(pattern):
+            if path.is_dir():
+                shutil.copytree(path, folder / path.name)
+            else:
+                shutil.copyfile(path, folder / path.name)
+
+
+def export_model(
+    trained: Mapping[str, Tensor], base: Path, folder: Path, *, trust_remote_code: bool
+) -> None:
     """Write a fully trained model as `save_pretrained` does, beside its base's tokenizer and code.
 
     Names are the hub's: transformers 5 holds the experts of a layer in one tensor, and its own
     reverse conversion takes that apart again.
 
     Args:
-        checkpoint: A folder whose shards are all there.
+        trained: All weights, by their names in the model.
         base: The base model's folder.
         folder: Where the files go.
         trust_remote_code: Whether the base's own code may be run.
@@ -72,7 +90,7 @@ def export_model(checkpoint: Path, base: Path, folder: Path, *, trust_remote_cod
     )
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(shape, trust_remote_code=trust_remote_code)
-    named = revert_weight_conversion(network, _in_own_dtype(weights(checkpoint), network))
+    named = revert_weight_conversion(network, _in_own_dtype(trained, network))
     # Parts of one tensor would be written as one.
     kept = {name: tensor.clone() for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +124,7 @@ def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401
         raise ConfigError((message,), hint="method: lora exports an adapter instead") from error
 
 
-def _in_own_dtype(named: dict[str, Tensor], network: Any) -> dict[str, Tensor]:  # noqa: ANN401
+def _in_own_dtype(named: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:  # noqa: ANN401
     """Return weights in the base's dtype, but for buffers and what a model keeps in float32."""
     exact = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
     parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}

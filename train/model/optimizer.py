@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from train.model.model import Model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+"""Names without weight decay: transformers' Trainer has the same, and `nn.LayerNorm` besides."""
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
@@ -45,6 +48,16 @@ def warm_up_steps(config: Config, steps: int) -> int:
     return min(steps, config.warmup_steps or round(config.warmup_ratio * steps))
 
 
+def without_decay(network: nn.Module) -> set[str]:
+    """Return the names of the weights without weight decay: biases, and weights of norms."""
+    return {
+        name
+        for prefix, module in network.named_modules()
+        for name, _ in module.named_parameters(prefix, recurse=False)
+        if isinstance(module, nn.LayerNorm) or UNDECAYED.search(name.lower())
+    }
+
+
 class Optimizer:
     """AdamW of what is trained, in torch's own implementation.
 
@@ -56,8 +69,16 @@ class Optimizer:
         self._model = model
         self._clip = config.max_grad_norm
         self._parts = {n: nn.Parameter(local(p)) for n, p in model.trained.items()}
+        undecayed = without_decay(model.network)
+        groups: list[dict[str, Any]] = [
+            {"params": [part for name, part in self._parts.items() if name not in undecayed]},
+            {
+                "params": [part for name, part in self._parts.items() if name in undecayed],
+                "weight_decay": 0.0,
+            },
+        ]
         self._adamw = torch.optim.AdamW(
-            self._parts.values(),
+            groups,
             lr=config.learning_rate,
             betas=(config.adam_beta1, config.adam_beta2),
             eps=config.adam_epsilon,

@@ -128,12 +128,10 @@ class Meter:
             yield item
 
     def resumed(self, step: int) -> None:
-        """Forget what was recorded after this step, which is done again; at 0 set all aside."""
+        """Forget what was recorded after this step, which is done again."""
         self._resumed_from = step or None
         if self._speaks and step:
             self._records.cut(step)
-        elif self._speaks:
-            self._records.set_aside()
 
     def step(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import uuid
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,11 +21,6 @@ class Records:
         """Keep records at the path; the file is made with the first one."""
         self._path = path
         self._told = False
-
-    def set_aside(self) -> None:
-        """Rename the records of an earlier run: they are of another history, and are kept."""
-        if self._path.exists():
-            self._path.rename(self._path.with_name(f"{NAME}.aside-{uuid.uuid4().hex[:8]}"))
 
     def cut(self, step: int) -> None:
         """Drop what comes after a step: it is about to be done again. Torn lines go too."""

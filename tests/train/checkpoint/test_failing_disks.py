@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import errno
-import os
-import re
 import shutil
 import signal
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +15,7 @@ import pytest
 from tests.train.outcome import steps_of
 from tests.train.world import World
 from train import files
-from train.checkpoint import full_disk, manifest
+from train.checkpoint import manifest
 
 pytestmark = pytest.mark.torch
 
@@ -41,23 +37,6 @@ def no_shards(rank: int) -> None:
 
     if rank == 1:
         patch.object(FileSystemWriter, "write_data", full).start()
-
-
-def a_full_disk(_rank: int) -> None:
-    """Let torch's writer find no room, in the words of torch 2.13."""
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-
-    def write(*_: Any) -> Any:
-        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
-
-    patch.object(FileSystemWriter, "write_data", write).start()
-    real = os.statvfs
-
-    def none_free(path: Any) -> Any:
-        about = real(path)
-        return SimpleNamespace(f_bavail=0, f_frsize=about.f_frsize)
-
-    patch.object(os, "statvfs", none_free).start()
 
 
 def no_shards_once(rank: int) -> None:
@@ -110,19 +89,15 @@ def no_export(_rank: int) -> None:
 
     real = export.export
 
-    def fail(checkpoint: Any, folder: Any, *args: Any, **how: Any) -> Any:
-        return (
-            full() if folder.name.startswith("adapter") else real(checkpoint, folder, *args, **how)
-        )
+    def fail(named: Any, folder: Any, *args: Any, **how: Any) -> Any:
+        return full() if folder.name.startswith("adapter") else real(named, folder, *args, **how)
 
     patch.object(export, "export", fail).start()
 
 
 def no_rename(_rank: int) -> None:
     """Let what stands in the place of the records stay there."""
-    from train.observe.records import Records
-
-    patch.object(Records, "set_aside", lambda _: None).start()
+    patch.object(manifest, "set_aside", lambda *_: []).start()
 
 
 def half_an_export(_rank: int) -> None:
@@ -181,24 +156,6 @@ def test_a_last_checkpoint_that_cannot_be_written_is_a_failure(world: World, bef
     assert run.status()["state"] == "failed"
     assert "No space left on device" in run.said()
     assert "Step 4/4" in run.said(), "the training went on"
-
-
-def test_a_full_disk_is_named_with_what_is_free_and_needed(world: World) -> None:
-    run = world.start(before=a_full_disk, **SMALL)
-    assert run.wait() == [4]
-    lines = [line for line in run.said().splitlines() if line.startswith("checkpoint not written")]
-    found = re.fullmatch(
-        r".*: No space left on (/\S*) \(free 0\.0 MiB, needs \d+\.\d MiB\)", lines[0]
-    )
-    assert found, lines[0]
-    assert Path(found[1]).is_mount()
-    assert run.output.is_relative_to(found[1])
-
-
-def test_another_error_of_a_write_keeps_its_words(tmp_path: Path) -> None:
-    assert not full_disk.words(PermissionError(errno.EACCES, "no"), tmp_path, 1 << 60)
-    assert not full_disk.words(OSError(errno.ENOSPC, "No space left"), tmp_path, 1), "inodes"
-    assert full_disk.words(OSError(errno.ENOSPC, "No space left"), tmp_path, 1 << 60)
 
 
 def test_shards_that_cannot_be_written_end_no_training(world: World) -> None:

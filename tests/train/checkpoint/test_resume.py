@@ -86,54 +86,6 @@ def test_another_scale_of_the_adapters_is_refused(world: World) -> None:
     assert "lora_alpha: expected" in again.said()
 
 
-ABOUT: dict[str, Any] = {
-    "base": "b",
-    "code": "c",
-    "corpus": "d",
-    "position": {"consumed": 0},
-    "world_size": 1,
-    "config": {
-        "method": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_modules": ["q_proj"],
-        "learning_rate": 1e-4,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("method", "full"),
-        ("lora_r", 16),
-        ("lora_alpha", 32),
-        ("lora_target_modules", ["q_proj", "v_proj"]),
-    ],
-)
-def test_weights_of_another_shape_are_refused_before_any_is_loaded(key: str, value: object) -> None:
-    from train.checkpoint.resume import _differences
-    from train.errors import CheckpointError
-
-    now = {**ABOUT, "config": {**ABOUT["config"], key: value, "learning_rate": 2e-4}}
-    with pytest.raises(CheckpointError, match=f"{key}: expected .* as in the checkpoint"):
-        _differences(ABOUT, now)
-    del now["config"][key]
-    assert _differences(ABOUT, now) == ("learning_rate was 0.0001, is 0.0002",)
-
-
-def test_rows_that_another_version_packed_are_not_counted_on() -> None:
-    """A position within an epoch counts rows; checkpoints without a version are of the first."""
-    from train.checkpoint.resume import _differences
-    from train.errors import CheckpointError
-
-    packed = {**ABOUT, "config": {**ABOUT["config"], "batching": "packed"}, "packing": 2}
-    first = {key: value for key, value in packed.items() if key != "packing"}
-    within = {"position": {"consumed": 4}}
-    assert _differences(packed | within, packed) == ()
-    with pytest.raises(CheckpointError, match="packed by version 2, found 1 in the checkpoint"):
-        _differences(first | within, packed)
-    assert _differences(first, packed) == ("samples are packed in other rows since",)
-    assert _differences(ABOUT | within, {**ABOUT, "packing": 2}) == ()
-
-
 def test_nodes_that_see_different_checkpoints_in_one_folder_do_not_go_on(tmp_path: Path) -> None:
     """As a storage does that is shared in name only, or whose caches are stale."""
     from train.checkpoint import manifest

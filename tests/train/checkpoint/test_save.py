@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,95 @@ def test_a_new_run_keeps_the_old_ones_checkpoints_apart(world: World) -> None:
     third = world.start(nodes=(1,), output_dir=str(first.output), resume_from_checkpoint="latest")
     third.wait()
     assert "step-000002, step 2" in third.said()
+
+
+def exported(output: Path) -> dict[str, bytes]:
+    """Return the files of a run's exports, aside or not, by the place that they were written to."""
+    return {
+        f"{re.sub('[.]aside-.*', '', folder.name)}/{file.name}": file.read_bytes()
+        for folder in (*output.glob("adapter*"), *output.glob("model*"))
+        for file in folder.iterdir()
+    }
+
+
+HOW: dict[str, Any] = {"max_steps": 2, "eval_dataset_path": None}
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_second_run_overwrites_nothing_of_the_first(world: World, method: str) -> None:
+    first = world.run(**HOW, method="full")
+    before = exported(first.output)
+    metrics = (first.output / "metrics.jsonl").read_bytes()
+    assert "model/model.safetensors" in before
+    second = world.run(**HOW, method=method, seed=7, output_dir=str(first.output))
+    (aside,) = first.output.glob("model.aside-*")
+    assert {f"model/{file.name}": file.read_bytes() for file in aside.iterdir()} == before
+    assert f"set aside: {aside} is not of this history" in second.said()
+    assert (first.output / "model").exists() == (method == "full"), "no old model by an adapter"
+    (records,) = first.output.glob("metrics.jsonl.aside-*")
+    assert records.read_bytes() == metrics
+    assert not list(first.output.glob("*.tmp-*"))
+
+
+def test_what_was_set_aside_is_counted_and_removed_as_said(world: World) -> None:
+    first = world.run(**HOW)
+    output = str(first.output)
+    again = world.run(**HOW, output_dir=output)
+    size = sum(f.stat().st_size for a in first.output.glob("*.aside-*") for f in a.rglob("*"))
+    size += sum(f.stat().st_size for f in first.output.glob("metrics*.aside-*"))
+    line = f"set aside in {output} by now: 3 files and folders, {size / 2**20:.1f} MiB; to remove"
+    assert line in again.said()
+    (records,) = first.output.glob("metrics.jsonl.aside-*")
+    assert f"set aside: {records} is not of this history" in again.said()
+    third = world.run(**HOW, output_dir=output)
+    assert f"set aside in {output} by now: 6 files and folders, " in third.said()
+    hint = re.search("to remove them: (.*)$", third.said(), re.MULTILINE)
+    assert hint
+    subprocess.run(["bash", "-c", hint[1]], check=True)
+    assert not list(first.output.glob("*.aside-*"))
+    assert steps_of(first.output) == [2]
+    resumed = world.run(**HOW, output_dir=output, resume_from_checkpoint="latest")
+    assert "set aside" not in resumed.said()
+
+
+def test_a_resumed_run_replaces_its_own_export(world: World) -> None:
+    first = world.run(**HOW)
+    more = world.run(
+        **HOW | {"max_steps": 4}, output_dir=str(first.output), resume_from_checkpoint="latest"
+    )
+    assert "set aside" not in more.said()
+    assert json.loads((first.output / "adapter/metadata.json").read_text())["step"] == 4
+    assert not list(first.output.glob("*.aside-*"))
+    # From an earlier step another history begins, and the later export is kept.
+    before = exported(first.output)
+    metrics = (first.output / "metrics.jsonl").read_bytes()
+    earlier = str(first.output / "step-000002")
+    world.run(
+        **HOW | {"max_steps": 3}, output_dir=str(first.output), resume_from_checkpoint=earlier
+    )
+    (aside,) = first.output.glob("adapter.aside-*")
+    assert {f"adapter/{file.name}": file.read_bytes() for file in aside.iterdir()} == before
+    assert json.loads((first.output / "adapter/metadata.json").read_text())["step"] == 3
+    (records,) = first.output.glob("metrics.jsonl.aside-*")
+    assert records.read_bytes() == metrics
+    assert sorted(more.losses()) == [1, 2, 3]
+    # What was set aside can still be resumed from, by its name.
+    (later,) = first.output.glob("step-000004.aside-*")
+    world.run(**HOW | {"max_steps": 5}, resume_from_checkpoint=str(later))
+
+
+def test_a_run_resumed_from_elsewhere_keeps_the_first_runs_files(world: World) -> None:
+    first = world.run(**HOW | {"max_steps": 3}, save_steps=1)
+    elsewhere = world.run(**HOW | {"max_steps": 3}, seed=7)
+    again = world.run(
+        **HOW | {"max_steps": 5}, seed=7, save_steps=1, save_total_limit=1,
+        output_dir=str(first.output),
+        resume_from_checkpoint=str(elsewhere.output / "step-000003"),
+    )  # fmt: skip
+    kept = sorted(re.sub("[.]aside-.*", "", p.name) for p in first.output.glob("*.aside-*"))
+    assert kept == ["adapter", "metrics.jsonl", "step-000001", "step-000002", "step-000003"]
+    assert steps_of(first.output) == [5]
+    assert sorted(again.losses()) == [4, 5]
 
 
 def test_latest_of_nothing_starts_anew(world: World) -> None:

@@ -35,6 +35,11 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
         ({"save_steps": 5, "save_epochs": 1}, "expected one of them, found both"),
         ({"num_train_epochs": 0}, "more than 0"),
         ({"num_train_epochs": -0.5}, "0 or more"),
+        (
+            {"eval_steps": 5, "eval_epochs": 1, "eval_split": 0.1},
+            "eval_steps and eval_epochs: expected one of them, found both",
+        ),
+        ({"eval_epochs": 1}, "eval_epochs: expected eval_dataset_path or eval_split with it"),
         ({"min_lr_ratio": 1.5}, "at most 1"),
         ({"seed": 1 << 64}, "64 bits"),
         ({"lora_target_modules": ()}, "all-linear"),

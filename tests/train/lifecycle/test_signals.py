@@ -128,7 +128,7 @@ def test_a_save_asked_for_before_the_first_step_follows_it(world: World) -> None
 
 
 def one_rank() -> Any:
-    return SimpleNamespace(is_leader=True)
+    return SimpleNamespace(is_leader=True, env=SimpleNamespace(launched=False))
 
 
 def test_a_signal_at_the_very_handover_is_nobodys_end(
@@ -141,7 +141,7 @@ def test_a_signal_at_the_very_handover_is_nobodys_end(
     try:
         with EarlySignals(ends.append) as early_signals:
             early_signals.meet()
-            stop_listener = StopListener(one_rank(), tmp_path)
+            stop_listener = StopListener(one_rank(), tmp_path, ends.append)
             take = signal.signal
 
             def taken_and_got(number: signal.Signals, handler: Any) -> None:
@@ -153,6 +153,7 @@ def test_a_signal_at_the_very_handover_is_nobodys_end(
             stop_listener.listen(early_signals)
             monkeypatch.undo()
             assert stop_listener.vote()[0], "it is not lost"
+            stop_listener.close()
             assert signal.set_wakeup_fd(-1) == -1, "nobody watches any more"
     finally:
         for number, handler in before.items():
@@ -168,7 +169,9 @@ def test_an_old_file_that_another_node_has_removed_is_nothing(
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     early_signals: Any = SimpleNamespace(over=lambda: None)
-    StopListener(one_rank(), tmp_path).listen(early_signals)
+    stop_listener = StopListener(one_rank(), tmp_path, lambda _: None)
+    stop_listener.listen(early_signals)
+    stop_listener.close()
 
 
 def test_a_stop_file_of_an_earlier_run_is_not_meant_for_this_one(world: World) -> None:

@@ -124,6 +124,41 @@ def test_peft_loads_the_adapter_and_says_the_same(
     assert set(mine["target_modules"]) != {"all-linear"}
 
 
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+
+
+def test_an_adapters_folder_is_all_that_peft_needs(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    """AutoPeftModel and vLLM take the tokenizer and its chat template from there."""
+    import torch
+    from peft import AutoPeftModelForCausalLM, PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = shutil.copytree(tiny / "model", tmp_path / "base")
+    (base / "chat_template.jinja").write_text(TEMPLATE)
+    (base / "additional_chat_templates").mkdir()
+    (base / "additional_chat_templates/tools.jinja").write_text("tools")
+    run = world.run(name_or_path=str(base), max_steps=2, eval_dataset_path=None)
+    adapter = run.output / "adapter"
+    names = {path.name for path in adapter.iterdir()}
+    assert names == {
+        "adapter_model.safetensors", "adapter_config.json", "metadata.json", "tokenizer.json",
+        "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates",
+    }  # fmt: skip
+    found = AutoTokenizer.from_pretrained(adapter)
+    theirs = AutoTokenizer.from_pretrained(base)
+    chat = [{"role": "user", "content": "Python is"}]
+    assert found.apply_chat_template(chat, tokenize=False) == "user: Python is\n"
+    assert found.get_vocab() == theirs.get_vocab()
+    assert found.eos_token == "<eos>"
+    tokens = found("Python is", return_tensors="pt").input_ids
+    alone = AutoPeftModelForCausalLM.from_pretrained(adapter).eval()
+    on_base = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+    assert torch.equal(alone(tokens).logits, on_base(tokens).logits)
+    assert len({path.stat().st_mode for path in adapter.iterdir() if path.is_file()}) == 1
+
+
 def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> None:
     """What is exported says what was trained, has the hub's names, and is trained further."""
     import torch

@@ -1,0 +1,137 @@
+"""AdamW decays what transformers' Trainer decays, and takes up the moments of older checkpoints."""
+
+# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.train.families import FAMILIES, make_family
+from tests.train.outcome import close
+from tests.train.world import World
+from train.data.encoding import IGNORED
+
+if TYPE_CHECKING:
+    from torch import nn
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing"),  # peft asks for it
+    pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),  # peft sets it itself
+]
+
+HOW: dict[str, Any] = {
+    "method": "full", "weight_decay": 0.1, "max_steps": 20, "eval_dataset_path": None,
+    "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 0.0,
+}  # fmt: skip
+
+
+def trainers_decayed(network: nn.Module) -> set[str]:
+    """Return the names that transformers' Trainer gives weight decay."""
+    from transformers import Trainer
+
+    nobody: Any = None  # (the method looks at nothing of the Trainer)
+    return set(Trainer.get_decay_parameter_names(nobody, network))
+
+
+def keeps_batches(file: Path, _rank: int) -> None:
+    """Write down what each step is made of."""
+    import torch
+
+    from train.trainer import Trainer
+
+    real, steps = Trainer.update, []
+
+    def update(self: Any, number: int, step: Any) -> Any:
+        pairs = [(b.input_ids, b.labels) for b in step.micro_batches]
+        steps.append([tuple(map(torch.from_numpy, pair)) for pair in pairs])
+        torch.save(steps, file)
+        return real(self, number, step)
+
+    patch.object(Trainer, "update", update).start()
+
+
+def losses_of_a_plain_loop(folder: Path, file: Path, rate: float) -> dict[int, float]:
+    """Train the same batches with torch's AdamW and the Trainer's own groups."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").train()
+    decayed = trainers_decayed(network)
+    named = list(network.named_parameters())
+    groups = [
+        {"params": [p for n, p in named if n in decayed], "weight_decay": 0.1},
+        {"params": [p for n, p in named if n not in decayed], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=rate)
+    losses = {}
+    for number, step in enumerate(torch.load(file), 1):
+        valid = sum(int((labels[:, 1:] != IGNORED).sum()) for _, labels in step)
+        total = torch.zeros(())
+        for ids, labels in step:
+            logits = network(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
+            total = total + torch.nn.functional.cross_entropy(
+                logits, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+            )
+        (total / valid).backward()  # type: ignore[no-untyped-call]
+        adamw.step()
+        adamw.zero_grad()
+        losses[number] = float(total.detach()) / valid
+    return losses
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_weight_decay_is_that_of_the_trainers_groups(world: World, tiny: Path, family: str) -> None:
+    folder = make_family(world.folder / family, family, tiny / "model")
+    file = world.folder / "batches.pt"
+    how: dict[str, Any] = HOW | {"name_or_path": str(folder)}
+    alone = world.run(**how, before=functools.partial(keeps_batches, file))
+    theirs = losses_of_a_plain_loop(folder, file, alone.config.learning_rate)
+    assert len(theirs) == 20
+    assert close(alone.losses(), theirs)
+    for layout in ("fsdp", "ddp"):
+        other = world.run(**how, nodes=(2,), parallel=layout)
+        assert close(other.losses(), theirs), layout
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_names_without_decay_are_the_trainers(family: str) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from tests.train.families import COMMON
+    from train.model.optimizer import without_decay
+
+    with torch.device("meta"):
+        shape = AutoConfig.for_model(family, **COMMON | FAMILIES[family])
+        network = AutoModelForCausalLM.from_config(shape)
+    every = {name for name, _ in network.named_parameters()}
+    assert without_decay(network) == every - trainers_decayed(network)
+    assert without_decay(network), "there are norms"
+    adapted: Any = get_peft_model(
+        network, LoraConfig(target_modules=r".*\.(q_proj|qkv_proj|c_attn)")
+    )
+    trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
+    assert trained
+    assert not trained & without_decay(adapted)
+    assert trained <= trainers_decayed(adapted)
+
+
+def one_group(_rank: int) -> None:
+    """Decay everything, as versions did before there were two groups."""
+    from train.model import optimizer
+
+    patch.object(optimizer, "without_decay", lambda _: set()).start()
+
+
+@pytest.mark.parametrize("nodes", [(1,), (2,)])
+def test_moments_that_one_group_wrote_are_taken_up(world: World, nodes: tuple[int, ...]) -> None:
+    how: dict[str, Any] = HOW | {"nodes": nodes, "max_steps": 6, "weight_decay": 0.0}
+    old = world.run(**how, before=one_group, save_steps=3)
+    again = world.run(**how, resume_from_checkpoint=str(old.output / "step-000003"))
+    assert again.losses() == {step: loss for step, loss in old.losses().items() if step > 3}
