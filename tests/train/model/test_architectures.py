@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.families import FAMILIES, make_family
+from tests.train.families import EAGER, FAMILIES, LEAKS, make_family
 from tests.train.outcome import close, weights
 from tests.train.world import Training, World
 
@@ -21,10 +21,6 @@ pytestmark = [
 
 QUICK = {"glm4_moe"}
 """In `make test`; the others are soaked in."""
-EAGER = {"gpt_oss"}
-"""Have no other attention in transformers."""
-LEAKS = {"gpt_oss", "qwen3_next", "falcon_h1"}
-"""Let packed documents see each other."""
 SOME: dict[str, Any] = {
     "max_steps": 4, "save_steps": 2, "learning_rate": 5e-3, "eval_dataset_path": None,
 }  # fmt: skip
