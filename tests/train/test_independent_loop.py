@@ -24,14 +24,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),  # peft sets it itself
 ]
 
-QUICK = ("qwen3", "glm4_moe")
-"""In `make test`; the others are soaked in."""
+NORM_WITHIN = {"qwen3_next": 1e-3}
+"""Where it is more than 1e-5: linear attention works in chunks, whose padding rounds."""
 SEED = 42
 EPOCHS = 3
 SEQ_LEN = 160
 BATCH = {False: 8, True: 4}
 """Samples of a step, and packed rows of one; the last step of an epoch has fewer."""
-RECIPE = loop.Recipe(learning_rate=2e-3, warm_up=3, clip=1.2, weight_decay=0.0, evaluate_every=7)
+RECIPE = loop.Recipe(learning_rate=2e-3, warm_up=3, clip=1.5, weight_decay=0.0, evaluate_every=7)
 HOW: dict[str, Any] = {
     "seq_len": SEQ_LEN, "seed": SEED, "num_train_epochs": EPOCHS, "max_steps": None,
     "learning_rate": RECIPE.learning_rate, "warmup_steps": RECIPE.warm_up,
@@ -132,6 +132,17 @@ class Task:
             ]
         return torch.cat(found)
 
+    def greedy(self, model: Any) -> list[list[int]]:
+        """Return how a model goes on after the beginnings of the samples held out."""
+        import torch
+
+        model.eval()
+        how = {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
+        return [
+            model.generate(input_ids=torch.tensor([sample.ids[:9]]), **how)[0].tolist()
+            for sample in self.held_out[:4]
+        ]
+
 
 @pytest.fixture
 def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
@@ -142,24 +153,28 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
     tokenizer.save_pretrained(folder / "tokenizer")
     base = make_family(folder / "base", request.param, folder / "tokenizer")
     tokenizer.save_pretrained(base)
+    # With these seeds no expert of GLM-4-MoE is chosen by less than 9e-6: rounding routes no token.
     chats, held_out = (
         loop.samples(write_chats(folder / f"{name}.jsonl", count, seed), tokenizer)
-        for name, count, seed in (("chats", 50, 0), ("held-out", 9, 1))
+        for name, count, seed in (("chats", 50, 60), ("held-out", 9, 61))
     )
     assert max(len(sample.ids) for sample in chats) <= SEQ_LEN
     return Task(name=request.param, folder=folder, base=base, samples=chats, held_out=held_out)
 
 
-def cases(every: dict[str, dict[str, Any]], *quick: str, but: set[str] = frozenset()) -> Any:
-    """Return the families as parameters of `task`, each with its layouts.
+def cases(
+    every: dict[str, dict[str, Any]], *, but: set[str] = frozenset(), **quick: tuple[str, ...]
+) -> pytest.MarkDecorator:
+    """Return families as parameters of `task`, each with its layouts.
 
     Args:
         every: The layouts, for all families in `make soak`.
-        quick: Those of two families in `make test`.
         but: Families that are left out.
+        quick: Families of `make test`, and their layouts.
     """
-    few = {name: every[name] for name in quick}
-    chosen = [pytest.param(name, few, id=name) for name in QUICK if few]
+    chosen = [
+        pytest.param(name, {one: every[one] for one in few}, id=name) for name, few in quick.items()
+    ]
     chosen += [
         pytest.param(name, every, id=f"{name}, every layout", marks=pytest.mark.soak)
         for name in FAMILIES
@@ -168,35 +183,32 @@ def cases(every: dict[str, dict[str, Any]], *quick: str, but: set[str] = frozens
     return pytest.mark.parametrize(("task", "layouts"), chosen, indirect=["task"])
 
 
-def has_numbers(run: Training, wanted: loop.Numbers) -> None:
-    """Compare every step of a training with the loop's."""
+def has_numbers(run: Training, wanted: loop.Numbers, *, after: int = 0) -> None:
+    """Compare every step of a training, or those after a checkpoint, with the loop's."""
+    about = json.loads((Path(run.config.name_or_path) / "config.json").read_text())
     lines = [json.loads(line) for line in (run.output / "metrics.jsonl").read_text().splitlines()]
     took = [line for line in lines if line["kind"] == "step"]
-    assert [line["step"] for line in took] == list(range(1, len(wanted.losses) + 1))
-    assert [line["tokens_valid"] for line in took] == wanted.learned
-    assert [line["tokens"] for line in took] == wanted.tokens
-    rates, losses, norms = (
-        np.array([line[key] for line in took]) for key in ("lr", "loss", "grad_norm")
-    )
-    print(
-        "DIFF",
-        abs(losses - wanted.losses).max(),
-        abs(norms / wanted.norms - 1).max(),
-        max(abs(run.evaluations()[s] - v) for s, v in wanted.evaluations.items()),
-    )
-    assert rates == pytest.approx(np.array(wanted.rates), abs=1e-12, rel=0)
-    assert losses == pytest.approx(np.array(wanted.losses), abs=1e-5, rel=0)
-    assert norms == pytest.approx(np.array(wanted.norms), abs=0, rel=1e-5)
-    assert run.evaluations() == pytest.approx(wanted.evaluations, abs=1e-5, rel=0)
+    assert [line["step"] for line in took] == list(range(after + 1, len(wanted.losses) + 1))
+    for key, numbers, within in (
+        ("tokens_valid", wanted.learned, {"abs": 0, "rel": 0}),
+        ("tokens", wanted.tokens, {"abs": 0, "rel": 0}),
+        ("lr", wanted.rates, {"abs": 1e-12, "rel": 0}),
+        ("loss", wanted.losses, {"abs": 1e-5, "rel": 0}),
+        ("grad_norm", wanted.norms, {"abs": 0, "rel": NORM_WITHIN.get(about["model_type"], 1e-5)}),
+    ):
+        assert [line[key] for line in took] == pytest.approx(numbers[after:], **within), key
+    evaluated = {
+        step: loss for step, loss in wanted.evaluations.items() if step > after or not after
+    }
+    assert run.evaluations() == pytest.approx(evaluated, abs=1e-5, rel=0)
 
 
 def say_the_same(one: Any, other: Any) -> None:
-    """Compare logits."""
-    print("LOGITS", (one - other).abs().max())
-    assert float((one - other).abs().max()) < 5e-5
+    """Compare logits, after rounding went its own way through 21 steps."""
+    assert float((one - other).abs().max()) < 1e-4
 
 
-@cases(LAYOUTS, "2 micro-batches", "4 empty places")
+@cases(LAYOUTS, qwen3=("4 on 2 ranks", "4 empty places"), glm4_moe=("4 empty places",))
 def test_all_weights(world: World, task: Task, layouts: dict[str, dict[str, Any]]) -> None:
     model = task.model()
     before = task.logits(model)
@@ -212,7 +224,7 @@ def test_all_weights(world: World, task: Task, layouts: dict[str, dict[str, Any]
         say_the_same(task.logits(task.model(run.output / "model")), after)
 
 
-@cases(PACKED, "2 ranks", but=LEAKS)
+@cases(PACKED, but=LEAKS, qwen3=("2 ranks",), glm4_moe=("2 ranks",))
 def test_packed_rows(world: World, task: Task, layouts: dict[str, dict[str, Any]]) -> None:
     model = task.model()
     wanted = loop.train(model, task.steps(packed=True), task.held_out, RECIPE)
@@ -223,7 +235,7 @@ def test_packed_rows(world: World, task: Task, layouts: dict[str, dict[str, Any]
         say_the_same(task.logits(task.model(run.output / "model")), after)
 
 
-@cases(LAYOUTS, "1 micro-batch")
+@cases(LAYOUTS, glm4_moe=("1 micro-batch",))
 def test_weight_decay_spares_norms_and_biases(
     world: World, task: Task, layouts: dict[str, dict[str, Any]]
 ) -> None:
@@ -234,7 +246,22 @@ def test_weight_decay_spares_norms_and_biases(
         has_numbers(run, wanted)
 
 
-@cases(ADAPTERS, "2 ranks")
+@cases({"2 ranks": ADAPTERS["2 ranks"]}, qwen3=("2 ranks",))
+def test_a_resume_on_more_ranks(
+    world: World, task: Task, layouts: dict[str, dict[str, Any]]
+) -> None:
+    wanted = loop.train(task.model(), task.steps(), task.held_out, RECIPE)
+    whole = task.run(world, method="full", per_device_train_batch_size=8, save_steps=11)
+    has_numbers(whole, wanted)
+    checkpoint = str(whole.output / "step-000011")
+    for layout in layouts.values():
+        again = task.run(world, method="full", resume_from_checkpoint=checkpoint, **layout)
+        has_numbers(again, wanted, after=11)
+        rest = {step: loss for step, loss in whole.losses().items() if step > 11}
+        assert again.losses() == pytest.approx(rest, abs=1e-6, rel=0)
+
+
+@cases(ADAPTERS, glm4_moe=("2 ranks",))
 def test_adapters(world: World, task: Task, layouts: dict[str, dict[str, Any]]) -> None:
     train_adapters(world, task, layouts, packed=False)
 
@@ -252,7 +279,7 @@ def train_adapters(
     """Train adapters here and there, and read the exported ones with PEFT."""
     from peft import PeftModel
 
-    recipe = replace(RECIPE, learning_rate=1e-2, weight_decay=0.1)
+    recipe = replace(RECIPE, learning_rate=5e-3, weight_decay=0.1)
     how: dict[str, Any] = {"lora_r": 16, "weight_decay": recipe.weight_decay}
     # Both begin with the same adapter: a step at the rate 0 writes it.
     nothing = {"learning_rate": 0.0, "max_steps": 1, "warmup_steps": 0, "eval_steps": None}
@@ -267,4 +294,8 @@ def train_adapters(
         has_numbers(run, wanted)
         trained = PeftModel.from_pretrained(task.model(), run.output / "adapter")
         say_the_same(task.logits(trained), after)
-        say_the_same(task.logits(trained.merge_and_unload()), after)
+        said = task.greedy(trained)
+        merged = trained.merge_and_unload()
+        say_the_same(task.logits(merged), after)
+        assert task.greedy(merged) == said
+        assert task.greedy(task.model()) != said
