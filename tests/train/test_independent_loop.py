@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 
 
 def cases(
-    every: dict[str, dict[str, Any]], *, but: set[str] = frozenset(), **quick: tuple[str, ...]
+    every: dict[str, dict[str, Any]], *, but: Collection[str] = (), **quick: tuple[str, ...]
 ) -> pytest.MarkDecorator:
     """Return families as parameters of `task`, each with its layouts.
 
