@@ -25,8 +25,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),  # peft sets it itself
 ]
 
-UNEVEN = "qwen3_next"
-"""Its linear attention rounds more with padding, by which tokens come to other experts."""
+ROUNDS = "qwen3_next"
+"""Padding changes its gradient's norm by 5e-7, other families' by 6e-9: after 21 steps losses have
+been 1e-3 apart."""
 SEED = 42
 EPOCHS = 3
 SEQ_LEN = 160
@@ -179,7 +180,7 @@ def cases(
     chosen += [
         pytest.param(name, every, id=f"{name}, every layout", marks=pytest.mark.soak)
         for name in FAMILIES
-        if name not in {*but, UNEVEN}
+        if name not in {*but, ROUNDS}
     ]
     return pytest.mark.parametrize(("task", "layouts"), chosen, indirect=["task"])
 
