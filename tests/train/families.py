@@ -51,6 +51,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """model_type → what its configuration needs besides COMMON."""
+EAGER = {"gpt_oss"}
+"""Have no other attention in transformers."""
+LEAKS = {"gpt_oss", "qwen3_next", "falcon_h1"}
+"""Let packed documents see each other, so packing them is refused."""
 
 
 def make_family(folder: Path, name: str, tokenizer: Path, *, seed: int = 0) -> Path:
