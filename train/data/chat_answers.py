@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from train.data.bad_line import BadLine
 from train.data.chat_messages import is_learned
-from train.data.chat_parts import THINKING
+from train.data.chat_parts import THINKING, begins_thoughts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +63,8 @@ class Answer:
     """Whether it has thoughts."""
     calls: int
     """How many functions it calls."""
+    unended: bool
+    """Whether it begins thoughts and does not end them."""
 
 
 class Answers:
@@ -119,6 +121,7 @@ class Answers:
             ends=ends,
             thoughts=any(self._chat.parts[part].kind == "thought" for part in written),
             calls=len(self._messages[index].get("tool_calls") or []),
+            unended=begins_thoughts(THINKING.findall(self._messages[index]["content"])),
         )
 
     def _refuse_lost(self, index: int, written: Sequence[int]) -> None:

@@ -81,12 +81,6 @@ def arguments(value: Any) -> dict[str, Any]:  # noqa: ANN401  (as the line has t
     return value
 
 
-def function_of(call: Message) -> Message:
-    """Return the function of a call: it may stand in the call, or be it."""
-    function: Message = call.get("function", call)
-    return function
-
-
 def _message(message: Message, number: int) -> Message:
     kept = {key: value for key, value in message.items() if value is not None}
     kept["content"] = _content(kept.get("content", ""), number)
@@ -127,7 +121,7 @@ def _calls(calls: Any, number: int) -> list[Message]:  # noqa: ANN401  (as the l
         raise BadLine(wanted)
     read = []
     for call in calls:
-        function: Any = function_of(call)
+        function: Any = call.get("function", call)  # (some data has the function alone)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise BadLine(f"{wanted} with a name")
         given = function.get("arguments")
@@ -137,12 +131,11 @@ def _calls(calls: Any, number: int) -> list[Message]:  # noqa: ANN401  (as the l
             except ValueError as error:
                 raise BadLine(f"{wanted} with JSON arguments, found: {error}") from None
         function = {**function, "arguments": given if given is not None else {}}
-        read.append({**call, "function": function} if "function" in call else function)
+        outer = call if "function" in call else {"type": "function"}
+        read.append({**outer, "function": function})
     return read
 
 
 def _as_text(call: Message) -> Message:
-    function = function_of(call)
-    text = json.dumps(function["arguments"], ensure_ascii=False)
-    function = {**function, "arguments": text}
-    return {**call, "function": function} if "function" in call else function
+    text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": text}}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from train.data.chat_messages import REASONING, Message, function_of
+from train.data.chat_messages import REASONING, Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,13 +153,9 @@ class Marks:
         return "".join(marked)
 
     def _call(self, call: Message, index: int, at: int) -> Message:
-        function = function_of(call)
-        marked = {
-            **function,
-            "name": self._around(function["name"], index, "call", at),
-            "arguments": self._value(function["arguments"], index, at),
-        }
-        return {**call, "function": marked} if "function" in call else {**call, **marked}
+        name = self._around(call["function"]["name"], index, "call", at)
+        arguments = self._value(call["function"]["arguments"], index, at)
+        return {**call, "function": {**call["function"], "name": name, "arguments": arguments}}
 
     def _value(self, value: Any, index: int, at: int) -> Any:  # noqa: ANN401  (any JSON)
         if isinstance(value, str):
@@ -186,6 +182,11 @@ class Marks:
         opening = opening if which in {"both", "open"} else ""
         closing = closing if which in {"both", "close"} else ""
         return f"{text[:begin]}{opening}{core}{closing}{text[begin + len(core) :]}"
+
+
+def begins_thoughts(tags: Sequence[str]) -> bool:
+    """Return whether the last of some tags begins thoughts."""
+    return bool(tags) and not _closes(tags[-1])
 
 
 def _closes(tag: str) -> bool:

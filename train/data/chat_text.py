@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import function_of, with_text_arguments
+from train.data.chat_messages import with_text_arguments
 from train.data.chat_parts import PROBE, Marks, Written
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class ChatText:
         said = self._marks.messages[message]
         following: Message = {"role": "user", "content": self._marks.probe(NEXT)}
         if calls := said.get("tool_calls"):
-            following |= {"role": "tool", "name": function_of(calls[0])["name"]}
+            following |= {"role": "tool", "name": calls[0]["function"]["name"]}
             following |= {"tool_call_id": calls[0]["id"]} if "id" in calls[0] else {}
         try:
             written = self._read([*self._marks.messages[: message + 1], following])
@@ -213,6 +213,6 @@ def _objects(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls that are objects."""
     for message in messages:
         for call in message.get("tool_calls") or []:
-            given = function_of(call)["arguments"]
+            given = call["function"]["arguments"]
             if isinstance(given, dict) and given:
                 yield given

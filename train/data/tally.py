@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from train.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -37,6 +39,7 @@ class Tally:
             learned["ends"] += answer.ends
             learned["thoughts"] += answer.thoughts
             learned["calls"] += answer.calls
+            learned["unended"] += answer.unended
         return cls(learned, Counter(unlearned), Counter(special))
 
     def add(self, other: Tally) -> None:
@@ -59,6 +62,9 @@ class Tally:
         """Say what is learned, what is not, and what may be read as something else."""
         if self.learned["answers"]:
             yield f"learned: {self._words()}"
+        if unended := self.learned["unended"]:
+            begin = "answer begins" if unended == 1 else "answers begin"
+            yield f"{unended} {begin} thoughts that do not end: the model learns to stop in them"
         missing = [f"{count} {what}" for what, count in sorted(self.unlearned.items()) if count]
         if missing:
             yield f"not learned: {'; '.join(missing)}"
@@ -74,10 +80,6 @@ class Tally:
         count = self.learned
         ends = "each" if count["ends"] == count["answers"] else f"{count['ends']} of them"
         return (
-            f"{_number(count['answers'], 'answer')}, {ends} with the token that ends it; "
-            f"thoughts in {count['thoughts']}, {_number(count['calls'], 'tool call')}"
+            f"{counted(count['answers'], 'answer')}, {ends} with the token that ends it; "
+            f"thoughts in {count['thoughts']}, {counted(count['calls'], 'tool call')}"
         )
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -451,3 +451,10 @@ def test_an_answer_after_an_empty_one_is_learned() -> None:
     chat = [user("a"), answer("<think>\nHm.\n</think>\n\nYes."), answer(""), answer("No.")]
     _, said = learned(QWEN, {"messages": chat})
     assert said.split("¦")[1] == "<think>\n\n</think>\n\nNo.<|im_end|>"
+
+
+def test_a_call_may_be_its_function_alone() -> None:
+    alone = [{"name": "weather", "arguments": {"place": "Bonn"}}]
+    chat = [ASKED, answer("", tool_calls=alone), RESULT, answer("21")]
+    usual = [ASKED, answer("", tool_calls=CALLS), RESULT, answer("21")]
+    assert learned(QWEN, {"messages": chat}) == learned(QWEN, {"messages": usual})

@@ -162,3 +162,12 @@ def test_an_answer_is_tokenized_as_after_a_prompt() -> None:
     assert learned == ["Yes", "<eos>"] * 2
     asked = tokenizer.apply_chat_template(record["messages"][:1], add_generation_prompt=True)
     assert sample.ids[: len(asked["input_ids"])] == asked["input_ids"]
+
+
+def test_thoughts_that_do_not_end_are_told() -> None:
+    cut_off = answer("<think>\nTwo and two never ends")
+    tally = tally_of([user("2+2?"), cut_off, user("?"), answer(THOUGHT)])
+    assert tally.learned["unended"] == 1
+    assert "1 answer begins thoughts that do not end: the model learns to stop in them" in {
+        *tally.notes()
+    }

@@ -3,17 +3,13 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
-import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
-from tests.train.families import FAMILIES, make_family
-from tests.train.outcome import close
+from tests.train.families import FAMILIES
 from tests.train.world import World
-from train.data.encoding import IGNORED
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,66 +32,6 @@ def trainers_decayed(network: nn.Module) -> set[str]:
 
     nobody: Any = None  # (the method looks at nothing of the Trainer)
     return set(Trainer.get_decay_parameter_names(nobody, network))
-
-
-def keeps_batches(file: Path, _rank: int) -> None:
-    """Write down what each step is made of."""
-    import torch
-
-    from train.trainer import Trainer
-
-    real, steps = Trainer.update, []
-
-    def update(self: Any, number: int, step: Any) -> Any:
-        pairs = [(b.input_ids, b.labels) for b in step.micro_batches]
-        steps.append([tuple(map(torch.from_numpy, pair)) for pair in pairs])
-        torch.save(steps, file)
-        return real(self, number, step)
-
-    patch.object(Trainer, "update", update).start()
-
-
-def losses_of_a_plain_loop(folder: Path, file: Path, rate: float) -> dict[int, float]:
-    """Train the same batches with torch's AdamW and the Trainer's own groups."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    network: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").train()
-    decayed = trainers_decayed(network)
-    named = list(network.named_parameters())
-    groups = [
-        {"params": [p for n, p in named if n in decayed], "weight_decay": 0.1},
-        {"params": [p for n, p in named if n not in decayed], "weight_decay": 0.0},
-    ]
-    adamw = torch.optim.AdamW(groups, lr=rate)
-    losses = {}
-    for number, step in enumerate(torch.load(file), 1):
-        valid = sum(int((labels[:, 1:] != IGNORED).sum()) for _, labels in step)
-        total = torch.zeros(())
-        for ids, labels in step:
-            logits = network(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
-            total = total + torch.nn.functional.cross_entropy(
-                logits, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-            )
-        (total / valid).backward()  # type: ignore[no-untyped-call]
-        adamw.step()
-        adamw.zero_grad()
-        losses[number] = float(total.detach()) / valid
-    return losses
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_weight_decay_is_that_of_the_trainers_groups(world: World, tiny: Path, family: str) -> None:
-    folder = make_family(world.folder / family, family, tiny / "model")
-    file = world.folder / "batches.pt"
-    how: dict[str, Any] = HOW | {"name_or_path": str(folder)}
-    alone = world.run(**how, before=functools.partial(keeps_batches, file))
-    theirs = losses_of_a_plain_loop(folder, file, alone.config.learning_rate)
-    assert len(theirs) == 20
-    assert close(alone.losses(), theirs)
-    for layout in ("fsdp", "ddp"):
-        other = world.run(**how, nodes=(2,), parallel=layout)
-        assert close(other.losses(), theirs), layout
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
