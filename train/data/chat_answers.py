@@ -135,7 +135,7 @@ class Answers:
         if "call" in kinds or not called.issuperset(calls) or (texts and not calls):
             raise BadLine(f"{_named(index)}, is not to be found in the template's text")
         if texts:
-            self.unlearned["texts beside calls that the template leaves out"] += 1
+            self.unlearned["texts next to calls that the template leaves out"] += 1
         if "thought" in kinds:
             self.unlearned["chats of which the template leaves out thoughts"] = 1
 

@@ -38,7 +38,7 @@ def test_answers_thoughts_calls_and_end_tokens_are_counted() -> None:
         answer(""), answer(THOUGHT), user("c"), answer("bad", weight=0), answer(THOUGHT),
     ]  # fmt: skip
     tally = tally_of(chat)
-    assert tally.learned == {"answers": 4, "ends": 4, "thoughts": 1, "calls": 2}
+    assert tally.as_json()["learned"] == {"answers": 4, "ends": 4, "thoughts": 1, "calls": 2}
     assert {what: count for what, count in tally.unlearned.items() if count} == {
         "chats of which the template leaves out thoughts": 1,
         "empty answers": 1,
