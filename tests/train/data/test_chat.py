@@ -270,11 +270,22 @@ def test_an_answer_that_begins_the_chat_is_learned_without_its_header(family: Fa
     assert text.index("Greetings!") < text.index("Hello")
 
 
-@pytest.mark.parametrize("asked", ["hi", ">", "m", "assistant", "<|im_end|>"])
-def test_what_a_user_says_does_not_change_what_is_learned(asked: str) -> None:
-    chat = [user(asked), answer("<think>\nOh.\n</think>\n\nhi"), user(asked), answer("m")]
-    _, said = learned(QWEN, {"messages": chat})
-    assert said == "hi<|im_end|>¦<think>\n\n</think>\n\nm<|im_end|>"
+@pytest.mark.parametrize("name", ["qwen", "qwen3.5", "nemotron3", "glm", "llama"])
+@pytest.mark.parametrize("enable", [{}, {"enable_thinking": False}], ids=["thinking", "without"])
+def test_what_a_user_says_does_not_change_what_is_learned(
+    name: str, enable: dict[str, Any]
+) -> None:
+    family = TEMPLATES[name]
+
+    def said(asked: str) -> str:
+        thinking = "<think>\nhi > m.\n</think>\n\nhi"
+        chat = [user(asked), answer(thinking), user(asked), answer(thinking), user(asked)]
+        return learned(family, {"messages": [*chat, answer("m")]}, **enable)[1]
+
+    wanted = said("Qxq")
+    assert wanted.count("¦") == 2
+    for asked in ("hi", ">", "m", "assistant", "<|im_end|>", "think"):
+        assert said(asked) == wanted, asked
 
 
 def test_a_call_of_an_earlier_turn_is_learned_where_the_prompt_opens_the_thoughts() -> None:
