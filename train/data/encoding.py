@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -170,14 +169,15 @@ def _tokenize(group: list[Piece], tokenizer: Any) -> Iterator[Tokens]:  # noqa: 
 
 def _spanned(ids: list[int], offsets: Offsets, spans: tuple[tuple[int, int], ...]) -> Tokens:
     """Mark the tokens that begin in one of the spans, which are in order."""
-    starts = [start for start, _ in spans]
     loss_mask = []
     straddles = False
+    following = iter(spans)
+    end, after = -1, next(following, None)
     for begin, stop in offsets:
-        number = bisect_right(starts, begin) - 1
-        loss_mask.append(number >= 0 and begin < spans[number][1] and stop > 0)
-        following = number + 1
-        straddles = straddles or (following < len(starts) and stop > starts[following])
+        while after and begin >= after[0]:
+            end, after = after[1], next(following, None)
+        loss_mask.append(begin < end and stop > 0)
+        straddles = straddles or (after is not None and stop > after[0])
     begins = [low for low, _ in offsets]
     return Tokens(ids=ids, loss_mask=loss_mask, begins=begins, straddles=straddles)
 
