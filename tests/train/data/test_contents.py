@@ -159,7 +159,7 @@ def test_a_fault_of_all_lines_is_said_once_and_not_to_be_left_out(
     path = tmp_path / "a.jsonl"
     path.write_text('{"txt": "a"}\n' * 50)
     said = str(refused(config, path))
-    assert said.startswith(f"{path}:1: expected text, prompt with completion")
+    assert said.startswith(f"{path}:1: expected text, messages, ")
     assert said.endswith("found the keys txt (50 lines, which is all)")
     path.write_text('{"txt": "a"}\n' * 50 + "{\n" * 2)
     said = str(refused(config, path))

@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import dataset, encoding, formats, lines, token_cache, token_store
+from train.data import dataset, encoding, lines, token_cache, token_store
 from train.data.marks import Line
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
@@ -281,7 +281,7 @@ def test_data_that_changes_under_the_tokenizer_is_refused(
             file.write('{"text": "more"}\n')
         return plainly(*words)
 
-    monkeypatch.setattr(formats, "encode", meanwhile)
+    monkeypatch.setattr(encoding, "encode", meanwhile)
     with pytest.raises(ConfigError, match="expected data that stays as it is"):
         dataset.prepare(config, RankEnv())
     assert not [path for path in cache_of(config).iterdir() if _is_made(path)]

@@ -222,12 +222,15 @@ def test_the_hint_for_a_data_set_that_is_not_here_downloads_it(
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
+    import huggingface_hub  # noqa: PLC0415  (only here)
+
     home = tmp_path / "home"
     ((code, out),) = node(home, stand_in, str(model), "org/text", "offline")
     assert code == 2
     assert "dataset_path: expected org/text from this machine's hub cache, found it missing" in out
     hint = out.partition("hint: ")[2].strip()
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    programs = Path(huggingface_hub.__file__).parents[4] / "bin"
+    path = f"{programs}:{os.environ['PATH']}"
     environment = os.environ | {"HF_ENDPOINT": stand_in.url, "HF_HOME": str(home), "PATH": path}
     environment.pop("HF_HUB_OFFLINE", None)
     subprocess.run(["bash", "-c", hint], env=environment, check=True, timeout=100)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.train.world import World
 from train.config.config import Config
-from train.data import dataset, encoding, fingerprint, formats, progress, token_cache
+from train.data import dataset, encoding, fingerprint, progress, token_cache
 from train.data.progress import Phase, Teller
 from train.distributed.env import RankEnv
 
@@ -35,7 +35,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         time.sleep(seconds)
         return plainly(*args)
 
-    monkeypatch.setattr(formats, "encode", slowly)
+    monkeypatch.setattr(encoding, "encode", slowly)
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path,
             dataset.prepare(replace(config, cache_dir=str(tmp_path / f"{count}")), RankEnv())
         told.append(str(error.value))
     assert told[0] == told[1]
-    assert "data.jsonl:1: expected text, prompt with completion" in told[0]
+    assert "data.jsonl:1: expected text, messages, " in told[0]
     assert not workers_of(psutil.Process())
 
 

@@ -52,7 +52,7 @@ def test_one_file_is_converted_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "pytorch_model.bin").chmod(0o640)
     (tmp_path / ".convert-weights-killed").mkdir()
     assert convert_weights.main([str(tmp_path)]) == 0
-    assert "wrote 1 files" in capsys.readouterr().out
+    assert "wrote 1 file," in capsys.readouterr().out
     same(tmp_path, wanted)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"pytorch_model.bin", "model.safetensors"}
