@@ -381,7 +381,7 @@ def _lines(
         said = f"{named}: expected a chat template in the model's folder for messages, found none"
         return _finding("data", said, "fail"), 0
     each = sum(len(line.content) for line in first if isinstance(line.content, bytes)) / len(first)
-    count = lines.count(files, each)
+    count = lines.count(files, each) if each else len(first)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {counted(count, 'line')}"
     if any("strftime_now" in text for text in templates or ()):
@@ -412,6 +412,10 @@ def _of_first(config: Config, named: str, first: Sequence[Preview]) -> Iterator[
     of_first = f"{named}, first {len(first)} lines" if len(first) > 1 else f"{named}, first line"
     for note in tally.notes():
         yield _finding("data", f"{of_first}: {note}")
+    dropped = [each.reason for each in first if each.usable and not each.samples]
+    if dropped:
+        said = f"{of_first}: {counted(len(dropped), 'line')} {dropped[0]}"
+        yield _finding("data", said, "warn" if len(dropped) < len(first) else "fail")
     bad = [f"{each.where}: {each.reason}" for each in first if not each.usable]
     if bad:
         state: State = "fail" if len(bad) > config.max_bad_lines else "warn"

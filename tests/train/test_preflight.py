@@ -281,8 +281,8 @@ def test_what_is_learned_of_the_first_chats_is_told(config: Config) -> None:
         f"{first}learned: 2 answers, each with the token that ends it; thoughts in 1, 0 tool calls"
     )
     assert unlearned == (
-        f"{first}not learned: 1 answers of weight 0; 1 chats of which the template leaves out "
-        "thoughts"
+        f"{first}not learned: thoughts that the template leaves out, in 1 chat; 1 answer of weight "
+        "0"
     )
     assert special == (
         f"{first}special tokens within texts of messages: <eos> (3); they are read as the "
@@ -526,3 +526,22 @@ def test_mapped_columns_are_known_and_misnamed_ones_are_not(config: Config) -> N
     Path(config.datasets[0].path).write_text(json.dumps(chat))
     (finding,) = said(replace(config, columns={"messages": "chat"}), "data")
     assert "expected a chat template in the model's folder" in finding.said
+
+
+def test_lines_that_are_dropped_are_told(config: Config) -> None:
+    (Path(config.name_or_path) / "chat_template.jinja").write_text(CHAT)
+    long = [{"role": "assistant", "content": "a b c " * 40}]
+    write_chats(config, long, [{"role": "assistant", "content": "a"}])
+    dropping = replace(config, seq_len=32, overlong="drop")
+    *_, finding = said(dropping, "data")
+    assert finding.state == "warn"
+    assert "1 line dropped: " in finding.said
+    write_chats(config, long)
+    assert said(dropping, "data")[-1].state == "fail"
+
+
+def test_a_table_without_a_good_row_is_told(config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,b\n"a"b,1\n')
+    (*_, finding) = said(replace(config, dataset_path=str(path), max_bad_lines=5), "data")
+    assert "a.csv:row 2: expected a row of cells" in finding.said

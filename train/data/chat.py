@@ -18,6 +18,7 @@ from train.data import chat_messages
 from train.data.bad_line import BadLine
 from train.data.chat_answers import Answers, Tokens
 from train.data.chat_text import ChatText
+from train.data.tally import unlearned_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ class Chat:
     """Those that are learned, in their order."""
     literals: tuple[tuple[int, int], ...]
     """Where texts of messages have special tokens of the tokenizer."""
+    hidden: tuple[str, ...]
+    """Special tokens of such texts whose place is not known."""
     unlearned: Mapping[str, int]
     """What of its answers is not learned → how often."""
 
@@ -90,9 +93,12 @@ class ChatTemplate:
         found = tuple(answers.find(learn_from))
         if not found:
             raise BadLine(f"messages: expected an answer to learn, found {_none(said, answers)}")
-        literals = tuple(self._literals(chat))
         return Chat(
-            text=answers.text, answers=found, literals=literals, unlearned=answers.unlearned
+            text=answers.text,
+            answers=found,
+            literals=tuple(self._literals(chat)),
+            hidden=tuple(self._hidden(chat)),
+            unlearned=answers.unlearned,
         )
 
     @property
@@ -114,9 +120,17 @@ class ChatTemplate:
 
     def _literals(self, chat: ChatText) -> Iterator[tuple[int, int]]:
         """Yield where texts of messages have special tokens: these come from the data."""
-        for begin, end in sorted(chat.places.values()):
+        extents = (chat.extent(part) for part in range(len(chat.parts)))
+        for begin, end in sorted(filter(None, extents)):
             for token in self.tokens.special.finditer(chat.text, begin, end):
                 yield token.span()
+
+    def _hidden(self, chat: ChatText) -> Iterator[str]:
+        """Yield special tokens in texts that the template looks into: their place is not known."""
+        for number, part in enumerate(chat.parts):
+            left_out = number not in chat.places and chat.is_marked(number)
+            if not left_out and chat.extent(number) is None:
+                yield from self.tokens.special.findall(part.text)
 
     def _renderer(self, tools: list[Any] | None, arguments: dict[str, Any]) -> Render:
         def render(
@@ -142,8 +156,8 @@ class ChatTemplate:
         prompt: bool,
         marks: Marks | None,
     ) -> str:
-        template = dated(self._tokenizer.get_chat_template(tools=tools))
         try:
+            template = dated(self._tokenizer.get_chat_template(tools=tools))
             text = self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=tools,
@@ -172,9 +186,8 @@ def _refuse_dropped(messages: Sequence[Message], chat: ChatText) -> None:
 
 def _none(messages: Sequence[Message], answers: Answers) -> str:
     """Return what was found instead of an answer to learn."""
-    unlearned = ", ".join(f"{count} {what}" for what, count in answers.unlearned.items() if count)
     roles = dict.fromkeys(message["role"] for message in messages)
-    return unlearned or f"the roles {', '.join(roles)}"
+    return unlearned_words(answers.unlearned) or f"the roles {', '.join(roles)}"
 
 
 @cache

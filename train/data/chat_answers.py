@@ -78,7 +78,7 @@ class Answers:
         self.text = chat.text
         """The chat; with a token that ends the last answer where the template writes none."""
         self.unlearned: Counter[str] = Counter()
-        """What is not learned → how often."""
+        """What is not learned → how often; `tally.UNLEARNED` has the words."""
 
     def find(self, learn_from: int) -> Iterator[Answer]:
         """Yield the answers from a message on.
@@ -90,9 +90,9 @@ class Answers:
             if message["role"] != "assistant" or index < learn_from:
                 continue
             if not is_learned(message):
-                self.unlearned["answers of weight 0"] += 1
+                self.unlearned["weight 0"] += 1
             elif not self._chat.of(index):
-                self.unlearned["empty answers"] += 1
+                self.unlearned["empty"] += 1
             elif answer := self._answer(index):
                 yield answer
 
@@ -111,7 +111,7 @@ class Answers:
         if self._chat.generated:
             inside = [low for low, high in self._chat.generated if low < stop and high > start]
             if not inside:
-                self.unlearned["answers that the template does not mark as generated"] += 1
+                self.unlearned["not generated"] += 1
                 return None
             begin = max(begin, inside[0])
         end, ends = self._end(index, last)
@@ -135,9 +135,9 @@ class Answers:
         if "call" in kinds or not called.issuperset(calls) or (texts and not calls):
             raise BadLine(f"{_named(index)}, is not to be found in the template's text")
         if texts:
-            self.unlearned["texts next to calls that the template leaves out"] += 1
+            self.unlearned["texts"] += 1
         if "thought" in kinds:
-            self.unlearned["chats of which the template leaves out thoughts"] = 1
+            self.unlearned["thoughts"] = 1
 
     def _begin(self, index: int, first: int) -> int:
         """Return where the model begins to write: after what it is given.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from train.data.bad_line import BadLine
 from train.data.chat_messages import REASONING, Message
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ class Marks:
         lead = None if lead is None else (lead + text[:begin]).lstrip()
         self.parts.append(Part(message=index, kind=kind, text=core, call=call, lead=lead))
         which = self.which.get(number, "both")
+        if 2 * number + 2 > len(self._alphabet):
+            raise BadLine(f"messages: expected at most {number} texts in a chat, found more")
         opening, closing = self._alphabet[2 * number : 2 * number + 2]
         self._owner |= {opening: (number, True), closing: (number, False)}
         opening = opening if which in {"both", "open"} else ""

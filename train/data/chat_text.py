@@ -6,6 +6,7 @@ to be the same but for the marks.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 from train.data.bad_line import BadLine
@@ -39,6 +40,10 @@ class Render(Protocol):
         """
 
 
+class NotSo(BadLine):
+    """The template does not take the chat in this form."""
+
+
 class ChatText:
     """A chat as its template writes it."""
 
@@ -53,11 +58,13 @@ class ChatText:
         self._after: dict[int, str | None] = {}
         try:
             self._write(messages)
-        except BadLine:
+        except NotSo:
             if not any(message.get("tool_calls") for message in messages):
                 raise
             # DeepSeek's joins the arguments of a call to its text.
-            self._write(with_text_arguments(list(messages)))
+            as_text = with_text_arguments(list(messages))
+            self._write(as_text)
+            self._refuse_encoded_twice(as_text)
         self.text = self._written.text
         self.places = self._written.places
         self.generated = self._written.generated
@@ -80,6 +87,18 @@ class ChatText:
     def written(self, message: int) -> list[int]:
         """Return the parts of a message that the template writes."""
         return [part for part in self.of(message) if part in self.places]
+
+    def extent(self, part: int) -> tuple[int, int] | None:
+        """Return where a part is; None if its marks do not tell, or it is left out."""
+        if part not in self.places:
+            return None
+        begin, end = self.places[part]
+        which, text = self._marks.which.get(part, "both"), self.parts[part].text
+        if which == "open":
+            return (begin, begin + len(text)) if self.text.startswith(text, begin) else None
+        if which == "close":
+            return (end - len(text), end) if self.text.endswith(text, 0, end) else None
+        return begin, end
 
     def prompt(self, message: int) -> Written:
         """Return what the model is given when it writes a message."""
@@ -139,11 +158,22 @@ class ChatText:
 
     def _write(self, messages: Sequence[Message]) -> None:
         """Have it written with marks that change nothing else."""
-        text = self._render(messages)
+        try:
+            text = self._render(messages)
+        except BadLine as error:
+            raise NotSo(str(error)) from None
         if self._is_same(text, messages):
             return
         # Templates look into texts, as for /no_think in a question: those do without a mark there.
         count = len(self._marks.parts)
+        asked = [
+            at
+            for at, part in enumerate(self._marks.parts)
+            if messages[part.message]["role"] != "assistant"
+        ]
+        for tried in ("open", "close"):
+            if self._is_same(text, messages, dict.fromkeys(asked, tried)):
+                return
         none: dict[int, Which] = dict.fromkeys(range(count), "none")
         which = dict(none)
         for number, part in enumerate(self._marks.parts):
@@ -166,10 +196,20 @@ class ChatText:
             marked = self._render(self._marks.messages, marks=self._marks)
         except BadLine:
             return False
-        if any(str(given) in marked for given in _objects(self._marks.messages)):
-            raise BadLine("messages: the chat template writes a call's arguments as Python does")
+        said = [str(message["content"]) for message in self._marks.messages]
+        for given in map(str, _objects(self._marks.messages)):
+            if given in marked and not any(given in text for text in said):
+                raise NotSo("messages: the chat template writes a call's arguments as Python does")
         self._written = self._marks.read(marked)
         return self._written.text == text
+
+    def _refuse_encoded_twice(self, messages: Sequence[Message]) -> None:
+        """Refuse a template that takes the text of a call's arguments for a text to encode."""
+        calls = (call for message in messages for call in message.get("tool_calls") or [])
+        for call in calls:
+            twice = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+            if twice in self._written.text:
+                raise BadLine("messages: the chat template encodes the arguments of a call twice")
 
     def _between(self, message: int, part: int) -> str | None:
         said = self._marks.messages[message]

@@ -1,7 +1,6 @@
 """CSV and TSV: a row is an object whose keys are in the first row, and whose values are text.
 
-A reader can begin at any row. A column that other forms have as a list or a mapping may hold it as
-JSON.
+A reader can begin at any row.
 """
 
 from __future__ import annotations
@@ -28,10 +27,13 @@ LINE = "row "
 """Counted as a spreadsheet does: the keys are in row 1."""
 SUFFIXES = (".csv", ".tsv")
 DELIMITERS = ",;\t"
-STRUCTURED = frozenset({"messages", "conversations", "tools", "chat_template_kwargs"})
 LONGEST = 1 << 27
 """Characters of a cell: in a longer one a quote is missing."""
 BOM = b"\xef\xbb\xbf"
+
+
+class Swallowed(BadLine):
+    """A row that has other rows in it: to leave it out would lose them."""
 
 
 def scan(path: Path, targets: Sequence[int]) -> FileScan:
@@ -39,7 +41,9 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     places = streams.Places()
     rows = offset = 0
     with streams.opened(path) as stream:
-        for offset, _ in _rows(stream, 0, _delimiter(path)):
+        for offset, cells in _rows(stream, 0, _delimiter(path)):
+            if isinstance(cells, Swallowed):
+                raise ConfigError((f"{path}:row {rows + 1}: {cells}",))
             places.add(offset, rows)
             rows += 1
     # The same bytes as JSON lines would be other lines.
@@ -106,32 +110,22 @@ def _rows(stream: Stream, begin: int, delimiter: str) -> Iterator[tuple[int, lis
 
     rows = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
-        start = offset
+        start, before = offset, rows.line_num
         try:
             yield start, next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            yield start, BadLine(f"expected a row of cells, found: {error}")
+            if (taken := rows.line_num - before) > 1:
+                said = f"found a quote that opens and is not closed: {taken} lines are in one cell"
+                yield start, Swallowed(f"expected a row of cells, {said}")
+            else:
+                yield start, BadLine(f"expected a row of cells, found: {error}")
 
 
 def _record(keys: list[str], cells: list[str]) -> bytes | BadLine:
     """Return a row as JSON; a byte that is no UTF-8 stays, for the reader of the line to name."""
     if len(cells) != len(keys):
         return BadLine(f"expected {len(keys)} cells as in row 1, found {len(cells)}")
-    record = {
-        key: _structured(cell) if key in STRUCTURED else cell
-        for key, cell in zip(keys, cells, strict=True)
-        if key
-    }
+    record = {key: cell for key, cell in zip(keys, cells, strict=True) if key}
     return json.dumps(record, ensure_ascii=False).encode(errors="surrogateescape")
-
-
-def _structured(cell: str) -> object:
-    """Return what a cell holds as JSON; nothing for an empty one."""
-    if not cell:
-        return None
-    try:
-        return json.loads(cell)
-    except ValueError:
-        return cell

@@ -300,7 +300,7 @@ def _open(
     if len(bad) > SHOWN:
         notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
     way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
-    if bad and not any(about["samples"] for about in manifest["shards"]):
+    if bad and not any(about["samples"] or about["overlong"] for about in manifest["shards"]):
         raise ConfigError(tuple(_kinds_of(bad)), hint=way_out)
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "

@@ -227,5 +227,6 @@ def _tally(
         )
         end = next(islice(begins, cut_at, None))
     whole = [answer for answer in chat.answers if answer.end <= end]
-    special = () if document.literals else (chat.text[low:high] for low, high in chat.literals)
+    special = [chat.text[low:high] for low, high in chat.literals if not document.literals]
+    special += chat.hidden
     return Tally.of(whole, chat.unlearned, special)

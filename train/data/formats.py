@@ -60,7 +60,9 @@ class Rules:
 
     def form_of(self, record: dict[str, Any]) -> tuple[str, ...]:
         """Return the keys of a record's form, () if it has none: mapped keys come first."""
-        there = (form for form in FORMS if all(key in record for key in form))
+        # An instruction's input is a part of the question.
+        forms = FORMS[:-1] if "instruction" in record else FORMS
+        there = (form for form in forms if all(key in record for key in form))
         if not self.columns:
             return next(there, ())
         return max(there, key=lambda form: sum(key in self.columns for key in form), default=())
@@ -73,6 +75,7 @@ class Rules:
         """
         found = record_of(line)
         record = other_forms.renamed(found, self.columns_of_lines) if self.columns else found
+        record = other_forms.structured(record)
         if self.form_of(record):
             return record
         keys = ", ".join(map(str, found)) or "(none)"
@@ -166,13 +169,19 @@ class Reader:
         if messages and not answers:
             raise BadLine(_no_answer(messages))
         if answers and self._rules.learn == "last":
-            learn_from = max(learn_from, answers[-1])
+            learned = [at for at in answers if other_forms.is_answer(messages[at])]
+            learn_from = max(learn_from, (learned or answers)[-1])
         chat = self._template.write(
             messages,
             tools=other_forms.tools_of(record),
             arguments=record.get("chat_template_kwargs"),
             learn_from=learn_from,
         )
+        if self._rules.split_special_tokens and chat.hidden:
+            wanted = (
+                "expected a place that the chat template shows for the special tokens of a text"
+            )
+            raise BadLine(f"messages: {wanted}, found none for {chat.hidden[0]}")
         return Document(
             pieces=(Piece(text=chat.text, special=False, spans=chat.spans),),
             ends=False,

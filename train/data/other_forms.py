@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from train.config.columns import IN_MESSAGES
 from train.data.bad_line import BadLine
+from train.data.chat_messages import REASONING, UNLEARNED, is_learned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,10 @@ ROLES = {
     "tool": "tool",
 }
 """What a role is called, in any case → the role that chat templates know."""
+STRUCTURED = frozenset(
+    {"messages", "conversations", "history", "tools", "functions", "chat_template_kwargs"}
+)
+"""Keys whose values are no text."""
 CALL = "function_call"
 """A role whose text is a call, and OpenAI's old key for one."""
 
@@ -36,6 +42,22 @@ ALPACA = (
     "completes the request.\n\n### Instruction:\n{instruction}\n\n{input}### Response:\n"
 )
 CONTEXT = ", paired with an input that provides further context"
+
+
+def structured(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose lists and mappings are no JSON text, as they are in a table's cells."""
+    texts = [key for key in STRUCTURED & record.keys() if isinstance(record[key], str)]
+    read = {key: value for key, value in record.items() if value != "" or key not in texts}
+    for key in texts:
+        with suppress(ValueError):
+            read[key] = json.loads(record[key])
+    return read
+
+
+def is_answer(message: dict[str, Any]) -> bool:
+    """Return whether a message has something to learn, and may be learned."""
+    filled = any(message.get(key) for key in ("content", "tool_calls", *REASONING))
+    return filled and is_learned(message)
 
 
 def renamed(record: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
@@ -83,7 +105,9 @@ def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
     message = dict(item)
     of_sharegpt = "from" in item and "role" not in item
     if of_sharegpt:
-        message = {"role": message.pop("from"), "content": message.pop("value", None), **message}
+        # Without a value it is empty, but the value may have another name.
+        empty = "" if message.keys() <= {"from", *UNLEARNED} else None
+        message = {"role": message.pop("from"), "content": message.pop("value", empty), **message}
         message["content"] = text_of("value", message["content"])
     name = message.get("role")
     if not isinstance(name, str) or (of_sharegpt and not isinstance(message["content"], str)):
@@ -94,7 +118,8 @@ def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
             if (value := message.get(spelling, 1)) not in (0, 1):
                 raise BadLine(f"{spelling}: expected {allowed}, found {value!r:.40}")
     if name == CALL and name not in roles:
-        message |= {"role": "assistant", "content": "", "tool_calls": _calls(message["content"])}
+        calls = _calls(message.get("content"))
+        message |= {"role": "assistant", "content": "", "tool_calls": calls}
         return message
     if CALL in message and not message.get("tool_calls"):
         message["tool_calls"] = [{"type": "function", "function": message[CALL]}]

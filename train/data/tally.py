@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
     from train.data.chat_answers import Answer
 
+UNLEARNED = {
+    "thoughts": ("chat", "thoughts that the template leaves out, in {}"),
+    "texts": ("answer", "text next to calls that the template leaves out, in {}"),
+    "not generated": ("answer", "{} outside of what the template marks as generated"),
+    "empty": ("empty answer", "{}"),
+    "weight 0": ("answer", "{} of weight 0"),
+}
+"""What is not learned → what is counted, and how it is said."""
 SHOWN = 5
 """Special tokens that are named one by one."""
 
@@ -65,9 +73,8 @@ class Tally:
         if unended := self.learned["unended"]:
             begin = "answer begins" if unended == 1 else "answers begin"
             yield f"{unended} {begin} thoughts that do not end: the model learns to stop in them"
-        missing = [f"{count} {what}" for what, count in sorted(self.unlearned.items()) if count]
-        if missing:
-            yield f"not learned: {'; '.join(missing)}"
+        if missing := unlearned_words(self.unlearned):
+            yield f"not learned: {missing}"
         if self.special:
             named = [f"{token} ({count})" for token, count in self.special.most_common(SHOWN)]
             more = f" and {len(self.special) - SHOWN} more" if len(self.special) > SHOWN else ""
@@ -83,3 +90,12 @@ class Tally:
             f"{counted(count['answers'], 'answer')}, {ends} with the token that ends it; "
             f"thoughts in {count['thoughts']}, {counted(count['calls'], 'tool call')}"
         )
+
+
+def unlearned_words(counts: Mapping[str, int]) -> str:
+    """Say what is not learned; nothing if all is."""
+    return "; ".join(
+        said.format(counted(counts[what], noun))
+        for what, (noun, said) in UNLEARNED.items()
+        if counts.get(what)
+    )

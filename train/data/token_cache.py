@@ -61,8 +61,8 @@ INDEX = "index.npy"
 """A row a sample of all shards, which every rank maps into its memory."""
 TOKENIZER_FILES = (
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt",
-    "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "tokenizer.json",
-    "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+    "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "tekken.json",
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
 )  # fmt: skip
 
 
@@ -173,9 +173,12 @@ def source(
     about = {
         "data": found.digest,
         "tokenizer": {
-            name: measure(model / name).sha256
-            for name in TOKENIZER_FILES
-            if (model / name).is_file()
+            str(path.relative_to(model)): measure(path).sha256
+            for path in (
+                *(model / name for name in TOKENIZER_FILES),
+                *sorted(model.glob("additional_chat_templates/*.jinja")),
+            )
+            if path.is_file()
         },
         "chat_template_kwargs": config.chat_template_kwargs,
         "rules": dataclasses.asdict(rules),

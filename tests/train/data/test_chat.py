@@ -358,7 +358,7 @@ def test_an_answer_that_is_not_to_be_learned_is_read_only(no: dict[str, Any]) ->
     text, said = learned(QWEN, {"messages": chat})
     assert "bad<|im_end|>" in text
     assert said == "<think>\n\n</think>\n\ngood<|im_end|>"
-    with pytest.raises(BadLine, match="expected an answer to learn, found 1 answers of weight 0"):
+    with pytest.raises(BadLine, match="expected an answer to learn, found 1 answer of weight 0"):
         learned(QWEN, {"messages": chat[:3]})
 
 
@@ -469,3 +469,24 @@ def test_a_call_may_be_its_function_alone() -> None:
     chat = [ASKED, answer("", tool_calls=alone), RESULT, answer("21")]
     usual = [ASKED, answer("", tool_calls=CALLS), RESULT, answer("21")]
     assert learned(QWEN, {"messages": chat}) == learned(QWEN, {"messages": usual})
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama", "glm"])
+def test_a_question_may_have_the_arguments_of_a_call_as_python_writes_them(name: str) -> None:
+    calls = [{"function": {"name": "weather", "arguments": {"n": 3}}}]
+    asked = user("Run it with {'n': 3} please")
+    _, said = learned(TEMPLATES[name], {"messages": [asked, answer("", tool_calls=calls)]})
+    assert "\\" not in said
+    assert "3" in said
+
+
+def test_a_template_that_encodes_arguments_twice_is_refused() -> None:
+    family = with_call("{{ f.name }}{{ (f.arguments + '') | tojson }}")
+    with pytest.raises(BadLine, match="encodes the arguments of a call twice"):
+        learned(family, {"messages": [ASKED, answer("", tool_calls=CALLS)]})
+
+
+def test_more_texts_than_there_are_marks_are_refused() -> None:
+    calls = [{"function": {"name": "weather", "arguments": {"places": ["x"] * 22_000}}}]
+    with pytest.raises(BadLine, match="expected at most 2"):
+        learned(QWEN, {"messages": [ASKED, answer("", tool_calls=calls)]})

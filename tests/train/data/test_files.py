@@ -35,7 +35,7 @@ from train.data import (
     streams,
     token_cache,
 )
-from train.data.formats import record_of
+from train.data.formats import Rules, record_of
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 
@@ -258,10 +258,18 @@ def test_structured_columns_of_a_table_hold_json(config: Config, tmp_path: Path)
     path = tmp_path / "a.csv"
     path.write_bytes(table([{"messages": json.dumps(chat), "tools": ""}]))
     (line,) = lines.read((path,))
-    assert record_of(line.content) == {"messages": chat}
+    assert Rules().record_of(line.content) == {"messages": chat}
     path.write_bytes(table([{"messages": "[not JSON"}]))
     (line,) = lines.read((path,))
-    assert record_of(line.content) == {"messages": "[not JSON"}
+    assert Rules().record_of(line.content) == {"messages": "[not JSON"}
+
+
+@pytest.mark.torch
+def test_a_quote_that_swallows_rows_of_a_table_is_refused(config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text\nfirst\n"open\n' + "row\n" * 1000)
+    with pytest.raises(ConfigError, match=r"a\.csv:row 3: .* 1001 lines are in one cell"):
+        dataset.prepare(replace(config, dataset_path=str(path), max_bad_lines=5), RankEnv())
 
 
 @pytest.mark.torch

@@ -187,7 +187,10 @@ def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> No
             b'{"conversations": [{"from": "alien", "value": "a"}]}',
             "conversations: message 1: expected from human, user, gpt",
         ),
-        (b'{"conversations": [{"from": "gpt"}]}', "message 1: expected from and value, found from"),
+        (
+            b'{"conversations": [{"from": "gpt", "val": "a"}]}',
+            "message 1: expected from and value, found from, val",
+        ),
         (b'{"conversations": [], "system": "Be kind."}', "messages: expected an answer"),
         (
             b'{"conversations": [{"from": "function_call", "value": "{"}]}',
@@ -203,7 +206,7 @@ def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> No
         (b'{"messages": [{"role": "user", "content": "a"}]}', "expected an answer"),
         (
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}]}',
-            "messages: expected an answer to learn, found 1 empty answers",
+            "messages: expected an answer to learn, found 1 empty answer",
         ),
         (
             b'{"messages": [{"role": "assistant", "content": [{"type": "image", "url": "b"}]}]}',

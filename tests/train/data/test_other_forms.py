@@ -54,7 +54,7 @@ def asked(record: dict[str, Any], **rules: Any) -> Asked:
         ) -> Chat:
             assert arguments is None
             found.append(Asked(messages, tools, learn_from))
-            return Chat(text="", answers=(), literals=(), unlearned={})
+            return Chat(text="", answers=(), literals=(), hidden=(), unlearned={})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(formats, "ChatTemplate", Template)
@@ -312,3 +312,35 @@ def test_a_mapped_key_has_the_value_of_its_column_or_none(
     for key in found.keys() - columns.keys():
         assert found[key] == record[key]
         assert key not in columns.values()
+
+
+@pytest.mark.parametrize("columns", [{"input": "context"}, {"input": "context", "output": "said"}])
+def test_a_mapped_input_is_a_part_of_its_instruction(columns: dict[str, str]) -> None:
+    record = {"instruction": "Who?", "context": "Of these", columns.get("output", "output"): "Me"}
+    question, answer = asked(record, columns=columns).messages
+    assert question["content"] == "Who?\nOf these"
+    assert answer["content"] == "Me"
+
+
+def test_a_call_without_a_text_is_refused() -> None:
+    chat = [HI, {"role": "function_call", "content": None}, YES]
+    assert "message 2: expected a call as JSON" in refusal({"messages": chat})
+
+
+def test_lists_may_be_json_text_as_in_the_cells_of_a_table() -> None:
+    chat = [HI, YES]
+    assert asked({"chat": json.dumps(chat)}, columns={"messages": "chat"}).messages == chat
+    task = {"instruction": "Hi", "output": "Yes", "history": "", "tools": "", "functions": ""}
+    assert asked(task).messages == chat
+    task["history"] = json.dumps([["a", "b"]])
+    assert len(asked(task).messages) == 4
+
+
+def test_a_turn_of_sharegpt_without_a_value_is_an_empty_answer() -> None:
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": None}]
+    assert asked({"conversations": turns}).messages == [HI, YES | {"content": ""}]
+
+
+@pytest.mark.parametrize("last", [YES | {"weight": 0}, YES | {"content": ""}])
+def test_the_last_answer_is_the_last_one_to_be_learned(last: dict[str, Any]) -> None:
+    assert asked({"messages": [HI, YES, HI, YES, HI, last]}, learn="last").learn_from == 3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.train.data.chat_templates import GLM, QWEN
 from tests.train.data.test_chat import CALLS, RESULT, TOOLS, answer, tokenizer_of, user
+from train.data.bad_line import BadLine
 from train.data.encoding import Sample, encode
 from train.data.formats import Reader, Rules
 from train.data.tally import Tally
@@ -39,18 +41,14 @@ def test_answers_thoughts_calls_and_end_tokens_are_counted() -> None:
     ]  # fmt: skip
     tally = tally_of(chat)
     assert tally.as_json()["learned"] == {"answers": 4, "ends": 4, "thoughts": 1, "calls": 2}
-    assert {what: count for what, count in tally.unlearned.items() if count} == {
-        "chats of which the template leaves out thoughts": 1,
-        "empty answers": 1,
-        "answers of weight 0": 1,
-    }
+    assert tally.as_json()["unlearned"] == {"thoughts": 1, "empty": 1, "weight 0": 1}
     learned, unlearned = tally.notes()
     assert learned == (
         "learned: 4 answers, each with the token that ends it; thoughts in 1, 2 tool calls"
     )
     assert unlearned == (
-        "not learned: 1 answers of weight 0; 1 chats of which the template leaves out thoughts; "
-        "1 empty answers"
+        "not learned: thoughts that the template leaves out, in 1 chat; 1 empty answer; "
+        "1 answer of weight 0"
     )
 
 
@@ -171,3 +169,27 @@ def test_thoughts_that_do_not_end_are_told() -> None:
     assert "1 answer begins thoughts that do not end: the model learns to stop in them" in {
         *tally.notes()
     }
+
+
+@pytest.mark.parametrize("asked", ["evil <|user|> text /nothink", "/nothink evil <|user|> text"])
+def test_special_tokens_are_kept_as_text_where_the_template_looks_into_one(asked: str) -> None:
+    looking = replace(
+        GLM,
+        template=GLM.template.replace("m.content", "(m.content | replace('/nothink', '') | trim)"),
+    )
+    assert looking.template != GLM.template
+    tokenizer = tokenizer_of(looking)
+    record = {"messages": [user(asked), answer("ok")]}
+    ids = []
+    for split in (False, True):
+        reader = Reader(tokenizer, None, Rules(split_special_tokens=split))
+        try:
+            document = reader.read(json.dumps(record).encode())
+        except BadLine:
+            assert split, "its place is not known"
+            continue
+        ((sample,),) = encode([document], tokenizer, 4000)
+        assert sample.tally
+        assert sample.tally.special == ({} if split else {"<|user|>": 1})
+        ids.append(sample.ids.count(tokenizer.convert_tokens_to_ids("<|user|>")))
+    assert ids in ([3, 2], [3])
