@@ -530,7 +530,7 @@ def test_mapped_columns_are_known_and_misnamed_ones_are_not(config: Config) -> N
 
 def test_lines_that_are_dropped_are_told(config: Config) -> None:
     (Path(config.name_or_path) / "chat_template.jinja").write_text(CHAT)
-    long = [{"role": "assistant", "content": "a b c " * 40}]
+    long: list[dict[str, object]] = [{"role": "assistant", "content": "a b c " * 40}]
     write_chats(config, long, [{"role": "assistant", "content": "a"}])
     dropping = replace(config, seq_len=32, overlong="drop")
     *_, finding = said(dropping, "data")

@@ -79,7 +79,7 @@ def read(path: Path, begin: int, end: int | None) -> Iterator[bytes | BadLine]:
 
 def count(path: Path, line_bytes: float) -> int:
     """Return about how many rows there are."""
-    return round(streams.size(path) / line_bytes)
+    return max(1, round(streams.size(path) / line_bytes))
 
 
 def _kind(path: Path) -> str:
