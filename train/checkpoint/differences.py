@@ -66,6 +66,12 @@ def _orders(
         problem = f"seed: expected {was.get('seed')} as in the checkpoint, found {found['seed']}"
         yield problem, f"add --seed {was.get('seed')} to the command", None
     packed = [config.get("batching") == "packed" for config in (was, found)]
+    for key in ("eval_split", "overlong", *(["seq_len"] if all(packed) else [])):
+        before, after = was.get(key, found.get(key)), found.get(key)
+        if before != after:
+            flag = key.replace("_", "-")
+            problem = f"{key}: expected {before} as in the checkpoint, found {after}"
+            yield problem, f"add --{flag} {before} to the command", None
     if packed[0] != packed[1]:
         kept = was.get("batching")
         problem = f"batching: expected {kept} as in the checkpoint, found {found['batching']}"

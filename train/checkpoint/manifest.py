@@ -185,6 +185,11 @@ def _remove(folder: Path) -> None:
         print(f"{folder}: could not be removed: {error}", file=sys.stderr)
 
 
+def is_export(folder: Path) -> bool:
+    """Return whether a folder is an adapter or a model, and not somebody's code of that name."""
+    return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
+
+
 def set_aside(output: Path, after: int, mark: str) -> list[Path]:
     """Rename what belongs to another history than that of this step; `latest` skips it then.
 
@@ -194,7 +199,7 @@ def set_aside(output: Path, after: int, mark: str) -> list[Path]:
     """
     found = [folder for folder in candidates(output) if (step_of(folder) or 0) > after]
     if found or not after:
-        found += [output / name for name in EXPORTS if (output / name).exists()]
+        found += [output / name for name in EXPORTS if is_export(output / name)]
     if not after and (output / RECORDS).exists():
         found.append(output / RECORDS)
     elif found and (output / RECORDS).is_file():

@@ -203,20 +203,25 @@ def start(
     torch.manual_seed(seed_of(about["config"]["seed"], 0, ranks.env.rank))
     if choice is None:
         remarks = checkpoints.set_aside(after=0)
+        checkpoints.settled = True
         if about["config"]["resume_from_checkpoint"]:
             none = f"resume: no checkpoint in {checkpoints.output} yet, starting at step 0"
             remarks = (none, *remarks)
         return Progress(step=0, position=Position()), remarks
     progress, changes = load(choice, model, optimizer, ranks, about)
     checkpoints.resumed = (choice.step, choice.folder)
-    if choice.folder.resolve() == checkpoints.folder(choice.step).resolve():
+    # Every rank must decide alike: one may see the folder by another name.
+    is_own = choice.folder.resolve() == checkpoints.folder(choice.step).resolve()
+    if ranks.broadcast(is_own):
         checkpoints.last_step = progress.step
+    # Whatever is here of a training that was resumed from elsewhere is none of its own.
+    set_aside = checkpoints.set_aside(after=progress.step if checkpoints.last_step else 0)
+    checkpoints.settled = True
     return progress, (
         *(f"resume: skipped {text}" for text in choice.refused),
         f"resume: from {choice.folder}, step {progress.step}",
         *(f"resume: {text}" for text in changes),
-        # Whatever is here of a training that was resumed from elsewhere is none of its own.
-        *checkpoints.set_aside(after=progress.step if checkpoints.last_step else 0),
+        *set_aside,
     )
 
 

@@ -87,6 +87,8 @@ class Checkpoints:
         """Whether all nodes see one folder; each has its own otherwise."""
         self.writes = ranks.is_first if self.shared else ranks.is_leader
         """Whether this rank writes what exists once a folder."""
+        self.settled = False
+        """Whether it is known which history goes on."""
         self.adapter: Mapping[str, Any] = {}
         """The adapters' configuration as PEFT saves it, once there is a model."""
         self.last_step: int | None = None
@@ -157,6 +159,8 @@ class Checkpoints:
 
     def newest(self) -> tuple[int, str]:
         """Return the newest whole checkpoint's step, and what to resume from to have it."""
+        if not self.settled:
+            return 0, ""
         if self.last_step is None and self.resumed:
             step, folder = self.resumed
             return step, str(folder)
@@ -170,8 +174,11 @@ class Checkpoints:
         """
         moved: list[Path] = []
         problem = ""
+        target = self._exported()
         try:
-            if self.writes:
+            if self.writes and target.exists() and not manifest.is_export(target):
+                problem = f"{target}, which no training has written"
+            elif self.writes:
                 moved = manifest.set_aside(self.output, after, self._mark)
         except OSError as error:
             problem = str(error)
@@ -204,7 +211,7 @@ class Checkpoints:
         """
         checkpoint = self.folder(step)
         held = gathered(model, keep=self.writes) if model else {}
-        final = self.output / ("adapter" if self._config.method == "lora" else "model")
+        final = self._exported()
         aside = final.with_name(f"{final.name}.tmp-{self._mark}")
         problem = ""
         try:
@@ -225,6 +232,9 @@ class Checkpoints:
             message = f"{whole}what was trained could not be exported to {final}: {problems}"
             raise CheckpointError(message)
         return final
+
+    def _exported(self) -> Path:
+        return self.output / ("adapter" if self._config.method == "lora" else "model")
 
     def export_bytes(self, model: Model) -> int:
         """Return about how many bytes an export takes."""

@@ -129,8 +129,9 @@ class StopListener:
         """Why the run is stopped, once all ranks agree that it is."""
         self.doing = "stopping before the first step"
         """What a signal leads to now, as a line says it."""
-        self.newest: Callable[[], tuple[int, str]] = lambda: (0, "latest")
-        """Returns the newest whole checkpoint's step, and what to resume from."""
+        self.newest: Callable[[], tuple[int, str]] = lambda: (0, "")
+        """Returns the newest whole checkpoint's step, and what to resume from; nothing before the
+        history of this training is known."""
         self._ranks = ranks
         self._end = end
         self._folders = tuple(dict.fromkeys((output.resolve(), Path.cwd())))

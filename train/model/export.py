@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,12 +64,17 @@ def export(
 
 def copy_tokenizer(base: Path, folder: Path) -> None:
     """Copy the base's tokenizer and chat template beside an adapter, where vLLM and TRL look."""
-    for pattern in TOKENIZER:
-        for path in base.glob(pattern):
+    for path in (path for pattern in TOKENIZER for path in base.glob(pattern)):
+        try:
             if path.is_dir():
                 shutil.copytree(path, folder / path.name)
             else:
                 shutil.copyfile(path, folder / path.name)
+        except OSError as error:  # the base still has it, and what was trained is only here
+            print(f"{path} was not copied next to the adapter: {error}", file=sys.stderr)
+            shutil.rmtree(folder / path.name, ignore_errors=True)
+            if path.is_file():
+                (folder / path.name).unlink(missing_ok=True)
 
 
 def export_model(

@@ -67,6 +67,27 @@ def test_rows_that_another_version_packed_are_not_counted_on() -> None:
     assert differences(ABOUT | within, {**ABOUT, "packing": 2}) == ()
 
 
+@pytest.mark.parametrize(
+    ("key", "was", "found"),
+    [("eval_split", 0.5, 0.1), ("overlong", "cut", "drop"), ("seq_len", 128, 256)],
+)
+def test_keys_that_give_an_epoch_other_rows_stay_within_it(
+    key: str, was: object, found: object
+) -> None:
+    from train.checkpoint.differences import differences
+    from train.errors import CheckpointError
+
+    packed = {"batching": "packed", "seed": 1}
+    then, now = (
+        {**ABOUT, "packing": 2, "config": {**ABOUT["config"], **packed, key: value}}
+        for value in (was, found)
+    )
+    flag = f"--{key.replace('_', '-')} {was} "
+    with pytest.raises(CheckpointError, match=f"{key}: expected {was} as in .*\nhint: add {flag}"):
+        differences(then | {"position": {"consumed": 4}}, now)
+    assert differences(then, now) == (f"{key} was {was}, is {found}",)
+
+
 def keeps_samples(file: Path, _rank: int) -> None:
     """Write down the tokens of each sample that is trained on."""
     import numpy as np

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from tests.train.outcome import close, steps_of, weights
 from tests.train.world import Training, World
 from train import files
 from train.checkpoint import manifest
+from train.errors import ConfigError
 
 pytestmark = pytest.mark.torch
 
@@ -205,6 +207,27 @@ def test_a_second_run_overwrites_nothing_of_the_first(world: World, method: str)
     (records,) = first.output.glob("metrics.jsonl.aside-*")
     assert records.read_bytes() == metrics
     assert not list(first.output.glob("*.tmp-*"))
+
+
+def test_a_base_in_the_place_of_an_export_is_refused(world: World) -> None:
+    first = world.run(**HOW, method="full")
+    base = first.output / "model"
+    with pytest.raises(ConfigError, match="output_dir: expected a folder whose model/ is not the"):
+        replace(first.config, name_or_path=str(base))
+    assert base.is_dir()
+
+
+def test_a_folder_that_is_no_export_is_neither_renamed_nor_replaced(world: World) -> None:
+    output = world.folder / "mine"
+    for name in ("model", "adapter"):
+        (output / name).mkdir(parents=True)
+        (output / name / "code.py").write_text("")
+    run = world.start(**HOW, method="full", output_dir=str(output))
+    assert run.wait() != [0]
+    assert f"{output}/model, which no training has written" in run.said()
+    assert "hint: choose another output_dir" in run.said()
+    assert (output / "model" / "code.py").exists()
+    assert (output / "adapter" / "code.py").exists()
 
 
 def test_what_was_set_aside_is_counted_and_removed_as_said(world: World) -> None:
