@@ -287,6 +287,7 @@ class Trainer:
 
     def end(self, progress: Progress) -> Outcome:
         """Save what was learned, and return how it ended."""
+        self.stop_listener.doing = "the training is ending, and saves what was learned"
         if lost := self.keep(progress):
             raise CheckpointError(lost)
         step = progress.step

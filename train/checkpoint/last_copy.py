@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from train.checkpoint.room import NO_ROOM, has_room
+from train.checkpoint.room import NO_ROOM, SMALL_FILES, has_room
 from train.errors import CheckpointError
 from train.model.memory import size_in_words
 
@@ -23,8 +23,8 @@ PATIENCE = 3600.0
 """Seconds to wait for room."""
 LOOK = 5.0
 """Seconds between two looks at the disk."""
-LONGEST = 60.0
-"""Seconds between two tries to write, at most."""
+MOST_LOOKS = 12
+"""Looks between two tries to write, at most."""
 
 
 def keep(
@@ -50,7 +50,7 @@ def keep(
     Returns:
         What is lost; nothing if the checkpoint was written after all.
     """
-    until, pause, waits = time.monotonic() + PATIENCE, LOOK, False
+    until, looks, waits = time.monotonic() + PATIENCE, 1, False
     while True:
         try:
             folder = checkpoints.export(step, model)
@@ -65,19 +65,19 @@ def keep(
         if not waits:
             waits = True
             stop_listener.listen_again("giving up the wait for room")
+            wanted = size_in_words(needed + SMALL_FILES)
             line = (
-                f"waiting up to {PATIENCE / 60:.0f} minutes for {size_in_words(needed)} of room in "
+                f"waiting up to {PATIENCE / 60:.0f} minutes for {wanted} of room in "
                 f"{checkpoints.output}: step {step} is in memory only"
             )
             status.set("running", line)
             if ranks.is_first:
                 print(f"{line}; Ctrl-C gives it up", file=sys.stderr, flush=True)
-        time.sleep(pause - LOOK)  # longer each time: a quota does not show in what is free
-        pause = min(2 * pause, LONGEST)
-        if not _comes(checkpoints, needed, ranks, stop_listener, until):
+        if not _comes(checkpoints, needed, ranks, stop_listener, until, looks):
             return f"the last checkpoint could not be written, and {problem}"
         if save():
             return ""
+        looks = min(2 * looks, MOST_LOOKS)  # a quota does not show in what is free
 
 
 def _fits(checkpoints: Checkpoints, needed: int) -> bool:
@@ -90,15 +90,17 @@ def _comes(
     ranks: Ranks,
     stop_listener: StopListener,
     until: float,
+    looks: int,
 ) -> bool:
-    """Wait for room wherever it is lacking; return whether it came."""
+    """Wait for room wherever it is lacking, for so many looks at least; return whether it came."""
     while True:
         time.sleep(LOOK)
+        looks -= 1
         if stop_listener.agree().stop:
             return False
         lacks = float(checkpoints.writes and not _fits(checkpoints, needed))
         lacking, late = ranks.sum([lacks, float(ranks.is_first and time.monotonic() > until)])
         if late:
             return False
-        if not lacking:
+        if not lacking and looks <= 0:
             return True

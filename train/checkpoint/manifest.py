@@ -190,16 +190,22 @@ def is_export(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
 
 
-def set_aside(output: Path, after: int, mark: str) -> list[Path]:
+def set_aside(output: Path, after: int, mark: str, base: Path) -> list[Path]:
     """Rename what belongs to another history than that of this step; `latest` skips it then.
 
     An export is of the last step that there was. So it stays if no later checkpoint is here, and
     the training that continues will replace it by its own. The records of a history that is
-    continued from an earlier step are copied, since the ones until then are of both.
+    continued from an earlier step are copied, since the ones until then are of both. The base
+    model stays, wherever it is.
     """
     found = [folder for folder in candidates(output) if (step_of(folder) or 0) > after]
     if found or not after:
-        found += [output / name for name in EXPORTS if is_export(output / name)]
+        exports = (output / name for name in EXPORTS)
+        found += [
+            path
+            for path in exports
+            if is_export(path) and not base.resolve().is_relative_to(path.resolve())
+        ]
     if not after and (output / RECORDS).exists():
         found.append(output / RECORDS)
     elif found and (output / RECORDS).is_file():

@@ -179,7 +179,7 @@ class Checkpoints:
             if self.writes and target.exists() and not manifest.is_export(target):
                 problem = f"{target}, which no training has written"
             elif self.writes:
-                moved = manifest.set_aside(self.output, after, self._mark)
+                moved = manifest.set_aside(self.output, after, self._mark, self._base)
         except OSError as error:
             problem = str(error)
         if problems := self._problems(problem):

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from train.config.datasets import Dataset, conflicts, listed
@@ -507,14 +507,13 @@ def _quarrels(config: Config) -> list[str]:
             f"{config.per_device_train_batch_size}; a longer seq_len fills the GPU as well, and "
             "attn_implementation: sdpa takes several rows"
         )
-    base = os.path.realpath(config.name_or_path)
-    for name in ("adapter", "model"):
-        export = os.path.realpath(os.path.join(config.output_dir, name))  # noqa: PTH118  (a hub id is no path)
-        if os.path.commonpath([export, base]) == export:
-            found.append(
-                f"output_dir: expected a folder whose {name}/ is not the base model, found "
-                f"{config.output_dir}, and the export would replace {config.name_or_path}"
-            )
+    name = "adapter" if config.method == "lora" else "model"
+    export = Path(config.output_dir, name).resolve()
+    if Path(config.name_or_path).resolve().is_relative_to(export):
+        found.append(
+            f"output_dir: expected a folder whose {name}/ is not the base model, found "
+            f"{config.output_dir}, and the export would replace {config.name_or_path}"
+        )
     if unknown := [name for name in config.report_to if name not in TRACKERS]:
         found.append(f"report_to: expected any of {', '.join(TRACKERS)}, found {unknown[0]}")
     named = config.lora_target_modules or config.lora_target_parameters

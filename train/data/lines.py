@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of a file: JSON is told by what is in it."""
+    """Return the format of a file: its content decides which layout of JSON it is."""
     with streams.opened(path) as stream:
         is_parquet = stream.bytes.read(4) == b"PAR1"
     if is_parquet or paths.ending(path) == paths.PARQUET:

@@ -44,7 +44,7 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
 def read(
     path: Path, begin: int, end: int | None, also: frozenset[str] = frozenset()
 ) -> Iterator[bytes]:
-    """Yield the rows from one number to another as JSON objects without nulls.
+    """Yield the rows from one number to another as JSON objects.
 
     Other columns than those of the known forms and those of `also` are not read, if some are there.
     """
@@ -112,19 +112,10 @@ def _opened(path: Path) -> Iterator[Any]:
 def _lines(batch: Any) -> Iterator[bytes]:  # noqa: ANN401  (a pyarrow.RecordBatch)
     try:
         for record in batch.to_pylist():
-            yield json.dumps(_without_nulls(record), default=str).encode()
+            yield json.dumps(record, default=str).encode()
     except UnicodeDecodeError as error:
         if len(batch) == 1:
             yield error.object  # the reader of the line names the bad byte
             return
         for row in range(len(batch)):
             yield from _lines(batch.slice(row, 1))
-
-
-def _without_nulls(value: Any) -> Any:  # noqa: ANN401  (any value of a row)
-    """Return a value without the keys that other rows have: a struct has them all."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

@@ -1,8 +1,8 @@
 """The bytes of a file, decompressed if need be, from any offset on.
 
-What is compressed is told by its first bytes, whatever the file is called. It can only be read from
-its beginning: a reader that begins in its middle decompresses what is before, and drops it. So such
-a file has few parts, and memory does not grow with it.
+The first bytes of a file show whether it is compressed, whatever its name is. It can only be read
+from its beginning: a reader that begins in its middle decompresses what is before, and drops it. So
+such a file has few parts, and memory does not grow with it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ UNLEARNED = {
     "empty": ("empty answer", "{}"),
     "weight 0": ("answer", "{} of weight 0"),
 }
-"""What is not learned → what is counted, and how it is said."""
+"""What is not learned → the noun that is counted, and the words of the note."""
 SHOWN = 5
 """Special tokens that are named one by one."""
 

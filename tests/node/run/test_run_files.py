@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,18 +16,14 @@ from clusterctl.node.run.processes import key_of
 from clusterctl.node.run.run_files import RunFiles, write_json
 from clusterctl.node.run.run_paths import NodePaths, times_of
 from tests.node.conftest import Run
+from tests.small_disk import small_disk as mounted
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of one mebibyte, which the agent takes half of; takes root."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no filesystem can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "small", 1) as folder:
+        yield folder
 
 
 @pytest.fixture

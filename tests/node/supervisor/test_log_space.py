@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from clusterctl.node.run.run_paths import NodePaths, dropped_of
 from clusterctl.node.supervisor import log_space
 from clusterctl.node.supervisor.log_space import LogSpace
 from tests.node.conftest import Run
+from tests.small_disk import small_disk
 
 MakeRun = Callable[..., Run]
 
@@ -31,13 +31,8 @@ for n in range(0, int(sys.argv[1]), 1024):
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 64 MiB; takes root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no filesystem can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", 64) as folder:
+        yield folder
 
 
 def test_a_job_outlives_a_log_that_is_larger_than_its_disk(make_run: MakeRun, disk: Path) -> None:

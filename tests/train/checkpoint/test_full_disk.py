@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.small_disk import small_disk
 from tests.train.outcome import steps_of
 from tests.train.world import Training, World
 from train.files import measure
@@ -32,13 +32,8 @@ WIDE: dict[str, Any] = {
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 MiB; takes root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no filesystem can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", 64) as folder:
+        yield folder
 
 
 def fill(disk: Path, free: float) -> Path:

@@ -214,7 +214,12 @@ def test_a_base_in_the_place_of_an_export_is_refused(world: World) -> None:
     base = first.output / "model"
     with pytest.raises(ConfigError, match="output_dir: expected a folder whose model/ is not the"):
         replace(first.config, name_or_path=str(base))
-    assert base.is_dir()
+    adapter = world.run(**HOW, name_or_path=str(base), output_dir=str(first.output))
+    assert (base / "model.safetensors").is_file(), "an adapter replaces no model"
+    about = json.loads((first.output / "adapter" / "adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == str(base)
+    assert (first.output / "adapter" / "tokenizer.json").is_file()
+    assert "model.aside" not in adapter.said()
 
 
 def test_a_folder_that_is_no_export_is_neither_renamed_nor_replaced(world: World) -> None:
