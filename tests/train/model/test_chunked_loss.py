@@ -129,15 +129,20 @@ def test_no_logits_outlive_the_backward_pass(*, whole: bool) -> None:
 
     from train.model.chunked_loss import Head
 
-    layer = torch.nn.Linear(6, WORDS)
+    def logits() -> list[torch.Tensor]:
+        return [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-1:] == (WORDS,)]
+
+    layer = torch.nn.Linear(6, WORDS, bias=False)
     head = Head(layer)
     head.whole = whole
     head.set(torch.arange(30), torch.arange(30))
+    gc.collect()
+    # Tests that ran before in this process may have left tensors of any size.
+    others = logits()
     total, _ = head.sums(layer(torch.randn(1, 40, 6)))
     total.backward()  # type: ignore[no-untyped-call]
     del total
-    found = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.numel() >= 30 * WORDS]
-    assert not found
+    assert len(logits()) <= len(others)
 
 
 def test_a_head_with_adapters_is_left_whole() -> None:
