@@ -215,7 +215,9 @@ class ControlMaster:
 
     def argv(self, *options: str, command: str | None = None) -> list[str]:
         """Return an ssh command that uses this connection, and fails without it."""
-        through = ["ssh", "-T", "-S", str(self.control), "-o", "BatchMode=yes"]
+        through = ["ssh", "-T", "-a", "-x", "-S", str(self.control), "-o", "BatchMode=yes"]
+        # A session asks its master for the forwardings of ssh_config, too.
+        through += ["-o", "ClearAllForwardings=yes"]
         # Without a master ssh would log in again.
         through += ["-o", "ProxyJump=none", "-o", "ProxyCommand=false", "-o", "RemoteCommand=none"]
         through += ["-o", "LogLevel=ERROR", *options, "--", self.target]
