@@ -27,6 +27,8 @@ INLINE = re.compile(r"(?<!`)`(clusterctl [^`]+)`")
 LINE = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S* )*(clusterctl (?:.*\\\n)*.*)$", re.MULTILINE)
 MODULE = re.compile(r"`((?:[\w.-]+/)*\w+\.py)`")
 """A module named in a sentence or a table."""
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+"""A test that a page names as the proof of a sentence."""
 EXAMPLES = {"train.py", "job.py", "missing.py", "train_fsdp.py"}
 """The reader's own scripts, in how-tos."""
 OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"}
@@ -156,3 +158,16 @@ def test_the_page_of_training_lists_every_room() -> None:
     text = (ROOT / "docs" / "explanation" / "training.md").read_text()
     rooms = {path.parent.name for path in (ROOT / "train").glob("*/__init__.py")}
     assert rooms == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if TEST.search(p.read_text())], ids=lambda p: p.stem
+)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = TEST.findall(page.read_text())
+    lost = [f"{path}::{name}" for path, name in named if not defines(ROOT / path, name)]
+    assert not lost
+
+
+def defines(path: Path, name: str) -> bool:
+    return path.is_file() and f"def {name}(" in path.read_text()

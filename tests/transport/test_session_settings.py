@@ -130,6 +130,6 @@ def test_strict_key_exchange_is_agreed_on(sshd: Sshd) -> None:
     try:
         connection = connector.connect(sshd.node("n"))
         assert isinstance(connection, ParamikoConnection)
-        assert connection.transport.agreed_on_strict_kex
+        assert connection.transport.agreed_on_strict_kex  # type: ignore[attr-defined]
     finally:
         connector.close()
