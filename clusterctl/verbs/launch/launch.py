@@ -194,9 +194,8 @@ def _start(
 ) -> Generator[Event, None, None]:
     """Show the plan, and start it."""
     try:
-        yield Planned(
-            plan=plan
-        )  # it prints the run's name: from then on `clusterctl stop` knows it
+        # It prints the run's name: from then on `clusterctl stop` knows it.
+        yield Planned(plan=plan)
         launched = prove(record, plan, records.root)
     except KeyboardInterrupt:
         raise Interrupted(_NOT_STARTED) from None

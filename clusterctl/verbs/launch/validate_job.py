@@ -103,7 +103,7 @@ def notice_secrets(cluster: Cluster) -> Iterator[Notice]:
         if origin and is_secret(name, value):
             yield Notice(
                 text=f"{origin}: {name} looks like a secret, and env is recorded in clear",
-                hint=f"export {name}, and add it to `env_from:` of the job in the inventory",
+                hint=f"export it in this shell, and set `env_from: [{name}]` in the inventory",
                 level="warning",
             )
     if any(is_secret("", word.rpartition("=")[2]) for word in cluster.job.command):
