@@ -133,6 +133,7 @@ def prepare(
     require_job(cluster)
     if options.sync and not options.force:
         require_script(cluster, options.source)
+    yield from notice_job(cluster.job)
     yield from notice_secrets(cluster)
     yield from notice_launcher(cluster, options.source)
     yield from notice_rendezvous(cluster, options.source)
@@ -216,7 +217,6 @@ def _make_ready(
 ) -> Generator[Event, None, tuple[Plan, RunRecord]]:
     """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
     require_secrets(cluster)
-    yield from notice_job(cluster.job)
     cluster, plan, verdict = yield from prepare(cluster, pool, options)
     _stop_if_blocked(verdict, options)
     synced = None
