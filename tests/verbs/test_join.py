@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -137,7 +137,8 @@ def records(tmp_path: Path) -> Records:
 def job_of_master(**launched: str) -> dict[str, Any]:
     """Return what the master keeps."""
     job = node_job(ELASTIC, ELASTIC.master, make_identity(RUN), state=None, launched=launched)
-    return json.loads(json.dumps(job)) | {"argv": ["evil"]}
+    kept: dict[str, Any] = json.loads(json.dumps(job))
+    return kept | {"argv": ["evil"]}
 
 
 def try_join(
@@ -277,7 +278,7 @@ def test_each_node_that_joins_is_recorded_whatever_becomes_of_the_next(
 ) -> None:
     records.write(LAUNCHED)
 
-    def join_or_fail(newcomer: Any, _run: str, _view: RunStatus) -> Iterator[Any]:
+    def join_or_fail(newcomer: Any, _run: str, _view: RunStatus) -> Generator[Any, None, Any]:
         yield from ()
         if newcomer.node.name == "a":
             raise CouldNotTell("the master does not answer", hint="clusterctl check")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -63,7 +63,7 @@ class Ready:
         self.pool = FakePool(CLUSTER, {name: {"stop": GONE, **start} for name in "ab"})
         monkeypatch.setattr(launch, "_make_ready", self._make_ready)
 
-    def _make_ready(self, *_of: Any) -> Iterator[Any]:
+    def _make_ready(self, *_of: Any) -> Generator[Any, None, Any]:
         yield from ()
         self.records.write(RECORD)
         return PLAN, RECORD

@@ -168,7 +168,7 @@ def shown(listed: RunList) -> str:
     return stream.getvalue()
 
 
-LIES = {
+LIES: dict[str, Any] = {
     "command": list(EVIL), "name": "mine", "workdir": "/root", "launcher": "evil", "wrap": ["evil"],
     "env": [["LD_PRELOAD", "x"]], "stop": {"file": "/etc/nologin"},
     "resumed": {"run": RUN, "checkpoint": "/evil", "command": list(EVIL), "step": 1},
