@@ -360,7 +360,7 @@ class Session:
             ClusterError: the run is over, or there is none.
             UsageError: the inventory lacks a node, or a variable of `env_from` is not set.
         """
-        from clusterctl.verbs.join import JoinOptions, join, remember
+        from clusterctl.verbs.join import JoinOptions, join
 
         chosen = named(self.cluster, nodes, option="--nodes")
         known = self.run(run)
@@ -371,19 +371,15 @@ class Session:
                 f" {self.cluster.name}",
                 hint="clusterctl join -i FILE, with the inventory of the launch",
             )
-        recorded = record is not None and not record.discovered
         options = JoinOptions(
             source=Path(record.source) if record is not None and record.source else Path.cwd(),
             environment=os.environ,
-            env_from=frozenset(self.cluster.job.env_from)
-            | (frozenset(record.cluster.job.env_from) if record and recorded else frozenset()),
             force=force,
         )
-        steps = join(self.cluster, self._pool, known.id, known.cluster, chosen, options)
-        result, joined = run_to_end(steps, on_event)
-        if record is not None:
-            remember(self._records, record, joined)
-        return result
+        steps = join(
+            self.cluster, self._pool, known.id, known.cluster, chosen, options, self._records
+        )
+        return run_to_end(steps, on_event)
 
     def run(self, run: str | None = None) -> Run:
         """Return a run.

@@ -55,8 +55,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(listed.document(), indent=1))
     else:
         show_runs(screen, listed)
+    verified = {one.run for one in listed.runs if one.verified} if listed.rebuilt else set()
     for name in listed.rebuilt:
-        screen.say(Notice(text=f"{name}: record rebuilt from the nodes"))
+        proof = "" if name in verified else ", unverified: this machine did not launch it"
+        screen.say(Notice(text=f"{name}: record rebuilt from the nodes{proof}"))
     screen.show_errors(listed.errors)
     return EXIT_SILENT if listed.errors else 0
 

@@ -97,6 +97,11 @@ def _judge_addresses(
             problems.add(where, wanted="an address of its own for each node", found=found)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Tell whether a variable looks like a secret; without a name only its value counts."""
+    return bool(value and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(value)))
+
+
 def judge_job(job: JobSection, problems: Problems) -> None:
     """Report contradictions in the job, and warn about values that look like secrets."""
     if job.stop.signal and job.stop.file:
@@ -112,7 +117,7 @@ def judge_job(job: JobSection, problems: Problems) -> None:
             if name != "checkpoint" and nearest(name, ["checkpoint"]):
                 problems.add(("job", "resume_args", at), wanted="{checkpoint}", found=f"{{{name}}}")
     for name, text in job.env.items():
-        if text and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(text)):
+        if is_secret(name, text):
             place = problems.place(problems.line(("job", "env", name)))
             warning = (
                 "%s: job.env.%s: looks like a secret, and env is recorded in clear"

@@ -1,57 +1,113 @@
-"""Plans the part of a node that joins an elastic run, from the job that the master keeps."""
+"""Plans the part of a node that joins an elastic run, from what was launched.
+
+Of what the run's master says counts only where its supervisor listens, and who is there.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.facts.from_json import from_json
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster, Node, Stop
 from clusterctl.network.choice import Network
+from clusterctl.plan.certificate import Identity
 from clusterctl.plan.make import plan_node
-from clusterctl.plan.node_job import node_part, worker_secrets
-from clusterctl.plan.plan import ElasticPlan, NodePlan
+from clusterctl.plan.node_job import node_job, worker_secrets
+from clusterctl.plan.plan import ElasticPlan, NodePlan, Plan
 from clusterctl.plan.processes import count_processes
+from clusterctl.wire import plain
 
 if TYPE_CHECKING:
     from clusterctl.node.run.node_job import NodeJob
 
 
+_HOSTFILE = re.compile(r"([0-9A-Za-z.:%_-]+ slots=[0-9]+\n)*")
+_EQUAL = (
+    "run", "cluster", "name", "launcher", "launcher_decides", "min_nodes", "elastic", "env_init",
+    "stop", "master", "start_timeout", "resumed",
+)  # fmt: skip
+"""What the master's job and the launch must agree on."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """An elastic run, as its master's `job.json` describes it."""
+    """An elastic run, as it was launched."""
 
-    job: Mapping[str, Any]
+    plan: Plan
+    """Of its nodes the master counts."""
     elastic: ElasticPlan
-    tree: str
+    certificate: str
+    """Of the master's supervisor."""
+    hostfile: str
+    """The run's nodes now."""
+    tree: str = ""
     """Hash of the code; empty: the launch did not sync."""
+    resumed: Mapping[str, Any] | None = None
+    launched: Mapping[str, str] | None = None
+    """The record of the launch, with its proof."""
 
     @classmethod
-    def read(cls, job: Mapping[str, Any]) -> RunningJob:
-        """Read a `job.json`.
+    def read(
+        cls,
+        job: Mapping[str, Any],
+        plan: Mapping[str, Any],
+        *,
+        tree: str = "",
+        resumed: Mapping[str, Any] | None = None,
+    ) -> RunningJob:
+        """Read what was launched, and compare the job that the master keeps with it.
+
+        Args:
+            job: the master's `job.json`.
+            plan: of the launch, as the record of the run has it.
+            tree: hash of the code that was synced; empty: none was.
+            resumed: of a resume, the run and the checkpoint that it resumes from.
 
         Raises:
-            ValueError: it is damaged, or of an earlier version.
+            ValueError: it is damaged or of an earlier version, or the two differ.
         """
-        kinds = {"run": str, "elastic": dict, "master": dict, "link": dict, "hostfile": str}
-        wrong = [name for name, kind in kinds.items() if not isinstance(job.get(name), kind)]
-        if wrong:
-            raise ValueError(f"expected the plan of an elastic run, found none: {', '.join(wrong)}")
-        elastic = from_json(ElasticPlan, job["elastic"], "elastic")
-        return cls(job=job, elastic=elastic, tree=str(job["elastic"].get("tree") or ""))
+        known = from_json(Plan, plan, "plan")
+        if known.elastic is None or not known.nodes:
+            raise ValueError("expected the plan of an elastic run, found none")
+        link, hosts = job.get("link"), job.get("hostfile")
+        certificate = link.get("certificate") if isinstance(link, dict) else None
+        hostfile = hosts if isinstance(hosts, str) and _HOSTFILE.fullmatch(hosts) else None
+        if not isinstance(certificate, str) or hostfile is None:
+            raise ValueError("expected the plan of an elastic run, found none: link, hostfile")
+        running = cls(
+            plan=known,
+            elastic=known.elastic,
+            certificate=certificate,
+            hostfile=hostfile,
+            tree=tree,
+            resumed=resumed,
+        )
+        mine: Mapping[str, Any] = running._job(known.master, state=None)
+        theirs = {**job, "stop": plain(from_json(Stop, job.get("stop"), "stop"))}
+        elastic = plain(from_json(ElasticPlan, job.get("elastic"), "elastic"))
+        theirs["elastic"] = {**elastic, "tree": job["elastic"].get("tree")}
+        different = next(filter(None, (_difference(mine[n], theirs.get(n), n) for n in _EQUAL)), "")
+        if different:
+            raise ValueError(f"it is not the job that was launched: {different}")
+        return running
 
     @property
     def run(self) -> str:
         """Its id."""
-        return str(self.job["run"])
+        return self.plan.run
 
     @property
     def master(self) -> str:
         """The name of the node that has the rendezvous."""
-        return str(self.job["master"].get("node"))
+        return self.plan.master.node
 
     def cluster(self, inventory: Cluster, node: Node) -> Cluster:
         """Return the master and the node, with the job and the options of the launch.
@@ -63,7 +119,7 @@ class RunningJob:
             replace(one, workdir=elastic.workdir or one.workdir, gpus_limit=elastic.gpus)
             for one in (inventory.node(self.master), node)
         )
-        master = replace(nodes[0], address=str(self.job["master"]["address"]))
+        master = replace(nodes[0], address=self.plan.master_address)
         cluster = inventory.with_nodes(nodes)
         return replace(
             cluster,
@@ -73,7 +129,7 @@ class RunningJob:
             master_port=None,  # the run has it: the probe tries another
         )
 
-    def plan(
+    def plan_node(
         self,
         cluster: Cluster,
         facts: NodeFacts,
@@ -96,14 +152,16 @@ class RunningJob:
         Raises:
             LaunchRefused: it has no address on the data network.
         """
-        node, master = cluster.nodes[1], self.job["master"]
+        node = cluster.nodes[1]
         count = count_processes(cluster, node, facts)
         return plan_node(
             node,
             cluster=cluster,
             facts=facts,
             network=replace(
-                network, master_address=str(master["address"]), master_port=int(master["port"])
+                network,
+                master_address=self.plan.master_address,
+                master_port=self.plan.master_port,
             ),
             run=self.run,
             node_rank=node_rank,
@@ -132,20 +190,41 @@ class RunningJob:
             world_size: the ranks of the run, with those of the node.
         """
         line = f"{plan.address} slots={plan.procs}\n"
-        hostfile = str(self.job["hostfile"])
         job = {
-            **self.job,
-            **node_part(plan, state=state),
+            **self._job(plan, state=state, link_port=link_port),
             "joined": True,
             "nnodes": len(nodes),
             "world_size": world_size,
             "workers": list(nodes[1:]),
-            "hostfile": hostfile if line in hostfile else hostfile + line,
-            "link": {**self.job["link"], "port": link_port},
+            "hostfile": self.hostfile if line in self.hostfile else self.hostfile + line,
         }
         return cast("NodeJob", job)
+
+    def _job(self, node: NodePlan, *, state: str | None, link_port: int = 0) -> NodeJob:
+        return node_job(
+            self.plan,
+            node,
+            Identity(certificate=self.certificate, key="", token=""),
+            state=state,
+            link_port=link_port,
+            resumed=self.resumed,
+            launched=self.launched,
+            tree=self.tree,
+        )
 
     def secrets(self, token: str, environment: Mapping[str, str]) -> bytes:
         """Return the body of `start`, which is never written to disk."""
         secrets = worker_secrets(self.elastic.job.env_from, environment, token)
         return json.dumps(secrets).encode()
+
+
+def _difference(mine: object, theirs: object, where: str) -> str:
+    """Return the first place where what the master says is not what was launched; empty: none."""
+    if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+        found = (
+            _difference(mine.get(k), theirs.get(k), f"{where}.{k}") for k in {**mine, **theirs}
+        )
+        return next(filter(None, found), "")
+    if mine == theirs:
+        return ""
+    return f"{where}: expected {_SHORT.repr(mine)}, found {_SHORT.repr(theirs)}"

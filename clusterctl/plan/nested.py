@@ -125,7 +125,8 @@ def _options_of(name: str) -> str:
 
 def once_a_node(command: tuple[str, ...]) -> str:
     """Return the command that runs a script with a launcher once per node."""
-    return f"clusterctl launch --launcher direct --procs-per-node 1 -- {shlex.join(command)}"
+    words = shlex.join(command) or "COMMAND"
+    return f"clusterctl launch --launcher direct --procs-per-node 1 -- {words}"
 
 
 def _launcher_of(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:

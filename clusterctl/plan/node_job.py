@@ -22,6 +22,7 @@ def node_job(
     state: str | None,
     link_port: int = 0,
     resumed: Mapping[str, Any] | None = None,
+    launched: Mapping[str, str] | None = None,
     tree: str = "",
 ) -> NodeJob:
     """Return the argument `job` of `start`; the node stores it, so it holds no secret.
@@ -33,6 +34,7 @@ def node_job(
         state: the node's `state` in the inventory.
         link_port: the port that the master's `start` returned; 0 for the master itself.
         resumed: for a resume, the run and the checkpoint that it resumes from.
+        launched: the record of the launch, with its proof.
         tree: hash of the code that was synced; empty: none was.
     """
     elastic = {**plain(plan.elastic), "tree": tree} if plan.elastic else None
@@ -44,6 +46,7 @@ def node_job(
         "name": plan.name,
         "controller": plan.controller,
         "resumed": plain(resumed),
+        "launched": dict(launched or {}),
         "nnodes": len(plan.nodes),
         "launcher": plan.launcher,
         "launcher_decides": plan.launcher_decides,

@@ -64,5 +64,5 @@ def _row(run: ListedRun) -> dict[str, str]:
         "began": f"{age(time.time() - run.began)} ago" if run.began else "",
         "nodes": fold_hosts(run.nodes),
         "name": run.name,
-        "command": command_line(run.command),
+        "command": ("" if run.verified else "unverified: ") + command_line(run.command),
     }

@@ -1,8 +1,13 @@
-"""Let nodes join an elastic run: check them, verify the code, ask the master, start their part."""
+"""Let nodes join an elastic run: check them, verify the code, ask the master, start their part.
+
+What they run comes from this machine's record of the launch, or from one that its nodes kept with
+this machine's proof. What the run's master says becomes no command.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +20,12 @@ from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice, Progress
 from clusterctl.verbs.launch.start_run import START_SECONDS
-from clusterctl.verbs.launch.validate_job import require_secrets
+from clusterctl.verbs.launch.validate_job import notice_job, require_secrets
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.response_schema import ADMITTED, ASKED, STARTED, TREE
 from clusterctl.verbs.rpc import ANSWER_SECONDS, run_args, validated_answer
 from clusterctl.verbs.runs.node_answers import node_answers
+from clusterctl.verbs.runs.proof import prove, proven_record
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.sync.result import SyncOptions
@@ -70,8 +76,6 @@ class JoinOptions:
     """The folder that is synced to a node without the run's code."""
     environment: Mapping[str, str]
     """The controller's own; only what `env_from` names is taken."""
-    env_from: frozenset[str] = frozenset()
-    """The names that this machine's inventory or record allows; a node alone cannot add one."""
     force: bool = False
     """Join in spite of checks that failed, and with other code."""
 
@@ -83,6 +87,10 @@ class _Refused(Exception):  # noqa: N818  (one node's outcome, not a fault)
         super().__init__(message)
         self.hint, self.state = hint, state
 
+    def of(self, node: Node) -> NodeJoin:
+        """Return it as the node's outcome."""
+        return NodeJoin(node=node.name, state=self.state, message=str(self), hint=self.hint)
+
 
 def join(
     inventory: Cluster,
@@ -91,7 +99,8 @@ def join(
     run_cluster: Cluster,
     nodes: Sequence[Node],
     options: JoinOptions,
-) -> Generator[Event, None, tuple[JoinResult, tuple[tuple[Node, NodePlan], ...]]]:
+    records: Records,
+) -> Generator[Event, None, JoinResult]:
     """Let nodes join a run, one after the other.
 
     Args:
@@ -101,36 +110,37 @@ def join(
         run_cluster: the nodes that run it, as far as they are known.
         nodes: of the inventory: those that are to join.
         options: how they join.
+        records: of this machine; the run's gets each node as soon as it has joined.
 
     Yields:
         `Progress`, `Notice`.
 
-    Returns:
-        The result, and each node that joined with its plan.
-
     Raises:
-        CouldNotTell: the run's master does not answer.
-        ClusterError: the run is over, or no node knows it.
-        UsageError: a variable that `env_from` names is not set.
+        CouldNotTell: the run's master does not answer, and no node has joined.
+        ClusterError: the run is over, or no node knows it, and no node has joined.
+        UsageError: a variable that `env_from` names is not set, and no node has joined.
     """
     outcomes: list[NodeJoin] = []
-    joined: list[tuple[Node, NodePlan]] = []
     for node in nodes:
-        view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
-        newcomer = _Newcomer(inventory, pool_of, _master(view, inventory), node, options)
         try:
-            joined.append((yield from newcomer.join(run, view)))
-        except _Refused as refused:
-            outcomes.append(
-                NodeJoin(
-                    node=node.name, state=refused.state, message=str(refused), hint=refused.hint
-                )
-            )
+            view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
+            master = _master(view, inventory)
+            newcomer = _Newcomer(inventory, pool_of, master, node, options, records)
+            joined = yield from newcomer.join(run, view)
+        except _Refused as error:
+            outcomes.append(error.of(node))
             continue
+        except ClusterError as error:
+            if not any(one.state == "joined" for one in outcomes):
+                raise
+            state: JoinState = "unreachable" if isinstance(error, CouldNotTell) else "refused"
+            outcomes.append(_Refused(str(error), error.hint or "", state).of(node))
+            continue
+        remember(records, *joined)
         outcomes.append(NodeJoin(node=node.name, state="joined"))
         known = tuple(one for one in run_cluster.nodes if one.name != node.name)
         run_cluster = run_cluster.with_nodes((*known, node))
-    return JoinResult(run=run, nodes=tuple(outcomes)), tuple(joined)
+    return JoinResult(run=run, nodes=tuple(outcomes))
 
 
 def _master(view: RunStatus, inventory: Cluster) -> Node:
@@ -173,28 +183,32 @@ class _Newcomer:
     master: Node
     node: Node
     options: JoinOptions
+    records: Records
 
-    def join(self, run: str, view: RunStatus) -> Generator[Event, None, tuple[Node, NodePlan]]:
+    def join(
+        self, run: str, view: RunStatus
+    ) -> Generator[Event, None, tuple[RunRecord, Node, NodePlan]]:
         """Check the node, verify its code, and start its part.
+
+        Returns:
+            The record of the run, and the node with its plan.
 
         Raises:
             _Refused: it does not join.
             CouldNotTell: the master does not answer.
         """
         name = self.node.name
-        answer = self._ask_master(run, asks=True).head
+        job = self._ask_master(run, asks=True).head["job"]
+        record = self._trusted(run, job)
         try:
-            running = RunningJob.read(answer["job"])
+            running = RunningJob.read(job, record.plan, tree=record.tree, resumed=record.resumed)
         except ValueError as error:
-            raise _Refused(f"the run's job cannot be read: {error}") from error
-        cluster = running.cluster(self.inventory, self.node)
-        unlisted = [one for one in cluster.job.env_from if one not in self.options.env_from]
-        if unlisted:
-            file = self.inventory.file or "the inventory"
             raise _Refused(
-                f"the run was launched with env_from: {', '.join(unlisted)}, which {file} lacks",
-                "add it to `env_from:` of the job in the inventory",
-            )
+                f"what its master {self.master.name} runs is refused: {error}"
+            ) from error
+        running = replace(running, launched=prove(record, running.plan, self.records.root))
+        cluster = running.cluster(self.inventory, self.node)
+        yield from notice_job(cluster.job, node=name)
         require_secrets(cluster)
         verdict = yield from check(cluster, self.pool_of(cluster), CheckOptions(code=False))
         yield from self._judge(verdict)
@@ -205,7 +219,26 @@ class _Newcomer:
             yield from self._judge(verdict_of_code)
         plan = self._start(run, running, cluster, verdict, view)
         yield Progress(phase="join", done=1, total=1)
-        return cluster.node(name), plan
+        return record, cluster.node(name), plan
+
+    def _trusted(self, run: str, job: Mapping[str, Any]) -> RunRecord:
+        """Return this machine's record of the run, else one that the master has a proof of.
+
+        Raises:
+            _Refused: there is none.
+        """
+        record = self.records.read(self.inventory.name, run)
+        if record is None or record.discovered:
+            launched = job.get("launched")
+            known = launched if isinstance(launched, dict) else None
+            record = proven_record(known, run, self.inventory, self.records.root)
+        if record is None:
+            raise _Refused(
+                f"this machine did not launch {run}, and cannot verify what its master"
+                f" {self.master.name} says that it runs",
+                f"on the machine that launched it: clusterctl join {run} --nodes {self.node.name}",
+            )
+        return record
 
     def _ask_master(self, run: str, **how: bool) -> Message:
         """Ask whether the node may join, or let it join, or withdraw that.
@@ -290,11 +323,9 @@ class _Newcomer:
         name = self.node.name
         earlier = view.node_runs.get(name) or {}
         total = max(int(one.get("world_size") or 0) for one in view.node_runs.values())
-        let_in = self._ask_master(run)
-        head = let_in.head
-        started = False
-        try:
-            plan = running.plan(
+        with self._admitted(run) as let_in:
+            head = let_in.head
+            plan = running.plan_node(
                 cluster,
                 verdict.facts[name],
                 verdict.network,
@@ -320,28 +351,34 @@ class _Newcomer:
                 busy = "the node is busy: " if answer.state == "busy" else ""
                 state: JoinState = "refused" if answer.answered else "unreachable"
                 raise _Refused(f"{busy}{answer}", answer.hint, state)
-            started = True
-        except LaunchRefused as error:
-            raise _Refused(str(error), error.hint or "") from error
-        finally:
-            if not started:
-                self._ask_master(run, withdraws=True)
         return plan
 
+    @contextlib.contextmanager
+    def _admitted(self, run: str) -> Iterator[Message]:
+        """Have the master let the node in; if the block fails, ask it to expect the node no longer.
 
-def remember(
-    records: Records, record: RunRecord, joined: Sequence[tuple[Node, NodePlan]]
-) -> RunRecord:
-    """Add the nodes that joined to this machine's record of the run."""
-    for node, node_plan in joined:
-        others = tuple(one for one in record.cluster.nodes if one.name != node.name)
-        place = next((n for n, one in enumerate(record.cluster.nodes) if one.name == node.name), -1)
-        nodes = (*others, node) if place < 0 else (*others[:place], node, *others[place:])
-        plan = dict(record.plan)
-        if "nodes" in plan:
-            kept = [one for one in plan["nodes"] if one.get("node") != node.name]
-            plan["nodes"] = [*kept, plain(node_plan)]
-        record = replace(record, cluster=record.cluster.with_nodes(nodes), plan=plan)
-    if joined:
-        records.write(record)
-    return record
+        Unless it hears of that, it does so itself after minutes: that hides no error of the block.
+
+        Raises:
+            _Refused: it may not join, or the block has refused the launch.
+            CouldNotTell: the master does not answer.
+        """
+        let_in = self._ask_master(run)
+        try:
+            yield let_in
+        except BaseException as error:
+            with contextlib.suppress(CouldNotTell, _Refused):
+                self._ask_master(run, withdraws=True)
+            if isinstance(error, LaunchRefused):
+                raise _Refused(str(error), error.hint or "") from error
+            raise
+
+
+def remember(records: Records, record: RunRecord, node: Node, node_plan: NodePlan) -> None:
+    """Add a node that joined to this machine's record of the run."""
+    others = tuple(one for one in record.cluster.nodes if one.name != node.name)
+    place = next((n for n, one in enumerate(record.cluster.nodes) if one.name == node.name), -1)
+    nodes = (*others, node) if place < 0 else (*others[:place], node, *others[place:])
+    kept = [one for one in record.plan["nodes"] if one.get("node") != node.name]
+    plan = {**record.plan, "nodes": [*kept, plain(node_plan)]}
+    records.write(replace(record, cluster=record.cluster.with_nodes(nodes), plan=plan))

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpuset import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
+from clusterctl.safe_text import escape_controls
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
 from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
@@ -22,6 +24,8 @@ from clusterctl.verbs.runs.recorded_job import completed
 from clusterctl.verbs.runs.records import RunRecord
 
 PLACEHOLDER = "{checkpoint}"
+_SHOWN_COMMAND, _SHOWN_CLAIMS = 500, 8
+"""Of a command that a node claims its longest, and of such commands the most that are shown."""
 KEPT = tuple(name for name in SETTINGS if name != "command")
 """The options of a launch that a resume keeps unless it sets them itself; `env` by name."""
 
@@ -64,9 +68,12 @@ def resume(
 
     Raises:
         LaunchRefused: the checkpoint is not complete, or not the same on every node.
-        UsageError: the job has no place for the checkpoint.
+        UsageError: the job has no place for the checkpoint, or only the nodes claim its command.
     """
     require_word(checkpoint)
+    if before.discovered:
+        _require_own_command(before, cluster, launch)
+        before = replace(before, cluster=replace(before.cluster, job=cluster.job))
     job, added = completed(before.cluster.job, cluster.job)
     if added:
         why = "taken from the inventory, because the run was launched without them"
@@ -100,11 +107,34 @@ def resume(
         "tree": before.tree,
         "commit": before.commit,
     }
-    origins = {"command": _origin(before), **dict(cluster.origins)}
+    whose = {} if before.discovered else {"command": _origin(before)}
+    origins = {**whose, **dict(cluster.origins)}
     job = replace(cluster.job, command=command)
     cluster = replace(cluster, job=job, origins=tuple(origins.items()))
     overrides = replace(overrides, command=command)
     return cluster, replace(launch, overrides=overrides, resumed=resumed)
+
+
+def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOptions) -> None:
+    """Refuse to launch what only the nodes of a run claim that it ran.
+
+    Raises:
+        UsageError: neither the inventory nor the command line has a command.
+    """
+    if cluster.job.command or launch.overrides.command:
+        return
+    claims: dict[str, list[str]] = {}
+    for claim in before.claims:
+        words = escape_controls(shlex.join(claim.command), _SHOWN_COMMAND)
+        claims.setdefault(words, []).append(claim.node)
+    lines = [f"{fold_hosts(nodes)}: {words}" for words, nodes in claims.items()][:_SHOWN_CLAIMS]
+    raise UsageError(
+        f"{before.run} is unverified, since this machine has no proof of its launch:"
+        f" expected job.command in {cluster.file or 'the inventory'} or a command after `--`,"
+        " found only what the nodes claim\n" + "\n".join(lines or ["no node claims a command"]),
+        hint=f"type the command that you trust: -- COMMAND '{PLACEHOLDER}'"
+        "\nor set job.command in the inventory",
+    )
 
 
 def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str, range]:

@@ -80,8 +80,13 @@ def grown(training: Project, *words: str) -> subprocess.Popen[str]:
     launched = training.start("launch", "--nodes", "2", *words, env=SECRET)
     wait_until(lambda: world(training) == 2 or launched.poll() is not None)
     assert launched.poll() is None, launched.communicate()
+    other = {**SECRET, "CLUSTERCTL_STATE": str(training.folder.parent / "another-laptop")}
+    refused = training.run("join", "--nodes", "node3", env=other)
+    assert refused.returncode == 1, refused.stderr
+    assert "node3: this machine did not launch" in refused.stderr
     joined = training.run("join", "--nodes", "node3", "--json", env=SECRET)
     assert joined.returncode == 0, joined.stderr
+    assert "node3: command: train.py\nnode3: env_from: TOKEN\n" in joined.stderr
     validate("join", json.loads(joined.stdout))
     wait_until(lambda: world(training) == 3)
     return launched

@@ -14,6 +14,7 @@ from clusterctl.plan.join import RunningJob
 from clusterctl.plan.node_job import node_job
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import NodePlan
+from clusterctl.wire import plain
 from tests.plan.conftest import GPUS, Planner, facts, network, node
 
 JOB = Job(
@@ -27,15 +28,20 @@ NODES = tuple(node(n) for n in range(3))
 INVENTORY = Cluster(name="lab", nodes=NODES, job=Job(command=("other.py",)))
 
 
-def running(plan: Planner, **changes: Any) -> RunningJob:
+def recorded(plan: Planner, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the job that the master keeps, and the plan that the controller has recorded."""
     made = plan(job=JOB, nodes=NODES[:2], **changes)
     job = node_job(made, made.master, IDENTITY, state=None, tree="abc")
-    return RunningJob.read(json.loads(json.dumps(job)))
+    return json.loads(json.dumps(job)), json.loads(json.dumps(plain(made)))
+
+
+def running(plan: Planner, **changes: Any) -> RunningJob:
+    return RunningJob.read(*recorded(plan, **changes), tree="abc")
 
 
 def joined(run: RunningJob) -> tuple[NodePlan, dict[str, Any]]:
     cluster = run.cluster(INVENTORY, NODES[2])
-    part = run.plan(
+    part = run.plan_node(
         cluster, facts(2, GPUS[2]), network(), node_rank=2, nnodes=3, first_rank=sum(GPUS[:2])
     )
     job = run.node_job(
@@ -68,7 +74,57 @@ def test_secrets_are_in_the_body_alone(plan: Planner) -> None:
     assert "hf_geheim" not in json.dumps(joined(run)[1])
 
 
-@pytest.mark.parametrize("wrong", [{"elastic": None}, {"elastic": {}}, {"master": 3}, {"run": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"elastic": None}, {"elastic": {}}, {"link": 3}, {"hostfile": "x; rm slots=1\n"}]
+)
 def test_a_job_of_no_elastic_run_is_refused(plan: Planner, wrong: dict[str, Any]) -> None:
+    job, known = recorded(plan)
     with pytest.raises(ValueError, match="elastic"):
-        RunningJob.read({**running(plan).job, **wrong})
+        RunningJob.read({**job, **wrong}, known, tree="abc")
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "elastic.job.command": {"elastic": {"job": {"command": ["sh", "-c", "evil"]}}},
+    "elastic.job.check": {"elastic": {"job": {"check": ["evil"]}}},
+    "elastic.job.wrap": {"elastic": {"job": {"wrap": ["evil"]}}},
+    "elastic.job.env_from": {"elastic": {"job": {"env_from": ["HF_TOKEN", "AWS_KEY"]}}},
+    "elastic.workdir": {"elastic": {"workdir": "/root"}},
+    "elastic.tree": {"elastic": {"tree": "def"}},
+    "env_init": {"env_init": "evil"},
+    "stop.file": {"stop": {"file": "/etc/nologin"}},
+    "master.address": {"master": {"address": "10.0.0.66"}},
+    "run": {"run": "lab-2"},
+    "resumed": {"resumed": {"run": "x", "checkpoint": "/evil"}},
+}
+
+
+@pytest.mark.parametrize("where", OTHERS)
+def test_a_master_that_says_another_job_than_was_launched_is_refused(
+    plan: Planner, where: str
+) -> None:
+    job, known = recorded(plan)
+    with pytest.raises(ValueError, match=f"not the job that was launched: {where}: expected"):
+        RunningJob.read(laid_over(job, OTHERS[where]), known, tree="abc")
+
+
+def laid_over(value: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **value,
+        **{
+            key: laid_over(value[key], one) if isinstance(value.get(key), dict) else one
+            for key, one in changes.items()
+        },
+    }
+
+
+def test_what_the_master_says_besides_is_not_taken_over(plan: Planner) -> None:
+    job, known = recorded(plan)
+    evil = {"argv": ["evil"], "launcher_argv": ["evil"], "env": [["LD_PRELOAD", "evil", "asked"]]}
+    run = RunningJob.read({**job, **evil, "unknown": "evil"}, known, tree="abc")
+    assert joined(run) == joined(running(plan))
+
+
+def test_an_earlier_version_may_have_kept_less_of_the_job(plan: Planner) -> None:
+    job, known = recorded(plan)
+    del job["elastic"]["job"]["packages"], job["stop"]["leftovers"]
+    assert joined(RunningJob.read(job, known, tree="abc")) == joined(running(plan))

@@ -19,6 +19,7 @@ ID = "a-cluster-with-long-name-20260101t000000-{}"
 
 def a_run(number: str, name: str = "") -> ListedRun:
     return ListedRun(
+        verified=True,
         run=ID.format(number),
         cluster="a-cluster-with-long-name",
         state="finished",

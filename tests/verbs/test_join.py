@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, replace
+import json
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from clusterctl.errors import ClusterError, CouldNotTell, NodeError
+from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.certificate import make_identity
+from clusterctl.plan.node_job import node_job
 from clusterctl.plan.plan import ElasticPlan
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import NodeEvent
+from clusterctl.verbs.events import Event, NodeEvent, Notice, drive
 from clusterctl.verbs.follow import LogLines, follow
-from clusterctl.verbs.join import JoinOptions, JoinResult, join, remember
+from clusterctl.verbs.join import JoinOptions, JoinResult, _Newcomer, _Refused, join, remember
 from clusterctl.verbs.logs import collect, read_logs
 from clusterctl.verbs.runs.node_answers import node_answers
+from clusterctl.verbs.runs.proof import prove
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.stop import stop
 from clusterctl.wire import Message, plain
 from tests.fake_pool import FakePool
@@ -107,15 +113,41 @@ def test_status_asks_a_node_that_this_machine_did_not_know_of() -> None:
     assert list(view.node_runs) == ["a", "b"]
 
 
+ELASTIC = replace(
+    PLAN,
+    nodes=tuple(replace(node, address="10.0.0.1") for node in PLAN.nodes),
+    elastic=ElasticPlan(
+        max_nodes=3, job=Job(command=("train.py",)), workdir=None, gpus=None, subnet=""
+    ),
+)
+LAUNCHED = RunRecord(
+    run=RUN,
+    began=1.0,
+    cluster=replace(AT_LAUNCH, job=Job(command=("train.py",))),
+    plan=plain(replace(ELASTIC, nodes=ELASTIC.nodes[:1])),
+)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    """The records of this machine, which has launched nothing."""
+    return Records(tmp_path / "state")
+
+
+def job_of_master(**launched: str) -> dict[str, Any]:
+    """Return what the master keeps."""
+    job = node_job(ELASTIC, ELASTIC.master, make_identity(RUN), state=None, launched=launched)
+    kept: dict[str, Any] = json.loads(json.dumps(job))
+    return kept | {"argv": ["evil"]}
+
+
 def try_join(
-    pool: FakePool, inventory: Cluster = CLUSTER, *, env_from: tuple[str, ...] = ()
+    pool: FakePool, records: Records, inventory: Cluster = CLUSTER, *, nodes: str = "b"
 ) -> JoinResult:
-    options = JoinOptions(source=Path(), environment={}, env_from=frozenset(env_from))
+    options = JoinOptions(source=Path(), environment={})
     again: Any = pool.again  # a FakePool is no Pool
-    steps = join(inventory, again, RUN, AT_LAUNCH, [CLUSTER.node("b")], options)
-    _, (result, joined) = finish(steps)
-    assert joined == ()
-    return result
+    joining = [CLUSTER.node(name) for name in nodes]
+    return drive(join(inventory, again, RUN, AT_LAUNCH, joining, options, records))
 
 
 def pool_of(status: Any, **answers: Any) -> FakePool:
@@ -126,9 +158,9 @@ def live() -> list[Message]:
     return [Message({"node": part("a", master=MASTER, world_size=1)})]
 
 
-def test_the_master_refuses_with_a_hint() -> None:
+def test_the_master_refuses_with_a_hint(records: Records) -> None:
     error = {"kind": "full", "message": "the run is full", "hint": "clusterctl status"}
-    result = try_join(pool_of(live(), join=[Message({"error": error})]))
+    result = try_join(pool_of(live(), join=[Message({"error": error})]), records)
     (node,) = result.nodes
     assert (node.state, node.message, node.hint) == (
         "refused", "the run is full", "clusterctl status",
@@ -137,53 +169,156 @@ def test_the_master_refuses_with_a_hint() -> None:
     assert result.document()["run"] == RUN
 
 
-def test_a_run_that_is_over_or_silent_ends_the_verb() -> None:
+def test_a_run_that_is_over_or_silent_ends_the_verb(records: Records) -> None:
     over = pool_of([Message({"node": part("a", "finished", master=MASTER)})])
     with pytest.raises(ClusterError, match="over: finished"):
-        try_join(over)
+        try_join(over, records)
     with pytest.raises(CouldNotTell, match="does not answer"):
-        try_join(FakePool(CLUSTER, {}))
+        try_join(FakePool(CLUSTER, {}), records)
     lost = Reply.failed("a", NodeError("timeout", "answer"))
     with pytest.raises(CouldNotTell, match="does not answer"):
-        try_join(pool_of(live(), join=lost))
+        try_join(pool_of(live(), join=lost), records)
     with pytest.raises(ClusterError, match="not in"):
-        try_join(pool_of(live()), CLUSTER.with_nodes(()).with_nodes(CLUSTER.nodes[1:]))
+        try_join(pool_of(live()), records, CLUSTER.with_nodes(()).with_nodes(CLUSTER.nodes[1:]))
 
 
-def test_a_node_that_claims_to_be_the_master_is_not_asked() -> None:
+def test_a_node_that_claims_to_be_the_master_is_not_asked(records: Records) -> None:
     parts = {
         "a": part("a", master=MASTER, world_size=1, nodes=["a", "b"]),
         "b": part("b", master={**MASTER, "node": "b"}, world_size=1),
     }
     pool = FakePool(CLUSTER, {n: {"status": [Message({"node": one})]} for n, one in parts.items()})
     with pytest.raises(ClusterError, match="expected one master, found a, b"):
-        try_join(pool)
+        try_join(pool, records)
     assert {request.op for _, request in pool.requests} == {"status"}
 
 
-def test_a_node_cannot_ask_for_secrets_that_the_inventory_does_not_list() -> None:
-    elastic = ElasticPlan(
-        max_nodes=3, job=Job(command=("x",), env_from=("AWS_KEY",)), workdir=None, gpus=None,
-        subnet="",
-    )  # fmt: skip
-    job = {"run": RUN, "master": MASTER, "link": {}, "hostfile": "", "elastic": plain(elastic)}
-    pool = pool_of(live(), join=[Message({"job": job})])
-    (node,) = try_join(pool).nodes
-    assert "AWS_KEY" in node.message
-    assert [request.op for _, request in pool.requests] == ["status", "join"]
+def tried(pool: FakePool) -> list[str]:
+    return [request.op for _, request in pool.requests]
+
+
+def test_a_master_cannot_have_another_job_started_than_this_machine_launched(
+    records: Records,
+) -> None:
+    records.write(LAUNCHED)
+    evil = job_of_master()
+    evil["elastic"]["job"] |= {"command": ["sh", "-c", "evil"], "env_from": ["AWS_KEY"]}
+    pool = pool_of(live(), join=[Message({"job": evil})])
+    (node,) = try_join(pool, records).nodes
+    assert node.state == "refused"
+    assert "not the job that was launched: elastic.job.command: expected ['train.py']" in (
+        node.message
+    )
+    assert tried(pool) == ["status", "join"]
     damaged = pool_of(live(), join=[Message({"job": {"run": RUN}})])
-    assert "cannot be read" in try_join(damaged).nodes[0].message
+    assert "expected the plan of an elastic run" in try_join(damaged, records).nodes[0].message
 
 
-def test_the_record_knows_who_joined(tmp_path: Path) -> None:
-    records = Records(tmp_path)
-    first = replace(PLAN, nodes=PLAN.nodes[:1])
-    record = RunRecord(run=RUN, began=1.0, cluster=AT_LAUNCH, plan=plain(asdict(first)))
-    records.write(record)
-    plan = replace(node_plan("b", 1), device="cpu")
-    for _ in range(2):  # it may be lost, and join again
-        record = remember(records, record, [(CLUSTER.node("b"), plan)])
+def signed(records: Records, **changes: Any) -> dict[str, str]:
+    return prove(replace(LAUNCHED, **changes), ELASTIC, records.root)
+
+
+def forged(records: Records) -> dict[str, str]:
+    proof = signed(records)
+    return {**proof, "record": proof["record"].replace("train.py", "evil.py")}
+
+
+def of_another_run(records: Records) -> dict[str, str]:
+    return signed(records, run="lab-20260101t000000-efgh")
+
+
+def of_another_machine(records: Records) -> dict[str, str]:
+    return prove(LAUNCHED, ELASTIC, records.root.parent / "another")
+
+
+@pytest.mark.parametrize(
+    "launched", [lambda _records: {}, forged, of_another_run, of_another_machine]
+)
+def test_without_a_record_a_job_without_a_proof_is_refused(
+    records: Records, launched: Callable[[Records], dict[str, str]]
+) -> None:
+    pool = pool_of(live(), join=[Message({"job": job_of_master(**launched(records))})])
+    (node,) = try_join(pool, records).nodes
+    assert node.state == "refused"
+    assert f"this machine did not launch {RUN}" in node.message
+    assert node.hint == f"on the machine that launched it: clusterctl join {RUN} --nodes b"
+    assert tried(pool) == ["status", "join"]
+
+
+def test_a_record_that_nodes_made_up_is_no_proof(records: Records) -> None:
+    records.write(replace(LAUNCHED, discovered=True))
+    pool = pool_of(live(), join=[Message({"job": job_of_master()})])
+    assert "did not launch" in try_join(pool, records).nodes[0].message
+
+
+def test_with_a_proof_the_command_and_the_secrets_names_are_shown_before_anything_starts(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(command=("train.py", "a b"), env_from=("TOKEN", "KEY"))
+    assert ELASTIC.elastic is not None
+    elastic = replace(ELASTIC, elastic=replace(ELASTIC.elastic, job=job))
+    proof = prove(LAUNCHED, elastic, records.root)
+    kept = node_job(elastic, elastic.master, make_identity(RUN), state=None, launched=proof)
+    pool = pool_of(live(), join=[Message({"job": json.loads(json.dumps(kept))})])
+    monkeypatch.delenv("TOKEN", raising=False)
+    steps = join(
+        CLUSTER, cast("Any", pool.again), RUN, AT_LAUNCH, [CLUSTER.node("b")],
+        JoinOptions(source=Path(), environment={}), records,
+    )  # fmt: skip
+    seen: list[Event] = []
+    with pytest.raises(UsageError, match="env_from: expected TOKEN"):
+        drive(steps, seen.append)
+    told = [event.text for event in seen if isinstance(event, Notice)]
+    assert told == ["command: train.py 'a b'", "env_from: TOKEN, KEY"]
+    assert tried(pool) == ["status", "join"]
+
+
+def test_each_node_that_joins_is_recorded_whatever_becomes_of_the_next(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.write(LAUNCHED)
+
+    def join_or_fail(newcomer: Any, _run: str, _view: RunStatus) -> Generator[Any, None, Any]:
+        yield from ()
+        if newcomer.node.name == "a":
+            raise CouldNotTell("the master does not answer", hint="clusterctl check")
+        return LAUNCHED, newcomer.node, node_plan("b", 1)
+
+    monkeypatch.setattr("clusterctl.verbs.join._Newcomer.join", join_or_fail)
+    result = try_join(pool_of(live()), records, nodes="ba")
+    assert [(one.node, one.state, one.hint) for one in result.nodes] == [
+        ("b", "joined", ""),
+        ("a", "unreachable", "clusterctl check"),
+    ]
     kept = records.read("lab", RUN)
+    assert kept is not None
+    assert [node.name for node in kept.cluster.nodes] == ["a", "b"]
+    with pytest.raises(CouldNotTell):
+        try_join(pool_of(live()), records, nodes="ab")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), _Refused("the node is busy: run X")])
+def test_a_master_that_falls_silent_hides_no_error(records: Records, error: BaseException) -> None:
+    let_in = {"job": {}, "node_rank": 1, "nodes": ["a", "b"], "link_port": 1}
+    silent = Reply.failed("a", NodeError("timeout", "answer"))
+    pool = pool_of([], join=lambda ask: silent if "withdraws" in ask.args else [Message(let_in)])
+    options = JoinOptions(source=Path(), environment={})
+    newcomer = _Newcomer(
+        CLUSTER, cast("Any", pool.again), CLUSTER.node("a"), CLUSTER.node("b"), options, records
+    )
+    with pytest.raises(type(error)) as caught, newcomer._admitted(RUN):
+        raise error
+    assert caught.value is error
+    assert [request.args.get("withdraws") for _, request in pool.requests] == [None, True]
+
+
+def test_the_record_knows_who_joined(records: Records) -> None:
+    plan = replace(node_plan("b", 1), device="cpu")
+    kept: RunRecord | None = LAUNCHED
+    for _ in range(2):  # it may be lost, and join again
+        assert kept is not None
+        remember(records, kept, CLUSTER.node("b"), plan)
+        kept = records.read("lab", RUN)
     assert kept is not None
     assert [node.name for node in kept.cluster.nodes] == ["a", "b"]
     assert [node["node"] for node in kept.plan["nodes"]] == ["a", "b"]

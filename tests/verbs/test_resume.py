@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_none_of_a_thing_is_a_choice_too() -> None:
     assert (taken.max_restarts, taken.origin("max_restarts")) == (0, "--max-restarts")
 
 
-CHECKPOINT = {
+CHECKPOINT: dict[str, Any] = {
     "complete": True, "why": "", "part": None, "hash": "h", "step": 7, "format": "file",
     "path": "/out/step-7", "doubts": [], "name": "step-7", "time": 7.0,
 }  # fmt: skip

@@ -373,12 +373,16 @@ def test_no_run_at_all() -> None:
         find_run.choose_run(find_run.discover(cluster_runs(a=[], b=DEAD)), [])
 
 
-def test_a_run_without_a_record_has_the_command_that_its_nodes_run() -> None:
+def test_a_run_without_a_record_is_shown_with_what_its_nodes_claim_to_run() -> None:
     theirs = named("a", "liv1", "running") | {"command": ["/bin/python", "other.py", "7"]}
     found = find_run.discover(cluster_runs(a=[theirs], b=[]))
+    assert found.runs[0].command == ("/bin/python", "other.py", "7")
     cluster = find_run.nodes_of(found, ID.format("liv1"), CLUSTER)
     assert [node.name for node in cluster.nodes] == ["a"]
-    assert cluster.job.command == ("/bin/python", "other.py", "7")
+    assert cluster.job.command == ()
+    pool = FakePool(CLUSTER, {"a": {"status": [Message({"node": theirs})]}})
+    _, view = finish(status(pool, ID.format("liv1"), cluster))
+    assert view.command == ("/bin/python", "other.py", "7")
 
 
 def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
@@ -401,13 +405,14 @@ def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
 
 
 def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> None:
-    resumed = {"run": ID.format("old1"), "checkpoint": "/w/out/step-30", "step": 30, "command": []}
-    theirs = named("a", "new1", "finished") | {"resumed": resumed, "world_size": 2}
+    resumed = {"run": ID.format("old1"), "checkpoint": "/w/out/step-30", "step": 30}
+    claim = {**resumed, "command": ["evil"]}
+    theirs = named("a", "new1", "finished") | {"resumed": claim, "world_size": 2}
     list_runs.runs(cluster_runs(a=[theirs], b=[]), Records(tmp_path), rebuild=True)
     record = Records(tmp_path).find(ID.format("new1"))
     assert record is not None
     assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
-    odd = theirs | {"resumed": {**resumed, "checkpoint": ["/w"]}}
+    odd = theirs | {"resumed": {**claim, "checkpoint": ["/w"]}}
     found = find_run.discover(cluster_runs(a=[odd], b=[]))
     assert "checkpoint of resumed of one of runs is ['/w']" in found.errors[0].message
 

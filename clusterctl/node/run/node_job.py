@@ -101,6 +101,8 @@ class NodeJob(KnownThere, NodePart):
     controller: str
     resumed: Optional[Dict[str, Any]]
     """Of a resume, the run and the checkpoint that it resumes from."""
+    launched: Dict[str, str]
+    """The record of the launch, with a proof that only its controller can check."""
     nnodes: int
     launcher: str
     launcher_decides: bool

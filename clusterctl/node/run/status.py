@@ -43,14 +43,23 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
 
 def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Answer with the state of all runs of a cluster that are kept here: `cluster`, `node`."""
+    """Answer with the state of all runs of a cluster that are kept here: `cluster`, `node`.
+
+    With `launched` each has what the launch proved, too.
+    """
     del body, channel
     root = args.get("state") or default_state_folder()
     wanted = args.get("node")
     folders = run_folders(root, args["cluster"])
     # By its name first: a folder that all nodes share has a run's job once for each of them.
     own = [paths for paths in folders if wanted in (None, os.path.basename(paths.folder))]
-    return Message({"runs": [node_status(paths) for paths in own if read_json(paths.job)]})
+    runs = []
+    for paths in own:
+        job = read_json(paths.job)
+        if job:
+            proof = {"launched": job.get("launched")} if args.get("launched") else {}
+            runs.append({**node_status(paths), **proof})
+    return Message({"runs": runs})
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:

@@ -63,6 +63,7 @@ def batch_runs(records: Records, cluster: str) -> RunList:
                 began=batch.began,
                 nodes=tuple(node.name for node in record.cluster.nodes) if record else (),
                 command=batch.command,
+                verified=True,
                 name=batch.name,
             )
         )
@@ -77,6 +78,7 @@ def batch_runs(records: Records, cluster: str) -> RunList:
                 began=record.began,
                 nodes=tuple(node.name for node in record.cluster.nodes),
                 command=record.cluster.job.command,
+                verified=not record.discovered,
                 name=str(record.options.get("name") or ""),
             )
         )

@@ -23,8 +23,10 @@ from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
+    notice_job,
     notice_launcher,
     notice_rendezvous,
+    notice_secrets,
     require_job,
     require_script,
     require_secrets,
@@ -32,6 +34,7 @@ from clusterctl.verbs.launch.validate_job import (
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
 from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.proof import prove
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.sync.result import SyncOptions, SyncResult
 from clusterctl.verbs.sync.sync import sync
@@ -40,6 +43,7 @@ from clusterctl.wire import plain
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 REACHED_ONLY = ("ssh",)
 """What is judged with --no-check: nothing can start on a node that is not reached."""
+_NOT_STARTED = "interrupted; nothing was started"
 _SHOWN_PATHS = 3
 """Files that the warning about changed code names."""
 SYNC_ONLY = ("node.rsync",)
@@ -129,6 +133,8 @@ def prepare(
     require_job(cluster)
     if options.sync and not options.force:
         require_script(cluster, options.source)
+    yield from notice_job(cluster.job)
+    yield from notice_secrets(cluster)
     yield from notice_launcher(cluster, options.source)
     yield from notice_rendezvous(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
@@ -170,23 +176,40 @@ def launch(
     try:
         plan, record = yield from _make_ready(cluster, pool, records, options)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; nothing was started") from None
+        raise Interrupted(_NOT_STARTED) from None
     try:
-        yield from start_run(
-            pool,
-            record.cluster,
-            plan,
-            os.environ,
-            record.resumed,
-            tree=record.tree,
-            force=options.force,
-        )
-    except (LaunchRefused, Interrupted) as error:
-        state = "stopped" if isinstance(error, Interrupted) else "failed"
-        end = {"state": state, "exit_code": error.exit_code, "ended_by": error.by}
+        yield from _start(pool, records, record, plan, force=options.force)
+    except BaseException as error:
+        end = {"state": "failed", "exit_code": LaunchRefused.exit_code, "ended_by": "controller"}
+        if isinstance(error, LaunchRefused | Interrupted):
+            end |= {"exit_code": error.exit_code, "ended_by": error.by}
+        if isinstance(error, Interrupted | KeyboardInterrupt):
+            end["state"] = "stopped"
         records.write_end(record, {**end, "run": plan.run, "message": str(error)})
         raise
     return plan, record
+
+
+def _start(
+    pool: Pool, records: Records, record: RunRecord, plan: Plan, *, force: bool
+) -> Generator[Event, None, None]:
+    """Show the plan, and start it."""
+    try:
+        # It prints the run's name: from then on `clusterctl stop` knows it.
+        yield Planned(plan=plan)
+        launched = prove(record, plan, records.root)
+    except KeyboardInterrupt:
+        raise Interrupted(_NOT_STARTED) from None
+    yield from start_run(
+        pool,
+        record.cluster,
+        plan,
+        os.environ,
+        record.resumed,
+        launched=launched,
+        tree=record.tree,
+        force=force,
+    )
 
 
 def _make_ready(
@@ -220,7 +243,6 @@ def _make_ready(
         resumed=options.resumed,
     )
     records.write(record, diff=synced.diff if synced else "", facts=verdict.facts)
-    yield Planned(plan=plan)  # it prints the run's name: from then on `clusterctl stop` knows it
     return plan, record
 
 

@@ -41,6 +41,7 @@ def start_run(
     environment: Mapping[str, str],
     resumed: Mapping[str, Any] | None = None,
     *,
+    launched: Mapping[str, str] | None = None,
     tree: str = "",
     force: bool = False,
 ) -> Generator[Event, None, None]:
@@ -52,6 +53,7 @@ def start_run(
         plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
+        launched: the record of the launch, with its proof.
         tree: hash of the code that was synced; empty: none was.
         force: start also where the last sync did not finish.
 
@@ -67,7 +69,14 @@ def start_run(
     def request(node: NodePlan, link_port: int) -> Request:
         state = cluster.node(node.node).state
         job = node_job(
-            plan, node, identity, state=state, link_port=link_port, resumed=resumed, tree=tree
+            plan,
+            node,
+            identity,
+            state=state,
+            link_port=link_port,
+            resumed=resumed,
+            launched=launched,
+            tree=tree,
         )
         secrets = node_secrets(plan, node, identity, environment)
         return Request(op="start", args={"job": job, "forces": force}, body=secrets)

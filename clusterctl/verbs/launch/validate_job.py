@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import shlex
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.rules import is_secret
 from clusterctl.plan import launchers, nested
 from clusterctl.plan.entry_script import rendezvous_assignments
 from clusterctl.plan.make import require_command
@@ -80,6 +82,35 @@ def require_secrets(cluster: Cluster) -> None:
         raise UsageError(
             f"env_from: expected {', '.join(missing)} in this shell's environment, found none",
             hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
+        )
+
+
+def notice_job(job: Job, *, node: str | None = None) -> Iterator[Notice]:
+    """Tell what is about to run, and which variables of this shell the nodes, or one, will get."""
+    yield Notice(text=f"command: {shlex.join(job.command)}", node=node)
+    if job.env_from:
+        yield Notice(text=f"env_from: {', '.join(job.env_from)}", node=node)
+
+
+def notice_secrets(cluster: Cluster) -> Iterator[Notice]:
+    """Warn of what looks like a secret and would be recorded in clear.
+
+    Reading the inventory warns of what `job.env` has there.
+    """
+    origins = dict(cluster.origins)
+    for name, value in cluster.job.env:
+        origin = origins.get(f"env.{name}")
+        if origin and is_secret(name, value):
+            yield Notice(
+                text=f"{origin}: {name} looks like a secret, and env is recorded in clear",
+                hint=f"export it in this shell, and set `env_from: [{name}]` in the inventory",
+                level="warning",
+            )
+    if any(is_secret("", word.rpartition("=")[2]) for word in cluster.job.command):
+        yield Notice(
+            text="command: a word looks like a secret, and the command is recorded in clear",
+            hint="let the program read it from a variable that `env_from:` names",
+            level="warning",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
@@ -27,11 +27,12 @@ class Discovered:
     """Nodes that did not answer."""
 
 
-def discover(nodes: Nodes) -> Discovered:
-    """Ask every node for its parts of runs."""
+def discover(nodes: Nodes, *, launched: bool = False) -> Discovered:
+    """Ask every node for its parts of runs; with `launched`, for their launches' records, too."""
     cluster = nodes.cluster
     requests = {
-        node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
+        node.name: Request(op="runs", args={**node_args(cluster, node), "launched": launched})
+        for node in cluster.nodes
     }
     node_runs: dict[str, dict[str, Mapping[str, Any]]] = {}
     answers, errors = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
@@ -105,7 +106,7 @@ def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -
 
 
 def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
-    """Return the cluster with the run's command and the nodes that have a part of it, or may.
+    """Return the cluster with the nodes that have a part of a run, or may, without its command.
 
     Raises:
         CouldNotTell: no node knows the run, and not every node answered.
@@ -113,9 +114,7 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
     """
     view = next((view for view in found.runs if view.run == run), None)
     if view is not None:
-        job = replace(cluster.job, command=view.command or cluster.job.command)
-        nodes = tuple(answer.node for answer in view.nodes)
-        return replace(cluster.with_nodes(nodes), job=job)
+        return _without_command(cluster, [answer.node for answer in view.nodes])
     message = f"run {run} is known neither here nor on the nodes of {cluster.name}"
     if found.errors:
         silent = ", ".join(one.node for one in found.errors)
@@ -133,7 +132,10 @@ def _view(
 ) -> RunStatus:
     silent = {error.node: error for error in errors}
     # A run may use only some nodes: one that answers without a part did not take part.
-    nodes = tuple(node for node in cluster.nodes if node.name in node_runs or node.name in silent)
-    view = view_of(run, cluster.with_nodes(nodes), node_runs, silent)
-    command = next(iter(node_runs.values())).get("command") or ()
-    return replace(view, command=tuple(map(str, command)))
+    nodes = [node for node in cluster.nodes if node.name in node_runs or node.name in silent]
+    return view_of(run, _without_command(cluster, nodes), node_runs, silent)
+
+
+def _without_command(cluster: Cluster, nodes: Sequence[Node]) -> Cluster:
+    """Return the cluster with these nodes; the inventory's command need not be the run's."""
+    return replace(cluster.with_nodes(tuple(nodes)), job=replace(cluster.job, command=()))

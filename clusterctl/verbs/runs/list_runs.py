@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.rpc import Nodes
+from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.find_run import discover
 from clusterctl.verbs.runs.node_answers import find_cause
-from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.proof import proven_record
+from clusterctl.verbs.runs.records import Claim, Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import SCHEMA, plain
 
@@ -27,6 +30,8 @@ class ListedRun:
     began: float | None
     nodes: tuple[str, ...]
     command: tuple[str, ...]
+    verified: bool
+    """This machine launched it, or proved it; false: only its nodes claim what it runs."""
     name: str = ""
     """The user's name for it."""
     ended_by: str = ""
@@ -69,41 +74,70 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
     Args:
         nodes: of the cluster.
         records: of this machine.
-        rebuild: write a record of each run that only the nodes know.
+        rebuild: write a record of each run that only the nodes know, or that is unverified yet.
     """
-    found = discover(nodes)
+    found = discover(nodes, launched=rebuild)
     known = {record.run: record for record in records.all(nodes.cluster.name)}
     rebuilt = []
     if rebuild:
         for view in found.runs:
-            if view.run not in known:
-                known[view.run] = _record(nodes.cluster, view)
-                records.write(known[view.run])
-                rebuilt.append(view.run)
+            before = known.get(view.run)
+            if before is None or before.discovered:
+                known[view.run] = _record(nodes.cluster, view, records.root)
+                if known[view.run] != before:
+                    records.write(known[view.run])
+                    rebuilt.append(view.run)
     seen = {view.run: view for view in found.runs}
     listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
     listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
     return RunList(runs=tuple(listed), errors=found.errors, rebuilt=tuple(rebuilt))
 
 
-def _record(cluster: Cluster, view: RunStatus) -> RunRecord:
-    """Rebuild a run's record from what its nodes keep; its code and options are unknown."""
+def _record(cluster: Cluster, view: RunStatus, root: Path) -> RunRecord:
+    """Rebuild a run's record from what its nodes keep: the launch's own with a proof, else claims.
+
+    Claims steer nothing that runs: the job is the inventory's, without a command.
+    """
     node_runs = view.node_runs
     took_part = sorted(
         (node for node in cluster.nodes if node.name in node_runs),
         key=lambda node: int(node_runs[node.name].get("rank0") or 0),
     )
-    job = replace(cluster.job, command=view.command)
-    first = node_runs[took_part[0].name]
+    for one in node_runs.values():
+        record = proven_record(one.get("launched"), view.run, cluster, root)
+        if record is not None:
+            known = {node.name for node in record.cluster.nodes}
+            joined = (node for node in took_part if node.name not in known)
+            all_nodes = (*record.cluster.nodes, *joined)
+            return replace(record, cluster=record.cluster.with_nodes(all_nodes))
     return RunRecord(
         run=view.run,
         began=view.began or 0.0,
-        cluster=replace(cluster, nodes=tuple(took_part), job=job),
-        plan={"world_size": first.get("world_size")},
-        options={"name": view.name},
-        resumed=first.get("resumed"),
+        cluster=replace(cluster.with_nodes(tuple(took_part)), job=replace(cluster.job, command=())),
+        plan={"world_size": _agreed(one.get("world_size") for one in node_runs.values())},
+        resumed=_ancestor(cluster, view),
         discovered=True,
+        claims=tuple(
+            Claim(node=node.name, command=tuple(node_runs[node.name].get("command") or ()))
+            for node in took_part
+        ),
     )
+
+
+def _ancestor(cluster: Cluster, view: RunStatus) -> Mapping[str, Any] | None:
+    """Return the run and the checkpoint that all nodes claim that it was resumed from."""
+    claims = (
+        {name: (one.get("resumed") or {}).get(name) for name in ("run", "checkpoint", "step")}
+        for one in view.node_runs.values()
+    )
+    found: Mapping[str, Any] = _agreed(claims) or {}
+    return found if run_id.cluster_of(str(found.get("run"))) == cluster.name else None
+
+
+def _agreed(values: Iterable[Any]) -> Any:  # noqa: ANN401  (what nodes answer)
+    """Return the value that all nodes claim; None if they differ."""
+    first, *others = values
+    return first if all(other == first for other in others) else None
 
 
 def _line(
@@ -119,6 +153,7 @@ def _line(
             began=view.began,
             nodes=tuple(view.node_runs),
             command=view.command,
+            verified=False,
             name=view.name,
         )
     end = records.end(record) or {}
@@ -135,10 +170,15 @@ def _line(
         ended_by=view.ended_by if view else str(end.get("ended_by", "")),
         began=record.began,
         nodes=_names(record, view),
-        command=record.cluster.job.command,
+        command=record.cluster.job.command or _claimed(record),
+        verified=not record.discovered,
         name=str(record.options.get("name") or (view.name if view else "")),
         checkpoint=str((record.resumed or {}).get("checkpoint", "")),
     )
+
+
+def _claimed(record: RunRecord) -> tuple[str, ...]:
+    return next((claim.command for claim in record.claims), ())
 
 
 def _names(record: RunRecord, view: RunStatus | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +36,14 @@ from clusterctl.verbs.response_schema import (
 )
 from clusterctl.verbs.runs import run_id
 from clusterctl.wire import SCHEMA, plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one node claims that a run's command is."""
+
+    node: str
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +68,9 @@ class RunRecord:
     resumed: Mapping[str, Any] | None = None
     """The `run` and `checkpoint` that it was resumed from."""
     discovered: bool = False
-    """It was rebuilt from what the nodes know; the rest is missing."""
+    """It was rebuilt from what the nodes claim, without a proof: none of that is to be launched."""
+    claims: tuple[Claim, ...] = ()
+    """Of a discovered run: the commands that its nodes claim."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -83,7 +93,15 @@ class RunRecord:
         error = plan_error or schema_error(record.resumed or {}, RECORDED_RESUME)
         if error:
             raise ValueError(f"expected a run's record, found one where {error}")
-        return record
+        return record._without_claims() if record.discovered else record
+
+    def _without_claims(self) -> Self:
+        """Drop what an earlier version took from the nodes as if it were known."""
+        job = replace(self.cluster.job, command=())
+        resumed = {name: one for name, one in (self.resumed or {}).items() if name != "command"}
+        return replace(
+            self, cluster=replace(self.cluster, job=job), options={}, resumed=resumed or None
+        )
 
 
 class Records:

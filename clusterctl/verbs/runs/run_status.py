@@ -98,6 +98,7 @@ class RunStatus:
     checkpoint: Checkpoint | None = None
     first_cause: FirstCause | None = None
     command: tuple[str, ...] = ()
+    """To be shown only: if this machine does not know it, the first node's claim."""
     name: str = ""
     """The user's own name for it."""
     began: float | None = None
@@ -232,6 +233,7 @@ def view_of(
     """Put together what each node knows of a run."""
     began = [one["began"] for one in node_runs.values() if one.get("began")]
     name = next((str(one["name"]) for one in node_runs.values() if one.get("name")), "")
+    claims = (node_runs.get(node.name, {}).get("command") for node in cluster.nodes)
     return RunStatus(
         run=run,
         cluster=cluster.name,
@@ -241,7 +243,7 @@ def view_of(
             )
             for node in cluster.nodes
         ),
-        command=cluster.job.command,
+        command=cluster.job.command or tuple(next(filter(None, claims), ())),
         name=name,
         began=min(began, default=None),
     )

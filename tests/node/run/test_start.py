@@ -271,15 +271,23 @@ def test_the_agent_that_looks_after_the_run_is_in_its_folder(make_run: MakeRun) 
     assert "clusterctl.node.supervisor.guard:main" in words
 
 
+def test_the_record_of_a_launch_is_given_back_as_it_was(make_run: MakeRun) -> None:
+    run = make_run("")
+    launched = {"record": '{"command": "it\'s \\u00fc"}', "proof": "ab" * 32}
+    run.change = {"launched": launched}
+    run.start().ended()
+    where = {"cluster": "test", "state": str(run.folder / "state"), "launched": True}
+    (found,) = run.call(0, "runs", where)[-1].head["runs"]
+    assert found["launched"] == launched
+
+
 def test_the_runs_that_a_node_keeps_are_listed(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    run_folders = run.call(0, "runs", {"cluster": "test", "state": str(run.folder / "state")})[
-        -1
-    ].head
-    assert [(found["run"], found["state"]) for found in run_folders["runs"]] == [
-        (run.plan.run, "running")
-    ]
+    where = {"cluster": "test", "state": str(run.folder / "state")}
+    (found,) = run.call(0, "runs", where)[-1].head["runs"]
+    assert (found["run"], found["state"]) == (run.plan.run, "running")
+    assert "launched" not in found
     error = run.call(0, "status", {**run.where(), "run": "test-other"})[-1].head["error"]
     assert error["kind"] == "no-run"
 

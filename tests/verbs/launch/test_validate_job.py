@@ -100,3 +100,32 @@ def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path:
     assert noticed(cluster(command=("train.py",), launcher="ray"), tmp_path, find) == []
     assert noticed(cluster(command=("-m", "train")), tmp_path, find) == []
     assert noticed(cluster(command=("elsewhere.py",)), tmp_path, find) == []
+
+
+HF = "hf_abcdefghijklmnopqrstuvwxyz012345"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (Options(env=(("HF_TOKEN", "x"),)), ["--env: HF_TOKEN looks like a secret"]),
+        (Options(env=(("KEY_FILE", HF),)), ["--env: KEY_FILE looks like a secret"]),
+        (Options(env=(("LR", "1"),)), []),
+        (Options(env=(("HF_TOKEN", ""),)), []),
+        (
+            Options(env=(("HF_TOKEN", "x"),), origins={"env.HF_TOKEN": "run lab-1"}),
+            ["run lab-1: HF_TOKEN looks like a secret"],
+        ),
+        (Options(command=("train.py", f"--token={HF}")), ["command: a word looks like a secret"]),
+        (Options(command=("train.py", "--token", HF)), ["command: a word looks like a secret"]),
+        (Options(command=("train.py", "--token", "x")), []),
+    ],
+)
+def test_what_would_be_recorded_in_clear_is_noticed_wherever_it_comes_from(
+    options: Options, told: list[str]
+) -> None:
+    given = effective(cluster(env=(("API_KEY", "as the inventory has it"),)), options)
+    said = list(validate_job.notice_secrets(given))
+    assert [notice.text.split(",")[0] for notice in said] == told
+    assert {notice.level for notice in said} <= {"warning"}
+    assert HF not in repr(said)

@@ -1,0 +1,141 @@
+"""Proves that a run which nodes report is one that this machine launched.
+
+The proof is made with a key that no node has: a node that changes what it keeps has no proof of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.errors import ClusterError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.plan import Plan
+from clusterctl.state_folder import VARIABLE
+from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.wire import plain
+
+KEY_FILE = "launch.key"
+_KEY_BYTES = 32
+_PURPOSE = b"clusterctl launch\n"
+_KEPT = ("run", "began", "tree", "commit", "dirty", "options", "resumed")
+"""What the nodes keep of a record, besides the job, the nodes' names and most of the plan."""
+
+
+def prove(record: RunRecord, plan: Plan, root: Path) -> dict[str, str]:
+    """Return what each node keeps of a run's record, with the proof that it is unchanged.
+
+    Args:
+        record: of the launch.
+        plan: what is started; of its nodes only the master's place is kept.
+        root: the folder of this machine's records, which has the key.
+
+    Raises:
+        ClusterError: the key cannot be read or made.
+    """
+    master = replace(plan.master, launcher_argv=(), argv=(), wrap=(), container=(), env=())
+    kept = {
+        **{name: getattr(record, name) for name in _KEPT},
+        "cluster": record.cluster.name,
+        "nodes": [node.name for node in record.cluster.nodes],
+        "job": record.cluster.job,
+        "origins": record.cluster.origins,
+        "plan": replace(plan, nodes=(master,), settings=()),
+    }
+    text = json.dumps(plain(kept), sort_keys=True)
+    return {"record": text, "proof": _proof(_made_key(root), text)}
+
+
+def proven_record(
+    launched: Mapping[str, Any] | None, run: str, cluster: Cluster, root: Path
+) -> RunRecord | None:
+    """Return the record of a run as a node kept it; None without a proof of this machine.
+
+    Args:
+        launched: what `prove` returned, as a node gives it back.
+        run: the run that the node says it is of.
+        cluster: the inventory, which tells how the nodes are reached.
+        root: the folder of this machine's records.
+
+    Raises:
+        ClusterError: the key cannot be read.
+    """
+    text, proof = (str((launched or {}).get(name) or "") for name in ("record", "proof"))
+    key = _read_key(root) if text else None
+    if key is None or not hmac.compare_digest(_proof(key, text).encode(), proof.encode()):
+        return None
+    kept = json.loads(text)
+    if (kept["run"], kept["cluster"]) != (run, cluster.name):
+        return None
+    known = {node.name: node for node in (*cluster.nodes, *cluster.left_out)}
+    nodes = tuple(known[name] for name in kept["nodes"] if name in known)
+    there = {**plain(cluster.with_nodes(nodes)), "job": kept["job"], "origins": kept["origins"]}
+    try:
+        return RunRecord.from_document({**kept, "cluster": there})
+    except ValueError:
+        return None  # of another version, or no node of it is in the inventory
+
+
+def _proof(key: bytes, text: str) -> str:
+    return hmac.new(key, _PURPOSE + text.encode(), hashlib.sha256).hexdigest()
+
+
+def _made_key(root: Path) -> bytes:
+    """Return this machine's key; the first launch makes it."""
+    key = _read_key(root)
+    if key is not None:
+        return key
+    path = root / KEY_FILE
+    new = root / f"{KEY_FILE}.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another launch was first: its key counts
+            path.hardlink_to(new)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot make {path}: {error.strerror}",
+            hint=f"make {root} writable, or set {VARIABLE} to another folder",
+        ) from error
+    finally:
+        new.unlink(missing_ok=True)
+    return _read_key(root) or _made_key(root)
+
+
+def _read_key(root: Path) -> bytes | None:
+    """Return this machine's key; None if it has launched nothing yet.
+
+    Raises:
+        ClusterError: it cannot be read, is damaged, or others can read it.
+    """
+    path = root / KEY_FILE
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            seen, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from error
+    if seen.st_mode & 0o077 or seen.st_uid != os.getuid():
+        raise _unusable(path, f"expected a file of mode 0600, found {seen.st_mode & 0o777:04o}")
+    if len(key) != _KEY_BYTES:
+        raise _unusable(path, f"expected {_KEY_BYTES} bytes, found {len(key)}")
+    return key
+
+
+def _unusable(path: Path, why: str) -> ClusterError:
+    """Return the error of a key that cannot be used: moved away, a new one is made."""
+    hint = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.old')}"
+    return ClusterError(f"{path}: {why}", hint=hint)
