@@ -48,7 +48,7 @@ def held(name: str) -> Iterator[list[PeerProcess]]:
         while not stop.is_set() or len(loop._selector.get_map()) > 1:
             loop.call_later(0.02, lambda: None)
             loop.run_once()
-        control_socket.close()
+        control_socket.release()
 
     thread = threading.Thread(target=live)
     thread.start()

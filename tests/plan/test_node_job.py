@@ -7,6 +7,7 @@ import json
 from cryptography import x509
 
 from clusterctl.inventory.cluster import Job
+from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from tests.plan.conftest import Planner
@@ -35,7 +36,11 @@ def test_secrets_are_in_the_body_alone_and_the_key_is_the_masters(plan: Planner)
     bodies = [json.loads(node_secrets(made, each, IDENTITY, mine)) for each in made.nodes]
     assert [body["env"] for body in bodies] == [{"HF_TOKEN": "hf_geheim"}] * 3
     assert [body.get("key") for body in bodies] == [IDENTITY.key, None, None]
-    assert {body["token"] for body in bodies} == {IDENTITY.token}
+    tokens = [body["token"] for body in bodies]
+    assert tokens[0] == IDENTITY.token, "the master's"
+    workers = [node_token(IDENTITY.token, each.node) for each in made.nodes[1:]]
+    assert tokens[1:] == workers
+    assert len(set(tokens)) == len(made.nodes)
     sent = json.dumps([node_job(made, each, IDENTITY, state=None) for each in made.nodes])
     for secret in ("hf_geheim", IDENTITY.token, IDENTITY.key):
         assert json.dumps(secret)[1:-1] not in sent

@@ -33,7 +33,11 @@ def machine() -> str:
 def control_socket(machine: str) -> Iterator[ControlSocket]:
     """A control socket without an event loop: the test passes requests in itself."""
     taken = ControlSocket(machine)
-    loop: Any = SimpleNamespace(add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None)
+    loop: Any = SimpleNamespace(
+        add_descriptor=lambda *_, **__: None,
+        remove_descriptor=lambda *_: None,
+        call_later=lambda *_: SimpleNamespace(cancel=lambda: None),
+    )
 
     def serve(request: dict[str, Any], _peer: PeerProcess) -> dict[str, Any]:
         if request.get("ask") == "crash":
@@ -42,7 +46,7 @@ def control_socket(machine: str) -> Iterator[ControlSocket]:
 
     taken.serve(loop, {"run": "lab-1"}, serve)
     yield taken
-    taken.close()
+    taken.release()
 
 
 def asked(control_socket: ControlSocket, request: bytes) -> dict[str, Any] | None:
@@ -51,8 +55,7 @@ def asked(control_socket: ControlSocket, request: bytes) -> dict[str, Any] | Non
     with ours, theirs:
         ours.sendall(request)
         ours.shutdown(socket.SHUT_WR)
-        control_socket._answer(theirs)
-        theirs.close()
+        control_socket._write(theirs, control_socket._answer(theirs))
         answer = ours.recv(65536)
     found: dict[str, Any] | None = from_json(answer.strip()) if answer else None
     return found
