@@ -24,6 +24,12 @@ from tests.damage import ANY_JSON, as_json, damaged
 GPUS = tuple(f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in range(3))
 
 
+PUBLIC = {"run": "lab-1", "user": "ada", "since": 5.0, "holds": [], "workdir_id": "4f2a"}
+WHO = {
+    **PUBLIC, "cluster": "lab", "node": "a", "workdir": "/work", "about": "(x --token hf_1) from y",
+}  # fmt: skip
+
+
 @pytest.fixture
 def machine() -> str:
     return f"clusterctl-test-{uuid.uuid4().hex}"
@@ -44,7 +50,7 @@ def control_socket(machine: str) -> Iterator[ControlSocket]:
             raise RuntimeError("a question too many")
         return {"did": request.get("ask")}
 
-    taken.serve(loop, {"run": "lab-1"}, serve)
+    taken.serve(loop, WHO, serve)
     yield taken
     taken.release()
 
@@ -66,7 +72,8 @@ def test_another_user_may_ask_who_holds_it_and_nothing_else(
 ) -> None:
     for uid, may in ((os.getuid(), True), (0, True), (os.getuid() + 4711, False)):
         monkeypatch.setattr(PeerProcess, "of", lambda _connection, uid=uid: PeerProcess(1, uid))
-        assert asked(control_socket, b'{"ask": "who"}\n') == {"run": "lab-1"}
+        told = asked(control_socket, b'{"ask": "who"}\n')
+        assert told == (WHO if may else PUBLIC)
         for question in ("stop", "state", "rank"):
             answer = asked(control_socket, b'{"ask": "%s"}\n' % question.encode()) or {}
             assert answer.get("did") == (question if may else None)
@@ -102,7 +109,7 @@ def test_whatever_is_asked_is_answered_or_refused_and_the_next_is_heard(
         patch.setattr("traceback.print_exc", fail)
         answer = asked(control_socket, asked_for[: run_lock.LINE_LIMIT])
     assert answer is None or {"run", "did"} & answer.keys()
-    assert asked(control_socket, b'{"ask": "who"}\n') == {"run": "lab-1"}
+    assert asked(control_socket, b'{"ask": "who"}\n') == WHO
 
 
 def free(name: str) -> bool:

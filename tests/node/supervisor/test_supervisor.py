@@ -11,7 +11,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from clusterctl.node import run_lock
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.run import processes
-from tests.node.conftest import Run
+from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
@@ -404,6 +404,36 @@ def test_a_peer_that_sends_nonsense_loses_its_connection_and_nothing_else(
     run.wait_for_log(1, b"here", n=1)
     assert run.stop(1, grace=0)["gone"]
     assert run.ended(0)["end"]["by"] == "stop"
+
+
+def test_a_worker_that_another_has_taken_over_decides_nothing_for_other_nodes(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(SLEEP, nodes=3, lost_after=60.0).start()
+    for n in range(3):
+        run.wait_for_log(n, b"here", n)
+    wait_until(lambda: len(times(run, 0, "peer-joined")) == 2)
+    taken = run.pid_of_supervisor(1)
+    os.kill(taken, signal.SIGSTOP)
+    token = node_token(run.identity.token, run.names[1])
+    context = client_context(run.identity.certificate)
+
+    def speak(name: str, message: Head) -> socket.socket:
+        tls = context.wrap_socket(socket.create_connection(("127.0.0.1", run.link_port)))
+        tls.settimeout(20)
+        for one in ({"hello": {"token": token, "node": name}}, message):
+            tls.sendall(json.dumps(one).encode() + b"\n")
+        return tls
+
+    with speak(run.names[2], {"bye": "finished"}) as refused, suppress(ConnectionResetError):
+        assert refused.recv(4096) == b"", "its token is not that node's"
+    files = {"file": str(tmp_path / "elsewhere"), "signal": None, "grace": 99999999}
+    ending = {"by": "stop", "reason": "why", "node": run.names[2], **files}
+    with speak(run.names[1], {"ending": ending}):
+        for n in (0, 2):
+            wait_until(lambda n=n: run.status(n)["state"] == "stopped")
+    os.kill(taken, signal.SIGCONT)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_node_that_dies_while_an_end_is_relayed_does_not_hide_the_first_cause(
