@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from cryptography import x509
 
@@ -44,6 +45,16 @@ def test_secrets_are_in_the_body_alone_and_the_key_is_the_masters(plan: Planner)
     sent = json.dumps([node_job(made, each, IDENTITY, state=None) for each in made.nodes])
     for secret in ("hf_geheim", IDENTITY.token, IDENTITY.key):
         assert json.dumps(secret)[1:-1] not in sent
+
+
+def test_every_node_of_a_ray_run_gets_the_same_token_of_ray_and_of_nothing_else(
+    plan: Planner,
+) -> None:
+    made = replace(plan(job=Job(command=("x.py",))), launcher="ray")
+    bodies = [json.loads(node_secrets(made, each, IDENTITY, {})) for each in made.nodes]
+    (ray,) = {body["ray_token"] for body in bodies}
+    assert ray not in {body["token"] for body in bodies}
+    assert ray != node_token(IDENTITY.token, "ray")
 
 
 def test_an_identity_is_new_each_time_and_hides_its_secrets() -> None:

@@ -87,7 +87,7 @@ def start_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartHere]:
         return started[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(start.subprocess, "Popen", keep)
+        patch.setattr(subprocess, "Popen", keep)
         yield lambda args, body: start.start(args, body, LINK)
     for process in started:
         process.wait(60)

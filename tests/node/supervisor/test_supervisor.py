@@ -430,8 +430,7 @@ def test_a_worker_that_another_has_taken_over_decides_nothing_for_other_nodes(
     files = {"file": str(tmp_path / "elsewhere"), "signal": None, "grace": 99999999}
     ending = {"by": "stop", "reason": "why", "node": run.names[2], **files}
     with speak(run.names[1], {"ending": ending}):
-        for n in (0, 2):
-            wait_until(lambda n=n: run.status(n)["state"] == "stopped")
+        wait_until(lambda: {run.status(n)["state"] for n in (0, 2)} == {"stopped"})
     os.kill(taken, signal.SIGCONT)
     assert not (tmp_path / "elsewhere").exists()
 
