@@ -41,6 +41,7 @@ MAX_SHARING_RUNS = 16
 """How many runs may share a machine: no common machine has more GPUs."""
 
 RUN_ID_LIMIT = 64
+WORKDIR_ID_CHARACTERS = 64
 _GPU = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
 UUID_CHARACTERS = 12
@@ -144,11 +145,21 @@ def query(
 
 def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:
     """Return a run of this machine that works in a folder, or may; None: there is none."""
+    ours = workdir_id(folder)
     for holder in lock_holders([machine, *slots(machine)]):
-        workdir = workdir_of(holder)
-        if not workdir or os.path.realpath(os.fsencode(workdir)) == os.path.realpath(folder):
+        theirs, workdir = holder.get("workdir_id"), workdir_of(holder)
+        if not isinstance(theirs, str):  # of an earlier version
+            theirs = workdir_id(os.fsencode(workdir)) if workdir else ours
+        if theirs == ours:
             return holder
     return None
+
+
+def workdir_id(folder: bytes) -> str:
+    """Return what tells other users whether a run works in their folder, and nothing else."""
+    import hashlib  # noqa: PLC0415  (start-up counts)
+
+    return hashlib.sha256(os.path.realpath(folder)).hexdigest()
 
 
 def _connect(connection: socket.socket, name: str, deadline: float) -> None:
@@ -195,6 +206,8 @@ def _untrusted(answer: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
     known: Dict[str, Any] = {"run": answer["run"], "user": user_name(peer.uid)}
     if workdir:
         known["workdir"] = workdir
+    if isinstance(answer.get("workdir_id"), str):
+        known["workdir_id"] = answer["workdir_id"][:WORKDIR_ID_CHARACTERS]
     since = answer.get("since")
     known["since"] = since if isinstance(since, (int, float)) else None
     return {**known, "holds": valid_resources(answer)}

@@ -24,7 +24,7 @@ class Identity:
     key: str = field(repr=False)
     """PEM; only for the master's supervisor."""
     token: str = field(repr=False)
-    """Each supervisor sends it to the master's supervisor."""
+    """Only for the master's supervisor; each worker's is derived from it."""
 
 
 def make_identity(run: str) -> Identity:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from clusterctl.node.peer_link.run_tokens import node_token, ray_token
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.wire import SCHEMA, plain
@@ -102,13 +103,16 @@ def node_part(node: NodePlan, *, state: str | None) -> NodePart:
 def node_secrets(
     plan: Plan, node: NodePlan, identity: Identity, environment: Mapping[str, str]
 ) -> bytes:
-    """Return the body of `start`, which is never written to disk; only the master gets the key.
+    """Return the body of `start`, which is never written to disk.
 
-    Of the controller's `environment` only the names in `env_from` are used.
+    Only the master gets the key and the run's token; a worker gets a token of its own. Of the
+    controller's `environment` only the names in `env_from` are used.
     """
-    secrets = worker_secrets(plan.env_from, environment, identity.token)
+    secrets = worker_secrets(plan.env_from, environment, node_token(identity.token, node.node))
     if node.node_rank == 0:
-        secrets["key"] = identity.key
+        secrets.update(token=identity.token, key=identity.key)
+    if plan.launcher == "ray":
+        secrets["ray_token"] = ray_token(identity.token)
     return json.dumps(secrets).encode()
 
 

@@ -92,7 +92,7 @@ def stop(
     Args:
         nodes: where to stop it.
         run: its name.
-        cluster: the nodes that ran it, and the job, which says how ranks are asked.
+        cluster: the nodes that ran it, and the job, which says how long ranks may take.
         grace: seconds until KILL; the job's own where None.
         reason: kept in the nodes' records; who asked where None.
         prevent_start: a node on which the start is still under way must not start the run.
@@ -101,12 +101,9 @@ def stop(
     Yields:
         `Stopping`.
     """
-    job_stop = cluster.job.stop
-    seconds = job_stop.grace if grace is None else grace
+    seconds = cluster.job.stop.grace if grace is None else grace
     order = {
         "grace": seconds,
-        "signal": job_stop.signal,
-        "file": job_stop.file,
         "bars": prevent_start,
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }

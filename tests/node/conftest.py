@@ -114,13 +114,18 @@ class Run:
         state = self.cluster.nodes[n].state
         return {"cluster": "test", "run": self.plan.run, "node": name, "state": state}
 
-    def start_node(self, n: int, **args: object) -> Head:
+    def start_request(self, n: int) -> tuple[Head, bytes]:
+        """Return the arguments and the body of `start`."""
         plan = self.plan.nodes[n]
         state = self.cluster.nodes[n].state
         job = node_job(self.plan, plan, self.identity, state=state, link_port=self.link_port)
         plan_ = replace(self.plan, env_from=tuple(self.secrets))
         body = node_secrets(plan_, plan, self.identity, self.secrets)
-        return self.call(n, "start", {"job": {**job, **self.change}, **args}, body)[-1].head
+        return {"job": {**job, **self.change}}, body
+
+    def start_node(self, n: int, **args: object) -> Head:
+        own, body = self.start_request(n)
+        return self.call(n, "start", {**own, **args}, body)[-1].head
 
     def start(self) -> Run:
         """Start all nodes, the master first."""

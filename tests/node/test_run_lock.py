@@ -24,6 +24,7 @@ from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.users import user_name
 from clusterctl.wire import Message
 from tests.damage import ANY_JSON, as_json, damaged, damaged_json
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def held(name: str) -> Iterator[list[PeerProcess]]:
     def on_request(request: dict[str, object], peer: PeerProcess) -> dict[str, object]:
         asked.append(peer)
         assert isinstance(request["ask"], str)
-        return {"did": request["ask"]}
+        return {"did": request["ask"] * int(str(request.get("times", 1)))}
 
     def live() -> None:
         control_socket.serve(loop, {"run": "lab-1", "user": "ada"}, on_request)
@@ -48,13 +49,25 @@ def held(name: str) -> Iterator[list[PeerProcess]]:
         while not stop.is_set() or len(loop._selector.get_map()) > 1:
             loop.call_later(0.02, lambda: None)
             loop.run_once()
-        control_socket.close()
+        control_socket.release()
 
     thread = threading.Thread(target=live)
     thread.start()
     yield asked
     stop.set()
     thread.join()
+
+
+def test_a_long_answer_arrives_whole_and_one_that_is_not_read_keeps_nobody_waiting(
+    name: str, held: list[PeerProcess]
+) -> None:
+    """4,096 ranks make 800 KB, and a socket takes 200 at once."""
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect("\0" + name)
+        silent.sendall(b'{"ask": "x", "times": 900000}\n')
+        wait_until(lambda: bool(held))
+        answer = run_lock.query(name, {"ask": "x", "times": 900_000}, seconds=60.0) or {}
+        assert answer["did"] == "x" * 900_000
 
 
 def test_nobody_holds_it(name: str) -> None:
@@ -278,10 +291,13 @@ def test_the_run_that_works_in_a_folder_is_found_by_whatever_path(
     (tmp_path / "work").mkdir()
     (tmp_path / "link").symlink_to("work")
     there, elsewhere = {"workdir": str(tmp_path / "link")}, {"workdir": str(tmp_path)}
+    identified = {"workdir_id": run_lock.workdir_id(os.fsencode(tmp_path / "link"))}
     for held, found in (
         ([elsewhere, there], there),
         ([elsewhere], None),
         ([elsewhere, {"run": "r"}], {"run": "r"}),
+        ([{"workdir_id": run_lock.workdir_id(os.fsencode(tmp_path))}], None),
+        ([identified], identified),
         ([], None),
     ):
         monkeypatch.setattr(run_lock, "lock_holders", lambda _names, held=held: iter(held))
@@ -343,7 +359,7 @@ def test_whatever_the_holder_answers_it_is_named_and_its_folder_is_asked_for(
 @given(damaged_json(HOLDER))
 def test_of_another_users_answer_only_what_can_be_is_passed_on(answer: object) -> None:
     known = run_lock._untrusted(answer if isinstance(answer, dict) else {}, PeerProcess(7, 4242))
-    assert set(known) <= {"run", "user", "workdir", "since", "holds"}
+    assert set(known) <= {"run", "user", "workdir", "workdir_id", "since", "holds"}
     error = run_lock.in_use_error({**known, "pid": 7, "uid": 4242})
     Message(error.head()).encode()
     assert str(error).isprintable()

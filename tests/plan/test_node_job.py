@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from cryptography import x509
 
 from clusterctl.inventory.cluster import Job
+from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from tests.plan.conftest import Planner
@@ -35,10 +37,24 @@ def test_secrets_are_in_the_body_alone_and_the_key_is_the_masters(plan: Planner)
     bodies = [json.loads(node_secrets(made, each, IDENTITY, mine)) for each in made.nodes]
     assert [body["env"] for body in bodies] == [{"HF_TOKEN": "hf_geheim"}] * 3
     assert [body.get("key") for body in bodies] == [IDENTITY.key, None, None]
-    assert {body["token"] for body in bodies} == {IDENTITY.token}
+    tokens = [body["token"] for body in bodies]
+    assert tokens[0] == IDENTITY.token, "the master's"
+    workers = [node_token(IDENTITY.token, each.node) for each in made.nodes[1:]]
+    assert tokens[1:] == workers
+    assert len(set(tokens)) == len(made.nodes)
     sent = json.dumps([node_job(made, each, IDENTITY, state=None) for each in made.nodes])
     for secret in ("hf_geheim", IDENTITY.token, IDENTITY.key):
         assert json.dumps(secret)[1:-1] not in sent
+
+
+def test_every_node_of_a_ray_run_gets_the_same_token_of_ray_and_of_nothing_else(
+    plan: Planner,
+) -> None:
+    made = replace(plan(job=Job(command=("x.py",))), launcher="ray")
+    bodies = [json.loads(node_secrets(made, each, IDENTITY, {})) for each in made.nodes]
+    (ray,) = {body["ray_token"] for body in bodies}
+    assert ray not in {body["token"] for body in bodies}
+    assert ray != node_token(IDENTITY.token, "ray")
 
 
 def test_an_identity_is_new_each_time_and_hides_its_secrets() -> None:

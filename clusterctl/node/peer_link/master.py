@@ -15,7 +15,9 @@ from clusterctl.node.peer_link.messages import (
     PeerMessage,
     heartbeat_seconds,
     parse_ending,
+    parse_time,
 )
+from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
 from clusterctl.node.run.node_job import NodeJob
 
@@ -51,6 +53,8 @@ class Master:
         self._joining: Set[str] = set()
         """Workers that may join, but have not come yet; the end of the run waits for none."""
         self._finished: Set[str] = set()
+        self._lost: Set[str] = set()
+        """Workers that were silent too long: while the run continues, they are no part of it."""
         listening = socket.socket(address_family(link["address"]), socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,9 +83,7 @@ class Master:
     def expect(self, name: str) -> None:
         """Let a worker come that was lost, or was not part of the run."""
         self._joining.add(name)
-        channel = self._channels.pop(name, None)
-        if channel is not None:
-            channel.close()  # of its earlier part
+        self._forget_channel(name)  # of its earlier part
         self._last.pop(name, None)
         self._last_error.pop(name, None)
 
@@ -125,9 +127,9 @@ class Master:
             return
         self._last[channel.name] = channel.last_received
         if "ping" in message:
-            channel.send({"pong": message["ping"], "at": time.time()})
+            channel.send({"pong": parse_time(message, "ping"), "at": time.time()})
         elif "ending" in message:
-            ending = parse_ending(message)
+            ending = {**parse_ending(message), "node": channel.name}  # it speaks for itself alone
             if not self._events.leaves(ending):
                 self.send_ending(ending)
                 self._events.ending(ending)
@@ -136,20 +138,20 @@ class Master:
             channel.send({"bye": True})
 
     def _authenticate(self, channel: TlsChannel, hello: object) -> None:
-        """Accept a worker that is expected and knows this run's token."""
+        """Accept a worker that is expected and knows its own token."""
         hello = hello if isinstance(hello, dict) else {}
         name, token = str(hello.get("node")), str(hello.get("token"))
-        known = hmac.compare_digest(
-            token.encode("utf-8", "surrogatepass"), self._token.encode("utf-8", "surrogatepass")
-        )
         self._unauthenticated.remove(channel.close)
         joins = name in self._joining and self._over is None
-        if not known or not (joins or name in self._expected):
+        expected = name in self._expected and (self._ending is not None or name not in self._lost)
+        # Names that are expected can be encoded; a token may hold half a character.
+        if not (joins or expected) or not hmac.compare_digest(
+            token.encode("utf-8", "surrogatepass"), node_token(self._token, name).encode()
+        ):
             channel.close()
             return
         channel.name = name
-        if name in self._channels:
-            self._channels.pop(name).close()
+        self._forget_channel(name)
         self._channels[name] = channel
         self._last[name] = channel.last_received
         channel.send({"welcome": True})
@@ -161,11 +163,17 @@ class Master:
             self._joining.remove(name)
             self._expected.add(name)
             self._finished.discard(name)
+            self._lost.discard(name)
             self.missing.discard(name)
             self._events.joined(name)
         elif name in self.missing:
             self.missing.remove(name)
             self._events.joined(name)
+
+    def _forget_channel(self, name: str) -> None:
+        channel = self._channels.pop(name, None)
+        if channel is not None:
+            channel.close()
 
     def _on_closed(self, channel: TlsChannel, why: str) -> None:
         self._unauthenticated.remove(channel.close)
@@ -180,4 +188,6 @@ class Master:
         for name, last in list(self._last.items()):
             if name not in self._finished and now - last > self._lost_after:
                 self._finished.add(name)
+                self._lost.add(name)
+                self._forget_channel(name)
                 self._events.lost(name, self._last_error.get(name, "it stopped answering"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
-from clusterctl.node.run.processes import signal_number
-
 PeerMessage = Dict[str, Any]
 
 
@@ -31,53 +29,85 @@ def heartbeat_seconds(lost_after: float) -> float:
     return min(2.0, lost_after / 5)
 
 
+REASON_LIMIT = 4096
+"""Characters of a reason; the rest is cut off."""
+_WORD_LIMIT = 255
+_NUMBER_LIMIT = 2**31
+_GRACE_LIMIT = 86400.0
+"""The longest grace that an inventory allows."""
+_TIME_LIMIT = 10.0**11
 _ENDING: Dict[str, Tuple[type, ...]] = {
     "by": (str,),
     "reason": (str,),
     "node": (str,),
     "exit_code": (int, type(None)),
     "rank": (int, type(None)),
-    "grace": (int, float),
-    "signal": (str, type(None)),
-    "file": (str, type(None)),
     "killed_by": (int, type(None)),
     "lost": (str, type(None)),
+    "grace": (int, float, type(None)),
 }
-"""What an ending is made of; the first three are always there."""
-_LONGEST = 10**8
-"""Seconds of grace."""
+"""What an ending is made of; the first three are always there.
+
+How ranks are asked to end is not: each node's own job says that. Only the grace of a stop may be
+another than the job's.
+"""
 _OVER = ("finished", "failed", "stopped", "lost")
 """The states in which a run is over on a node."""
+
+
+class MessageError(ValueError):
+    """A message of a peer that cannot be acted on."""
+
+
+def parse_time(message: PeerMessage, name: str) -> float:
+    """Return a time of a clock that a message names.
+
+    Raises:
+        MessageError: it is none.
+    """
+    value = message.get(name)
+    if not isinstance(value, (int, float)) or not 0 <= value < _TIME_LIMIT:
+        raise MessageError("%s of a message: found %.200r" % (name, value))
+    return float(value)
 
 
 def parse_over(message: PeerMessage) -> str:
     """Return the state in which the run is over on the master.
 
     Raises:
-        ValueError: it is none.
+        MessageError: it is none.
     """
     state = message["over"]
     if state not in _OVER:
-        raise ValueError("state of a run that is over: found %.200r" % (state,))
+        raise MessageError("state of a run that is over: found %.200r" % (state,))
     return str(state)
 
 
 def parse_ending(message: PeerMessage) -> PeerMessage:
     """Return the ending that a message reports, fit to be acted on and relayed.
 
+    What does not belong to an ending is left out: earlier versions sent how to ask ranks.
+
     Raises:
-        ValueError: it is not one.
+        MessageError: it is not one.
     """
-    ending = message["ending"]
-    if not isinstance(ending, dict) or not {"by", "reason", "node"} <= set(ending):
-        raise ValueError("expected an ending, found %.200r" % (ending,))
-    for name, kinds in _ENDING.items():
-        if name in ending and not isinstance(ending[name], kinds):
-            raise ValueError("%s of an ending: found %.200r" % (name, ending[name]))
-    if not 0 <= ending.get("grace", 0) <= _LONGEST:  # no timer waits for NaN
-        raise ValueError("grace of an ending: found %.200r" % ending["grace"])
-    try:
-        signal_number(ending.get("signal") or "TERM")
-    except KeyError as error:
-        raise ValueError("signal of an ending: found %.200r" % ending["signal"]) from error
+    found = message["ending"]
+    if not isinstance(found, dict) or not {"by", "reason", "node"} <= set(found):
+        raise MessageError("expected an ending, found %.200r" % (found,))
+    ending = {name: found[name] for name in _ENDING if name in found}
+    for name, value in ending.items():
+        if not isinstance(value, _ENDING[name]):
+            raise MessageError("%s of an ending: found %.200r" % (name, value))
+    ending["reason"] = ending["reason"][:REASON_LIMIT]
+    for name in ("by", "node", "lost"):
+        if len(ending.get(name) or "") > _WORD_LIMIT:
+            raise MessageError("%s of an ending: found %.200r" % (name, ending[name]))
+    for name in ("exit_code", "rank", "killed_by"):
+        if abs(ending.get(name) or 0) > _NUMBER_LIMIT:
+            raise MessageError("%s of an ending: found %.200r" % (name, ending[name]))
+    grace = ending.get("grace")
+    if grace is not None:
+        if not grace >= 0:  # no timer waits for NaN
+            raise MessageError("grace of an ending: found %.200r" % (grace,))
+        ending["grace"] = min(grace, _GRACE_LIMIT)
     return ending

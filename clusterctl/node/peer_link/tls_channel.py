@@ -12,10 +12,13 @@ from typing import Any, Callable, Dict
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.peer_link.messages import MessageError
 
 LINE_LIMIT = 65536
 UNAUTHENTICATED_LINE = 1024
 """Of a peer that has not shown who it is."""
+UNSENT_LIMIT = 1 << 20
+"""Bytes that may wait for a peer: one that asks without reading fills no memory."""
 UNAUTHENTICATED_BYTES = 65536
 """What one may send in all until then: some records cost us an answer, and none ends a line."""
 
@@ -91,6 +94,8 @@ class TlsChannel:
         """Do what can be done. Nothing that comes from the other side goes beyond its channel."""
         try:
             self._receive()
+        except MessageError as error:  # it would fill the log
+            self._close_with("its message cannot be acted on: %s" % error)
         except Exception as error:  # noqa: BLE001  (no peer may end the run; the log has it)
             traceback.print_exc()
             self._close_with("its message could not be handled: %r" % error)
@@ -146,7 +151,8 @@ class TlsChannel:
             while self._wire:
                 self._wire = self._wire[self._socket.send(self._wire) :]
         except BlockingIOError:
-            pass
+            if len(self._wire) > UNSENT_LIMIT:
+                self._loop.call_later(0, lambda: self._close_with("it does not read"))
         except OSError as error:  # ssl.SSLError is one
             why = error.strerror or str(error)
             self._loop.call_later(0, lambda: self._close_with(why))

@@ -16,6 +16,7 @@ from clusterctl.node.peer_link.messages import (
     heartbeat_seconds,
     parse_ending,
     parse_over,
+    parse_time,
 )
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
 from clusterctl.node.run.node_job import NodeJob
@@ -149,7 +150,7 @@ class Worker:
                 self._events.joined(self._master)
             self._ping()
         elif "pong" in message:
-            self._measure_clock(message["pong"], message["at"])
+            self._measure_clock(parse_time(message, "pong"), parse_time(message, "at"))
         elif "ending" in message:
             self._events.ending(parse_ending(message))
         elif "over" in message:

@@ -1,22 +1,28 @@
 """How a process outlives the session that starts it, where systemd-logind ends what is left.
 
 Without a terminal sshd kills nothing. But under `KillUserProcesses=yes` logind ends every process
-of a session with it, unless it moved to a scope of its own.
+of a session with it, unless it moved to a scope of its own. Without PAM there is no session; but
+where systemd starts an sshd for each connection, it ends what is left in that unit.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.users import user_name
 
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+BUSCTL = ["busctl", "get-property", *LOGIND, *PROPERTIES]
 QUERY_SECONDS = 5.0
+_CONNECTION = re.compile(r"sshd?@[^/]*\.service")
+KEEPING = ("process", "none")
+"""Values of KillMode with which systemd leaves the other processes of a unit alone."""
 LINGER = "/var/lib/systemd/linger"
 """A file for each user whose systemd stays without a session."""
 
@@ -39,6 +45,12 @@ def owned_by(cgroup: str, prefix: str, suffix: str) -> bool:
     return any(unit.startswith(prefix) and unit.endswith(suffix) for unit in units)
 
 
+def connection_unit(cgroup: str) -> str:
+    """Return the unit of the sshd of one connection that owns this process; empty: none does."""
+    units = cgroup.replace("\n", "/").split("/")
+    return next((unit for unit in units if _CONNECTION.fullmatch(unit)), "")
+
+
 def detach_command(unit: str) -> List[str]:
     """Return the words to put before a command so that it outlives the session; often none.
 
@@ -59,33 +71,48 @@ def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> 
     Raises:
         OperationError: `logout-kills`.
     """
-    lingers = os.path.exists(os.path.join(linger, user))
     scope = ["--scope", "--quiet", "--collect", "--unit=" + unit, "--"]
+    in_user_scope = ["systemd-run", "--user", *scope]
     if owned_by(cgroup, "user@", ".service"):
         # The user's own systemd, as under a desktop's terminal. Without linger it ends with the
         # user's last session, and with it all that it owns.
-        if uid == 0:
-            return ["systemd-run", *scope]
-        if lingers:
-            return []
-        why = "systemd ends what user %s left running at the last logout (no linger)"
+        words = "systemd ends what user %s left running at the last logout (no linger)"
+        why, certain, in_user_scope = words % user, True, []
     elif owned_by(cgroup, "session-", ".scope"):
-        kills = kills_at_logout(_query_logind(), user)
-        if kills is False:
-            return []
-        if uid == 0:
-            # By default logind spares root.
-            return ["systemd-run", *scope] if shutil.which("systemd-run") or kills else []
-        if lingers:
-            return ["systemd-run", "--user", *scope]
-        why = (
-            "logind kills what user %s leaves running at logout (KillUserProcesses=yes, no linger)"
-        )
-        if kills is None:
-            why = "logind may kill what user %s leaves running at logout (busctl gave no answer)"
+        why, certain = _why_session_ends_it(user)
     else:
+        why, certain = _why_connection_ends_it(connection_unit(cgroup), user)
+        # Without PAM nobody has set what systemd-run needs.
+        in_user_scope = ["env", "XDG_RUNTIME_DIR=/run/user/%d" % uid, *in_user_scope]
+    if not why:
         return []
-    raise OperationError("logout-kills", why % user, hint="loginctl enable-linger " + user)
+    if uid == 0:
+        # By default logind spares root.
+        return ["systemd-run", *scope] if certain or shutil.which("systemd-run") else []
+    if os.path.exists(os.path.join(linger, user)):
+        return in_user_scope
+    raise OperationError("logout-kills", why, hint="loginctl enable-linger " + user)
+
+
+def _why_session_ends_it(user: str) -> Tuple[str, bool]:
+    """Say why a process ends with its session, empty if it does not; and whether that is sure."""
+    kills = kills_at_logout(_output_of(BUSCTL), user)
+    if kills is None:
+        words = "logind may kill what user %s leaves running at logout (busctl gave no answer)"
+    else:
+        words = "logind kills what user %s leaves running at logout"
+        words += " (KillUserProcesses=yes, no linger)"
+    return ("" if kills is False else words % user), kills is not None
+
+
+def _why_connection_ends_it(unit: str, user: str) -> Tuple[str, bool]:
+    """Say the same of a process of an sshd for one connection."""
+    if not unit:
+        return "", True
+    shown = _output_of(["systemctl", "show", "--property=KillMode", "--", unit])
+    mode = shown.strip().rpartition("=")[2]
+    words = "systemd ends what user %s leaves running after the connection (%s: KillMode=%s)"
+    return ("" if mode in KEEPING else words % (user, unit, mode or "?")), bool(mode)
 
 
 def own_scope(unit: str) -> str:
@@ -98,11 +125,11 @@ def own_scope(unit: str) -> str:
     return ""
 
 
-def _query_logind() -> str:
-    """Return what logind prints of its settings; empty: it did not answer."""
+def _output_of(command: List[str]) -> str:
+    """Return what a program of systemd prints; empty: it gave no answer."""
     try:
         done = subprocess.run(
-            ["busctl", "get-property", *LOGIND, *PROPERTIES],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -34,16 +34,16 @@ def join(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Returns:
         `job`: of the master; unless it only asks `node_rank`, `nodes`, `link_port`, and in the
-        body the run's token, which is shown nowhere.
+        body the node's token, which is shown nowhere.
     """
     del body
     paths = find_run(args)
     hand_over("join", args, channel, paths)
     job, saved = read_json(paths.job), read_json(paths.supervisor)
     options = {name: bool(args.get(name)) for name in ("asks", "withdraws")}
-    request = {"ask": "join", "node": args["joins"], **options}
-    answer = run_lock.query(job["lock"], request, seconds=ANSWER_SECONDS) or {}
-    if not answer or answer.get("pid") != saved.get("pid"):
+    request = {"ask": "join", "run": job["run"], "node": job["node"], "joins": args["joins"]}
+    answer = run_lock.query(job["lock"], {**request, **options}, seconds=ANSWER_SECONDS) or {}
+    if "error" in answer or answer.get("pid") != saved.get("pid"):
         state = node_status(paths)["state"]
         if state not in LIVE:
             raise refusal(job["run"], "over", "the run is over: %s" % state)

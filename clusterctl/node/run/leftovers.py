@@ -52,7 +52,10 @@ def require_no_leftovers(job: NodeJob) -> None:
 
 
 def find_leftover(job: NodeJob) -> Optional[Leftover]:
-    """Return a process of another run whose lock excludes this job's; never our own ancestor."""
+    """Return a process of another run whose lock excludes this job's; never our own ancestor.
+
+    Only this user's count: anyone can start a process with such an environment.
+    """
     table = processes.process_table()
     stamp = ENV_LOCK + b"="
     stuck = set()
@@ -68,9 +71,17 @@ def find_leftover(job: NodeJob) -> Optional[Leftover]:
             name = variables.get(ENV_RUN_ID, b"")
             theirs = os.fsdecode(variables.get(ENV_LOCK, b""))
             older = conflict(theirs, job["lock"]) and name != job["run"].encode()
-            if older and _RUN.fullmatch(name) and in_same_network_namespace(pid):
+            if older and _RUN.fullmatch(name) and is_ours(pid) and in_same_network_namespace(pid):
                 return Leftover(name.decode(), pid)
     return find_recorded(stuck, job) if stuck else None
+
+
+def is_ours(pid: int) -> bool:
+    """Tell whether a process is this user's."""
+    try:
+        return os.stat("/proc/%d" % pid).st_uid == os.getuid()
+    except OSError:
+        return False  # it exited meanwhile
 
 
 def in_same_network_namespace(pid: int) -> bool:

@@ -56,6 +56,8 @@ class KnownThere(TypedDict, total=False):
     attempt: int
     """Which part of the run the node has, from 1: one that was lost may join again."""
     boot_id: str
+    workdir_id: str
+    """By which other users can tell whether the run works in their folder."""
     cgroup: str
 
 

@@ -76,10 +76,10 @@ class NodeRun(NamedTuple):
                 processes.send(key, signal.SIGCONT)
         if not self.holds_lock():
             return False
-        wanted: Dict[str, Any] = {
-            name: order[name] for name in ("grace", "signal", "file", "reason") if name in order
-        }
-        return run_lock.query(self.lock, {**wanted, "ask": "stop"}) is not None
+        request = {"ask": "stop", "run": self.run, "node": self.node}
+        request.update({name: order[name] for name in ("grace", "reason") if name in order})
+        answer = run_lock.query(self.lock, request)
+        return answer is not None and "error" not in answer  # another run may have the lock by now
 
     def wait(self, until: float) -> None:
         """Wait until the supervisor has ended everything and itself, at most until then."""
@@ -112,6 +112,14 @@ class NodeRun(NamedTuple):
             unseen = 0 if left else unseen + 1
         return left
 
+    def prevent_start(self, reason: str) -> None:
+        """Write the end of a run that is about to start: its supervisor starts nothing then.
+
+        To be called before its processes are looked for: either they are found, or they find this.
+        """
+        if os.path.isdir(self.paths.folder) and not os.path.exists(self.paths.supervisor):
+            self._write_end("%s; it had not started here" % reason, [])
+
     def write_missing_end(self, reason: str) -> None:
         """Do what the supervisor could not: remove its stop file, write the end in its reserve."""
         if not self.job or os.path.exists(self.paths.end):
@@ -120,7 +128,11 @@ class NodeRun(NamedTuple):
         ranks = read_json(self.paths.supervisor).get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"
+        self._write_end("%s; its supervisor had died" % reason, ranks)
+
+    def _write_end(self, reason: str, ranks: List[Dict[str, Any]]) -> None:
+        if os.path.exists(self.paths.end):
+            return
         now = time.time()
         end = {"state": "stopped", "by": "stop", "exit_code": None, "time": now, "over": now}
-        reason = "%s; its supervisor had died" % reason
         RunFiles(self.paths).end({"schema": 1, **end, "reason": reason, "ranks": ranks})

@@ -1,19 +1,21 @@
 """Where the Ray of a run keeps its files on a node: in the run's folder, under a short name.
 
 Ray puts sockets into this folder, and the path of a socket has at most 107 bytes. So Ray gets a
-short link to it. The files themselves, its logs among them, stay with the run.
+short link to it, in a private folder that nobody else can take first or change. The files
+themselves, its logs among them, stay with the run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
+import stat
 
 from clusterctl.node.file_io import list_folder
 
-SHORT = "/tmp/clusterctl-ray-%s"  # noqa: S108  (a link to a folder of ours; nobody can replace it)
+PREFIX = "clusterctl-ray-"
+NAME = "r"
 KEPT = "logs"
 """What remains of a session; the rest is sockets, unpacked code and spilled objects."""
 
@@ -24,23 +26,51 @@ def make(run_folder: str) -> str:
     Raises:
         OSError: one of them cannot be made.
     """
+    import tempfile  # noqa: PLC0415  (start-up counts)
+
     folder = os.path.join(run_folder, "ray")
     os.mkdir(folder, 0o700)
-    os.symlink(folder, short_name(run_folder))
-    return short_name(run_folder)
+    private = tempfile.mkdtemp(prefix=PREFIX, dir="/tmp")
+    os.symlink(private, _private(run_folder))
+    short = os.path.join(private, NAME)
+    os.symlink(folder, short)
+    return short
 
 
-def short_name(run_folder: str) -> str:
-    """Return the folder's short name, whether it exists or not."""
-    return SHORT % hashlib.sha256(os.fsencode(run_folder)).hexdigest()[:10]
+def _private(run_folder: str) -> str:
+    """Return the link that says where the private folder is."""
+    return os.path.join(run_folder, "ray-short")
+
+
+def keep_fresh(run_folder: str) -> None:
+    """Let no cleaner of /tmp take the short name for old."""
+    with contextlib.suppress(OSError):
+        private = _own_private(run_folder)
+        os.utime(os.path.join(private, NAME), follow_symlinks=False)
+        os.utime(private)
+
+
+def _own_private(run_folder: str) -> str:
+    """Return the private folder.
+
+    Raises:
+        OSError: there is none, or what is there now is not ours.
+    """
+    private = os.readlink(_private(run_folder))
+    seen = os.lstat(private)
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        raise PermissionError(private)
+    return private
 
 
 def clean(run_folder: str) -> None:
     """Remove what no one needs after the run: the short name, and all but Ray's logs."""
-    folder = os.path.join(run_folder, "ray")
     with contextlib.suppress(OSError):
-        if os.readlink(short_name(run_folder)) == folder:
-            os.unlink(short_name(run_folder))
+        private = _own_private(run_folder)
+        os.unlink(_private(run_folder))
+        os.unlink(os.path.join(private, NAME))
+        os.rmdir(private)
+    folder = os.path.join(run_folder, "ray")
     for session in list_folder(folder):
         for name in list_folder(os.path.join(folder, session)):
             if name != KEPT:

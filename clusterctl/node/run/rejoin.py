@@ -55,11 +55,14 @@ def continued_folder(paths: NodePaths) -> Iterator[None]:
 
     Its logs and events are kept: the new part appends to them.
     """
-    changed = (paths.end, paths.job, paths.hostfile, paths.agent, paths.processes)
+    changed = (
+        paths.end, paths.job, paths.hostfile, paths.agent, paths.processes, paths.supervisor,
+    )  # fmt: skip
     before = {path: _read(path) for path in changed}
     if read_json(paths.job).get("boot_id") != boot_id():
         _remove(paths.processes)  # of before the reboot: the same numbers are other processes
     _remove(paths.end)
+    _remove(paths.supervisor)  # a stop finds none until this part has its own
     try:
         yield
     except BaseException:

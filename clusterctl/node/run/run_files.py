@@ -6,6 +6,7 @@ tried again, and room for the end is reserved at the start.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set
 from clusterctl.node.file_io import overwrite_start, replace_file
 from clusterctl.node.run.boot import uptime
 from clusterctl.node.run.processes import ProcessKey, alive
-from clusterctl.node.run.run_paths import NodePaths, times_of
+from clusterctl.node.run.run_paths import LAUNCHER_LOG, NodePaths, times_of
 
 RESERVE = 65536
 MAX_WAITING_EVENTS = 10000
@@ -77,6 +78,21 @@ class RunFiles:
         """
         with open(self.paths.reserve, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE)
+
+    def keep_fresh(self) -> None:
+        """Let no cleaner take a file for old that the run still needs.
+
+        systemd-tmpfiles minds the guard's lock; tmpreaper, tmpwatch and `find` go by the times. A
+        log keeps the time of its last line, which `status` shows.
+        """
+        now = time.time()
+        for folder, _, names in os.walk(self.paths.folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                log = folder != self.paths.folder or name == LAUNCHER_LOG
+                with contextlib.suppress(OSError):
+                    written = os.lstat(path).st_mtime if log else now
+                    os.utime(path, (now, written), follow_symlinks=False)
 
     def event(self, kind: str, **details: object) -> None:
         """Note that something happened, now."""

@@ -68,6 +68,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         raise run_lock.in_use_error(holder)
     require_no_leftovers(job)
     check_with_timeout(job["workdir"], lambda: require_workdir(job, forces=args.get("forces")))
+    job["workdir_id"] = run_lock.workdir_id(os.fsencode(job["workdir"]))
     environment = compose_environment(job, secrets.pop("env", {}))
     check_with_timeout(job["workdir"], lambda: require_commands(job, environment))
     refuse_container_client(job["argv"])

@@ -179,7 +179,8 @@ def ask_supervisor(job: Dict[str, Any], pid: int) -> Optional[Dict[str, Any]]:
     """Return the living supervisor's snapshot; None if it does not answer."""
     from clusterctl.node import run_lock  # noqa: PLC0415
 
-    answer = run_lock.query(job["lock"], {"ask": "state"}) or {}
+    request = {"ask": "state", "run": job["run"], "node": job["node"]}
+    answer = run_lock.query(job["lock"], request) or {}
     snapshot: Optional[Dict[str, Any]] = answer.get("account")
     return snapshot if answer.get("pid") == pid else None
 

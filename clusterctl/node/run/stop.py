@@ -26,8 +26,8 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Works when the supervisor is dead, when the run's folder was deleted, and again later.
 
     Args:
-        args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `signal`,
-            `file`: as the job's `stop`; `bars`: it may still be about to begin, and must not;
+        args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`; `bars`: it may
+            still be about to begin, and must not;
             `planned`: what the controller knows of a run that has no folder, as in its job:
             `node_rank`, `master`, `device`; such a run will not start here any more.
         body: unused.
@@ -45,11 +45,14 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if args.get("planned") and not NodeRun.find(args).holds_lock():
         create_placeholder(args)
     node_run = NodeRun.find(args)
-    before = read_json(node_run.paths.end).get("state")
+    before = read_json(node_run.paths.end).get("state") if node_run.job else None
     hand_over("stop", args, channel, node_run.paths)
     report_stage(channel, "asking")
+    reason = str(args.get("reason") or "stopped")
     if node_run.request_stop(args):
         node_run.wait(time.monotonic() + float(args.get("grace", 0)) + VERIFY_SECONDS)
+    else:
+        node_run.prevent_start(reason)
     there = node_run.find_all()
     if there:
         report_stage(channel, "killing", left=len(there))
@@ -71,7 +74,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             from clusterctl.node.run import ray_folder  # noqa: PLC0415
 
             ray_folder.clean(node_run.paths.folder)
-        node_run.write_missing_end(str(args.get("reason") or "stopped"))
+        node_run.write_missing_end(reason)
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
     nodes = read_json(node_run.paths.supervisor).get("nodes")

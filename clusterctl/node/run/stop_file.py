@@ -20,10 +20,12 @@ def create(workdir: str, name: Optional[str]) -> str:
     """Make the file; return its path if it is new, and so ours to remove.
 
     Raises:
-        OSError: it cannot be made, or its filesystem does not answer.
+        OSError: it is not in workdir, cannot be made, or its filesystem does not answer.
     """
     if name is None:
         return ""
+    if os.path.isabs(name) or ".." in name.split("/"):
+        raise OSError(errno.EPERM, "a stop file must be in workdir")
     path = os.path.join(workdir, name)
     number, new = run_with_timeout(LIMIT_SECONDS, lambda: _create(path))
     if number:

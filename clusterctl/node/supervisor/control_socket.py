@@ -1,6 +1,6 @@
 """The control socket: the lock that a supervisor holds, on which it answers requests.
 
-Anyone may ask who holds it; only the same user and root may ask more.
+Anyone may ask who holds it; only the same user and root learn more than that and may ask more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import MAX_ACCEPTS, Listener, UnauthenticatedPeers
 from clusterctl.node.run_lock import LINE_LIMIT, PeerProcess
 
+PUBLIC = ("run", "user", "since", "holds", "workdir_id")
+"""What other users are told of the holder."""
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 
@@ -101,6 +103,8 @@ class ControlSocket:
 
         def serve(request: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
             if request.get("ask") == "who":
+                if peer.is_other_user:
+                    return {name: who[name] for name in PUBLIC if name in who}
                 return who
             if peer.is_other_user:
                 return {"error": "only uid %d and root may ask that" % os.getuid()}
@@ -110,12 +114,8 @@ class ControlSocket:
         self._unauthenticated = UnauthenticatedPeers(
             loop, most=MAX_UNAUTHENTICATED, seconds=run_lock.ANSWER_SECONDS
         )
-        self._listeners = [Listener(loop, own, self._on_connection) for own in self._sockets]
-
-    def close(self) -> None:
-        """Give the lock back."""
-        for listener in self._listeners:
-            listener.close()
+        for own in self._sockets:
+            Listener(loop, own, self._on_connection)
 
     def _on_connection(self, connection: socket.socket, _address: str) -> None:
         connection.setblocking(False)
@@ -126,20 +126,44 @@ class ControlSocket:
 
         def read() -> None:
             self._unauthenticated.remove(close)
-            self._answer(connection)
-            close()
+            self._write(connection, self._answer(connection))
 
         self._unauthenticated.add(close, PeerProcess.of(connection).uid)
         self._loop.add_descriptor(connection.fileno(), read)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection: socket.socket) -> bytes:
         # A request is one write of one short line to a local socket: it arrives whole.
         try:
             peer = PeerProcess.of(connection)
             request = json.loads(connection.recv(LINE_LIMIT))
             if isinstance(request, dict):
-                connection.send(json.dumps(self._serve(request, peer)).encode() + b"\n")
+                return json.dumps(self._serve(request, peer)).encode() + b"\n"
         except (OSError, ValueError, RecursionError):
             pass  # it disconnected, or is not ours; nobody else may fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()
+        return b""
+
+    def _write(self, connection: socket.socket, data: bytes) -> None:
+        """Send an answer, as fast as it is read, and close."""
+        unsent = memoryview(data)
+
+        def close() -> None:
+            deadline.cancel()
+            self._loop.remove_descriptor(connection.fileno())
+            connection.close()
+
+        def write() -> None:
+            nonlocal unsent
+            try:
+                unsent = unsent[connection.send(unsent) :] if unsent else unsent
+            except BlockingIOError:
+                return
+            except OSError:
+                unsent = memoryview(b"")  # it disconnected
+            if not unsent:
+                close()
+
+        deadline = self._loop.call_later(run_lock.ANSWER_SECONDS, close)
+        self._loop.add_descriptor(connection.fileno(), write, write=True)
+        write()

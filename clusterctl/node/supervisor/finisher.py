@@ -27,10 +27,7 @@ class Finisher(Supervisor):
             self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
             return
         if end["state"] != "finished":  # the others may not have heard
-            cause = {**end, "node": node}
-            if end["by"] == "stop":
-                cause = {**self._job["stop"], **cause}
-            self._peers.send_ending(Cause.read(cause)._asdict())
+            self._peers.send_ending(Cause.read({**end, "node": node})._asdict())
         self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
         phases = Phases(term=0.0, kill=FAILURE_GRACE)
         self._ending = self._shutdown(phases)

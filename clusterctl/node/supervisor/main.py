@@ -5,7 +5,6 @@ Its parent is the guard, which does what is left to do if this process dies: see
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -103,19 +102,22 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     """Take the lock and start the job.
 
     Raises:
-        OperationError: `busy`, `state-folder`, `link` or `exec`.
+        OperationError: `busy`, `stopped`, `state-folder`, `link` or `exec`.
     """
     job = own_job(start)
     record = RunFiles(paths)
     try:
         control_socket = ControlSocket.acquire(job["lock"])
+        # By now a stop finds this process; one that came earlier has left an end.
+        if os.path.exists(paths.end):
+            raise OperationError("stopped", "the run was stopped before it started here")
         record.reserve_space()
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
     environment = {os.fsencode(name): os.fsencode(value) for name, value in start["env"].items()}
     if job.get("launcher_program") and job["launcher"] == "ray":
-        environment = {**ray_token(start["secrets"]), **environment}
+        environment = {**ray_variables(start["secrets"]), **environment}
     spawner = Spawner(paths, job, environment)
     try:
         supervisor = Supervisor(job, start["secrets"], spawner, record, start["guard"])
@@ -132,21 +134,22 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     return supervisor
 
 
-def ray_token(secrets: Dict[str, str]) -> Environment:
+def ray_variables(secrets: Dict[str, str]) -> Environment:
     """Return the variables by which the run's Ray admits only this run, on every node the same.
 
     Without them, whoever reaches its ports can run code as this user.
     """
-    token = hashlib.sha256(b"ray " + secrets["token"].encode()).hexdigest()
-    return {b"RAY_AUTH_MODE": b"token", b"RAY_AUTH_TOKEN": token.encode()}
+    return {b"RAY_AUTH_MODE": b"token", b"RAY_AUTH_TOKEN": secrets["ray_token"].encode()}
 
 
 def serve_requests(control_socket: ControlSocket, job: NodeJob, supervisor: Supervisor) -> None:
     """Answer at the lock from now on."""
     who = {"run": job["run"], "cluster": job["cluster"], "node": job["node"]}
-    user = {"user": job["user"], "since": time.time(), "workdir": job["workdir"]}
-    about = {"about": describe_run(job), "holds": resources_of(job["lock"])}
-    control_socket.serve(supervisor.loop, {**who, **user, **about}, supervisor.handle_request)
+    user = {"user": job["user"], "since": time.time(), "about": describe_run(job)}
+    workdir = {name: job[name] for name in ("workdir", "workdir_id")}
+    holds = {"holds": resources_of(job["lock"])}
+    everything = {**who, **user, **workdir, **holds}
+    control_socket.serve(supervisor.loop, everything, supervisor.handle_request)
 
 
 COMMAND_SHOWN = 60

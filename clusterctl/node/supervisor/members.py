@@ -48,6 +48,10 @@ class Members:
         self._left.add(node)
         return self._present() >= self._least
 
+    def has_left(self, node: str) -> bool:
+        """Tell whether a node is lost, or not there yet."""
+        return node in self._left
+
     def refusal(self, node: str) -> Tuple[Refusal, ...]:
         """Return why a node cannot join now; nothing if it can."""
         if not self._least or not self._most:

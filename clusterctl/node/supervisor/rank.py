@@ -61,6 +61,7 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
     request = {
         "ask": "rank",
         "run": environment.get(b"CLUSTERCTL_RUN_ID", b"").decode(),
+        "node": environment.get(b"CLUSTERCTL_NODE", b"").decode(),
         "rank": int(environment.get(b"RANK", b"0")),
         "local_rank": int(environment.get(b"LOCAL_RANK", b"0")),
         "restarts": int(environment.get(b"TORCHELASTIC_RESTART_COUNT", b"0")),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from typing import Any, Callable, Dict, Iterable, List, Optional
+import time
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
-from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
 from clusterctl.node.run import processes
 from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.processes import ProcessKey, signal_number
+from clusterctl.node.run.processes import ProcessKey
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
@@ -22,11 +23,20 @@ from clusterctl.node.supervisor.stop_signals import signal_ranks
 JOIN_SECONDS = (0.25, 5.0)
 """How often to look who has joined: at first, and after a while."""
 EXIT_CODE_POLL = 0.1
-EXIT_CODE_TRIES = 20
-"""How often to look for an end in the launcher's log: it takes a moment to notice it too."""
+EXIT_CODE_SECONDS = 2.0
+"""How long to look for an end in the launcher's log: it takes a moment to notice it too."""
 LOG_TAIL = 65536
 REACTION_SECONDS = 1.0
 """Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
+
+
+class Unknown(NamedTuple):
+    """A rank's end whose exit code is not known yet."""
+
+    ordered: bool
+    """We had ordered it."""
+    until: float
+    """When to look for it no longer, on the clock that no one sets."""
 
 
 class Ranks:
@@ -55,8 +65,10 @@ class Ranks:
         self._launcher: Optional[ProcessKey] = None
         self.launcher_joined: Optional[bool] = None
         """The launcher has reached the rendezvous; None where there is none."""
-        self._unknown: Dict[int, bool] = {}
-        """Ranks that ended we do not know how, and whether we had ordered it."""
+        self._unknown: Dict[int, Unknown] = {}
+        """Ranks that ended we do not know how."""
+        self._next_look: Optional[Timer] = None
+        """When the launcher's log is read for them again."""
         self.stopping = False
         """We are ending them: no end says anything of the job any more."""
 
@@ -95,18 +107,18 @@ class Ranks:
         """
         running = [rank.key for rank in self._ranks.values() if rank.running]
         if self._launcher is None or cause.by == "stop":
-            signal_ranks(self._loop, running, cause.signal)
+            stops = cause.by == "stop"
+            signal_ranks(self._loop, running, self._job["stop"]["signal"] if stops else "TERM")
             # What serves the master is needed until that has ended.
             return bool(running) or bool(self._job.get("ends_with_master"))
         if cause.by not in ("rank", "launcher"):
-            if cause.signal is not None:
-                processes.send(self._launcher, signal_number(cause.signal))
+            processes.send(self._launcher, signal.SIGTERM)
             processes.send(self._launcher, signal.SIGCONT)
         return True
 
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""
-        if self.stopping or request.get("run") != self._job["run"]:
+        if self.stopping:
             return {"ending": True}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(local_rank, Rank(number, local_rank))
@@ -114,7 +126,7 @@ class Ranks:
         if rank.running and rank.key == key:
             return {"watched": True}  # it asks again: our first answer came too late for it
         if local_rank in self._unknown:  # started again, before it was known how the last one ended
-            self._handle_end(rank, ordered=self._unknown.pop(local_rank))
+            self._handle_end(rank, ordered=self._unknown.pop(local_rank).ordered)
         rank.rank, rank.restarts = number, int(request["restarts"])
         if self._job["launcher_argv"]:
             self._children.watch_other(key, lambda status: self._rank_ended(rank, status))
@@ -139,12 +151,12 @@ class Ranks:
             self._ranks[rank.local_rank] = rank
             if rank.running:
                 rank.has_ended(None)
-                self._unknown[rank.local_rank] = True
+                self._unknown[rank.local_rank] = Unknown(ordered=True, until=0.0)
 
     def resolve_exit_codes(self) -> None:
         """Account for every end: no process is left, so no news will come by itself."""
         self._children.reap()
-        self._read_exit_codes(0)
+        self._read_exit_codes(last=True)
 
     def _start_rank(self, rank: Rank) -> None:
         pid = self._spawner.rank(rank.local_rank)
@@ -154,8 +166,9 @@ class Ranks:
         rank.has_ended(status)
         ordered = self.stopping
         if rank.exit_code is None:
-            self._unknown[rank.local_rank] = ordered
-            self._read_exit_codes(EXIT_CODE_TRIES)
+            until = time.monotonic() + EXIT_CODE_SECONDS
+            self._unknown[rank.local_rank] = Unknown(ordered, until)
+            self._read_exit_codes()
         else:
             self._handle_end(rank, ordered=ordered)
 
@@ -188,20 +201,25 @@ class Ranks:
     def _all_ended(self) -> bool:
         return all(rank.state == "ended" for rank in self._ranks.values())
 
-    def _read_exit_codes(self, tries: int) -> None:
+    def _read_exit_codes(self, *, last: bool = False) -> None:
         """Learn from the launcher's log the ends that it saw before us, as long as it may tell."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
         log = read_end(self._record.paths.launcher_log, LOG_TAIL)
         failures = failures_in(log.decode("utf-8", "replace"))
-        last = not tries or self._launcher is None
+        now = time.monotonic()
         for rank in [self._ranks[number] for number in self._unknown]:
             if rank.exit_code is None:
                 rank.exit_code, rank.signal = (
                     failures.get(rank.pid or ONLY_RANK) or failures.get(ONLY_RANK) or (None, None)
                 )
-            if last or rank.exit_code is not None:
-                self._handle_end(rank, ordered=self._unknown.pop(rank.local_rank))
+            end = self._unknown[rank.local_rank]
+            if rank.exit_code is not None or last or self._launcher is None or now > end.until:
+                del self._unknown[rank.local_rank]
+                self._handle_end(rank, ordered=end.ordered)
         if self._unknown:
-            self._loop.call_later(EXIT_CODE_POLL, lambda: self._read_exit_codes(tries - 1))
+            self._next_look = self._loop.call_later(EXIT_CODE_POLL, self._read_exit_codes)
 
     def _launcher_ended(self, status: Status) -> None:
         code, number = code_and_signal(status or 0)
@@ -210,7 +228,7 @@ class Ranks:
         if code == 0:
             for rank in self._ranks.values():
                 rank.exit_code = rank.exit_code or 0
-        self._read_exit_codes(0)
+        self._read_exit_codes(last=True)
         if not self.stopping:
             self._explain_launcher_end(code, number)
         self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)

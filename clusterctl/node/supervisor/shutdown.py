@@ -21,7 +21,7 @@ STATES = {"stop": "stopped", "lost": "lost"}
 
 
 class Cause(NamedTuple):
-    """Why a run is ended on a node, and how its ranks are asked to end."""
+    """Why a run is ended on a node: what one supervisor tells the others."""
 
     by: str
     """rank, launcher, stop, lost, peer or start-timeout."""
@@ -30,25 +30,24 @@ class Cause(NamedTuple):
     """Where it began."""
     exit_code: Optional[int] = None
     rank: Optional[int] = None
-    grace: float = FAILURE_GRACE
-    signal: Optional[str] = "TERM"
-    file: Optional[str] = None
     killed_by: Optional[int] = None
-    """The signal that ended the rank or the launcher; `signal` is how others are asked."""
+    """The signal that ended the rank or the launcher."""
     lost: Optional[str] = None
     """The node that was silent for too long."""
+    grace: Optional[float] = None
+    """Of a stop: seconds for the ranks, if not the job's."""
 
     @property
     def state(self) -> str:
         """Return the state that it leaves."""
         return STATES.get(self.by, "failed")
 
-    @property
-    def phases(self) -> Phases:
-        """Return when what does not end by itself is ended."""
-        if self.by == "stop":
-            return Phases(term=self.grace, kill=self.grace + TERM_TO_KILL)
-        return Phases(term=self.grace, kill=self.grace)
+    def phases(self, grace: float) -> Phases:
+        """Return when to end what does not end by itself; `grace` is the job's for such an end."""
+        if self.by != "stop":
+            return Phases(term=grace, kill=grace)
+        grace = grace if self.grace is None else self.grace
+        return Phases(term=grace, kill=grace + TERM_TO_KILL)
 
     @classmethod
     def read(cls, message: Dict[str, Any]) -> Cause:

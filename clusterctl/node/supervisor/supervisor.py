@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import PeerEvents
+from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run import processes, ray_folder, stop_file
 from clusterctl.node.run.boot import boot_id
@@ -35,6 +35,7 @@ from clusterctl.node.supervisor.spawn import Spawner
 HEARTBEAT_SECONDS = 1.0
 TIMES_SECONDS = 0.5
 SCAN_SECONDS = 2.0
+FRESH_SECONDS = 86400.0
 SETTLE_POLL = 0.05
 WAITERS_SECONDS = 2.0
 RELAY_SECONDS = 5.0
@@ -126,6 +127,7 @@ class Supervisor:
         self.loop.call_every(TIMES_SECONDS, self._record.log_times)
         self.loop.call_every(TIMES_SECONDS, LogSpace(self._record).check)
         self.loop.call_every(SCAN_SECONDS, self._remember_processes)
+        self.loop.call_every(FRESH_SECONDS, self._keep_fresh)
         if self._job.get("start_timeout"):
             self.loop.call_later(self._job["start_timeout"], self._check_start)
 
@@ -157,7 +159,9 @@ class Supervisor:
 
     def handle_request(self, request: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
         """Answer a request that came through the control socket."""
-        ask = request.get("ask")
+        ask, own = request.get("ask"), (self._job["run"], self._job["node"])
+        if (request.get("run"), request.get("node")) != own:
+            return {"error": "this is run %s on node %s, not the one that was asked for" % own}
         if ask == "rank":
             answer = self._ranks.report(request, peer.pid)
             self._record.write_snapshot(self.snapshot())
@@ -173,9 +177,9 @@ class Supervisor:
 
     def stop(self, order: Dict[str, Any]) -> None:
         """Stop because a person or the system wants it: ask, wait, then end it, everywhere."""
-        reason = str(order.get("reason") or "stopped")
-        settings = {**self._job["stop"], **order, "reason": reason}
-        self._end_everywhere(Cause.read({**settings, "by": "stop", "node": self._job["node"]}))
+        reason, grace = str(order.get("reason") or "stopped"), order.get("grace")
+        cause = Cause(by="stop", reason=reason, node=self._job["node"])
+        self._end_everywhere(cause._replace(grace=None if grace is None else float(grace)))
 
     def give_up(self, reason: str) -> None:
         """End what was just started; a node that was about to join does not end the run."""
@@ -186,7 +190,7 @@ class Supervisor:
             self.stop({"reason": reason, "grace": 0})
 
     def _peer_joined(self, node: str) -> None:
-        self._members.arrive(node)
+        self._admission.arrive(node)
         self._record.event("peer-joined", peer=node)
         self._record.write_snapshot(self.snapshot())
 
@@ -252,9 +256,11 @@ class Supervisor:
         """
         if self._job["node_rank"] != 0 or self._ending is not None:
             return False
+        known = self._members.has_left(node)
         if not self._members.leave(node):
             return False
-        self._record.event("peer-left", peer=node, message=words)
+        if not known:  # however often it tells us
+            self._record.event("peer-left", peer=node, message=words)
         return True
 
     def _peer_is_ending(self, message: Dict[str, Any]) -> None:
@@ -278,20 +284,22 @@ class Supervisor:
     # The end.
 
     def _end_everywhere(self, cause: Cause) -> None:
+        cause = cause._replace(reason=cause.reason[:REASON_LIMIT])
         self._peers.send_ending(cause._asdict())
         self._end_here(cause)
 
     def _end_here(self, cause: Cause) -> None:
         """End the run on this node; act first, write later: a disk may be slow."""
-        if cause.by != "stop":
-            cause = cause._replace(grace=self._failure_grace)
+        own = self._job["stop"]["grace"] if cause.by == "stop" else self._failure_grace
+        phases = cause.phases(own)
         if self._ending is not None:
-            self._ending.hasten(cause.phases)
+            self._ending.hasten(phases)
             return
         self._ranks.stopping = True
         requested = self._ranks.request_end(cause)
-        problem = self._make_stop_file(cause.file)
-        phases = cause.phases if requested else Phases(term=0.0, kill=self._failure_grace)
+        problem = self._make_stop_file() if cause.by == "stop" else ""
+        if not requested:
+            phases = Phases(term=0.0, kill=self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
         self._ending = self._shutdown(phases)
         if cause.by == "stop":
@@ -302,8 +310,9 @@ class Supervisor:
         remove = self._spawner.container_remover if started_by_client(self._job) else None
         return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove)
 
-    def _make_stop_file(self, name: Optional[str]) -> str:
+    def _make_stop_file(self) -> str:
         """Make the file by which the ranks are asked to end; return why it cannot be made."""
+        name = self._job["stop"]["file"]
         try:
             self._stop_file = stop_file.create(self._job["workdir"], name)
         except OSError as error:
@@ -367,6 +376,10 @@ class Supervisor:
         self._check_guard()
         self._record.heartbeat()
         self._record.flush()
+
+    def _keep_fresh(self) -> None:
+        self._record.keep_fresh()
+        ray_folder.keep_fresh(self._record.paths.folder)
 
     def _check_guard(self) -> None:
         try:

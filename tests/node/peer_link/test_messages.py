@@ -8,21 +8,45 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clusterctl.node.peer_link.messages import parse_ending, parse_over
-from clusterctl.node.run.processes import signal_number
+from clusterctl.node.peer_link.messages import MessageError, parse_ending, parse_over, parse_time
 from tests.damage import ANY_JSON, damaged_json
 
 ENDING = {
     "by": "stop", "reason": "why", "node": "w0", "exit_code": 1, "rank": None,
-    "grace": 5.0, "signal": "INT", "file": None, "killed_by": None, "lost": None,
+    "killed_by": None, "lost": None, "grace": 5.0,
 }  # fmt: skip
 
 
-def test_an_ending_is_passed_on_as_it_is() -> None:
+def test_an_ending_is_passed_on_without_what_is_not_its_to_say() -> None:
     assert parse_ending({"ending": ENDING}) == ENDING
+    # Of an earlier version, or of a node that would have others make a file.
+    more = {"signal": None, "file": "/etc/nologin", "state": "x", "run": "another"}
+    assert parse_ending({"ending": {**ENDING, **more}}) == ENDING
 
 
-@pytest.mark.parametrize("grace", [float("nan"), float("inf"), -1, 10**400])
+@pytest.mark.parametrize(
+    "change",
+    [{"by": "x" * 256}, {"node": "x" * 256}, {"lost": "x" * 256}, {"rank": 2**40},
+     {"rank": -(2**40)}, {"exit_code": 10**400}, {"killed_by": 2**40}, {"exit_code": 1.5}],
+)  # fmt: skip
+def test_a_field_that_is_too_large_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(MessageError, match=next(iter(change))):
+        parse_ending({"ending": {**ENDING, **change}})
+
+
+def test_a_long_reason_is_cut_and_a_long_grace_is_a_day() -> None:
+    ending = parse_ending({"ending": {**ENDING, "reason": "x" * 60000, "grace": 99999999}})
+    assert (len(ending["reason"]), ending["grace"]) == (4096, 86400)
+
+
+@pytest.mark.parametrize("value", [None, "1", [], -1, 1e300, float("nan"), 10**400])
+def test_a_time_that_is_none_is_refused(value: object) -> None:
+    assert parse_time({"ping": 5}, "ping") == 5.0
+    with pytest.raises(MessageError, match="ping of a message"):
+        parse_time({"ping": value}, "ping")
+
+
+@pytest.mark.parametrize("grace", [float("nan"), -1])
 def test_a_grace_that_no_timer_can_wait_is_refused(grace: float) -> None:
     with pytest.raises(ValueError, match="grace of an ending"):
         parse_ending({"ending": {**ENDING, "grace": grace}})
@@ -42,6 +66,6 @@ def test_anything_else_is_refused(value: Any) -> None:
     except ValueError:
         return
     assert all(isinstance(ending[key], str) for key in ("by", "reason", "node"))
-    assert signal_number(ending.get("signal") or "TERM") > 0
-    assert 0 <= ending.get("grace", 0.0) < 10**9
+    assert 0 <= (ending.get("grace") or 0.0) <= 86400
+    assert set(ending) <= set(ENDING)
     json.dumps(ending)

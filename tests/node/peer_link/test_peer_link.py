@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import struct
@@ -20,6 +21,7 @@ from clusterctl.node.peer_link import master, tls_channel
 from clusterctl.node.peer_link.master import Master
 from clusterctl.node.peer_link.messages import PeerEvents
 from clusterctl.node.peer_link.peer_link import NoPeers, connect
+from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.peer_link.worker import Clock, Worker
 from clusterctl.plan.certificate import Identity, make_identity
@@ -76,7 +78,9 @@ class Link:
                 "lost_after": self.lost_after,
             },
         }
-        secrets = {"token": token or identity.token, "key": identity.key}
+        secrets = {"token": token or node_token(identity.token, name), "key": identity.key}
+        if not port:
+            secrets["token"] = identity.token  # of the master alone
         made = connect(self.loop, job, secrets, self.heard[name].said())
         assert not isinstance(made, NoPeers)
         self.sides.append(made)
@@ -190,13 +194,18 @@ def test_the_clock_is_measured_and_a_jump_in_the_middle_is_left_out() -> None:
     assert clock.best() == pytest.approx([0.1, 50.0])
 
 
-@pytest.mark.parametrize("wrong", ["token", "certificate", "name"])
+@pytest.mark.parametrize("wrong", ["token", "run's token", "another's", "certificate", "name"])
 def test_nobody_else_is_let_in(wrong: str) -> None:
     with link(1, lost_after=1.0) as net:
         if wrong == "token":
             other = net.worker(0, token="guessed")
+        elif wrong == "run's token":
+            other = net.worker(0, token=IDENTITY.token)
+        elif wrong == "another's":
+            other = net.worker(0, token=node_token(IDENTITY.token, "w1"))
         elif wrong == "certificate":
-            other = net.worker(0, make_identity("lab-1"), IDENTITY.token)
+            token = node_token(IDENTITY.token, "w0")
+            other = net.worker(0, make_identity("lab-1"), token)
         else:
             net.names.append("stranger")
             net.heard["stranger"] = Heard()
@@ -351,6 +360,81 @@ def test_an_ending_reaches_the_others_when_one_connection_breaks_under_it() -> N
         assert not net.heard["master"].of("ending")
         for worker in workers[1:]:
             worker.close()
+
+
+def test_a_worker_speaks_for_itself_alone() -> None:
+    with link(2) as net:
+        workers = [net.worker(0), net.worker(1)]
+        net.until(lambda: not net.master.missing)
+        workers[0].send_ending({"by": "rank", "node": "w1", "reason": "forged"})
+        net.until(lambda: net.heard["w1"].of("ending"))
+        for name in ("master", "w1"):
+            (told,) = net.heard[name].of("ending")
+            assert told == {"by": "rank", "node": "w0", "reason": "forged"}
+        for worker in workers:
+            worker.close()
+
+
+def test_a_lost_worker_is_no_part_of_a_run_that_continues_until_it_joins_again() -> None:
+    with link(1, lost_after=2.0) as net:
+        first = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        assert isinstance(net.master, Master)
+        silent = net.master._channels["w0"]
+        net.master._last["w0"] = silent.last_received = time.monotonic() - 3
+        net.master._check_silence()
+        assert net.heard["master"].of("lost") == ["w0"]
+        net.live(1.0)  # it tries again and again
+        assert "w0" not in net.master._channels
+        assert net.heard["master"].of("joined") == ["w0"]
+        net.until(lambda: net.heard["w0"].of("lost"))
+        first.close()
+        net.master.expect("w0")
+        again = net.worker(0)
+        net.until(lambda: net.heard["master"].of("joined") == ["w0", "w0"])
+        again.close()
+        net.until(lambda: net.heard["master"].of("lost") == ["w0", "w0"])
+
+
+def test_a_lost_worker_that_returns_while_the_run_ends_hears_why() -> None:
+    with link(1, lost_after=2.0) as net:
+        worker = net.worker(0)
+        net.until(lambda: not net.master.missing)
+        assert isinstance(net.master, Master)
+        net.master._last["w0"] = net.master._channels["w0"].last_received = time.monotonic() - 3
+        net.master._check_silence()
+        net.master.send_ending({"by": "lost", "node": "master", "reason": "why"})
+        net.until(lambda: net.heard["w0"].of("ending"))
+        worker.close()
+
+
+def test_who_asks_without_reading_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_channel, "UNSENT_LIMIT", 65536)
+    with link(1, lost_after=3600.0) as net:
+        context = client_context(IDENTITY.certificate)
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(("127.0.0.1", net.master.port))
+        tls = context.wrap_socket(plain, do_handshake_on_connect=False)
+        tls.setblocking(False)
+        hello = {"node": "w0", "token": node_token(IDENTITY.token, "w0")}
+        data = json.dumps({"hello": hello}).encode() + b"\n" + b'{"ping": 1.0}\n' * 1000
+        assert isinstance(net.master, Master)
+
+        def flood() -> bool:
+            nonlocal data
+            try:
+                tls.send(data)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            except OSError:
+                return True
+            data = b'{"ping": 1.0}\n' * 1000
+            return False
+
+        net.until(lambda: flood() or net.master._last_error.get("w0"))
+        assert net.master._last_error == {"w0": "it does not read"}
+        tls.close()
 
 
 def test_one_ending_is_relayed_however_many_report_it() -> None:

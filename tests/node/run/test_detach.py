@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,49 @@ SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 DESKTOP = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/terminal.scope\n"
 KILLING, KEEPING = f"printf '{KILLS}'", f"printf '{KEEPS}'"
 SYSTEM, USER = ["systemd-run"], ["systemd-run", "--user"]
+IN_USER_SCOPE = ["env", "XDG_RUNTIME_DIR=/run/user/1000", *USER]
+
+
+@pytest.mark.parametrize(
+    ("unit", "mode", "uid", "lingers", "begins"),
+    [
+        ("sshd@0-10.0.0.1:22-10.0.0.2:5-0.service", "control-group", 0, False, SYSTEM),
+        ("sshd@0-10.0.0.1:22-10.0.0.2:5-0.service", "mixed", 0, False, SYSTEM),
+        ("ssh@1-10.0.0.1:22-10.0.0.2:5.service", "process", 1000, False, []),
+        ("ssh@1-10.0.0.1:22-10.0.0.2:5.service", "none", 0, False, []),
+        ("ssh@1-10.0.0.1:22-10.0.0.2:5.service", "control-group", 1000, True, IN_USER_SCOPE),
+        ("sshd@4.service", "control-group", 1000, False, "sshd@4.service: KillMode=control-group"),
+        ("sshd@4.service", "", 1000, False, "KillMode=?"),
+        ("sshd.service", "control-group", 1000, False, []),
+    ],
+)
+def test_an_sshd_of_one_connection_does_not_take_the_run_with_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unit: str,
+    mode: str,
+    uid: int,
+    lingers: bool,  # noqa: FBT001
+    begins: list[str] | str,
+) -> None:
+    asked = f'[ "$4" = "{unit}" ] && echo KillMode={mode}' if mode else "exit 1"
+    for name, text in (("systemctl", asked), ("systemd-run", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if lingers:
+        (tmp_path / "ada").touch()
+    cgroup = f"0::/system.slice/system-sshd.slice/{unit}\n"
+
+    def words() -> list[str]:
+        return command_for("unit", cgroup, "ada", uid=uid, linger=str(tmp_path))
+
+    if isinstance(begins, str):
+        with pytest.raises(OperationError, match=re.escape(begins)):
+            words()
+    else:
+        assert words()[: len(begins)] == begins
+        assert bool(words()) == bool(begins)
 
 
 @pytest.mark.parametrize(

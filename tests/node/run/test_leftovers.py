@@ -75,6 +75,24 @@ def test_processes_of_another_network_namespace_hold_no_run_up(
                 other.kill()
 
 
+def test_another_users_process_holds_no_run_up(tmp_path: Path) -> None:
+    """Anyone can start a process with the environment of a run."""
+    if os.getuid() != 0:
+        pytest.skip("only root can start another user's process")
+    job: Any = {"lock": "clusterctl-run", "run": "ours", "cluster": "test", "state": str(tmp_path)}
+    variables = {"CLUSTERCTL_RUN_ID": "evil", "CLUSTERCTL_LOCK": job["lock"]}
+    for user, counts in ((0, True), (65534, False)):
+        with subprocess.Popen(
+            ["sleep", "300"], env={**os.environ, **variables}, user=user
+        ) as other:
+            try:
+                wait_until(partial(executed, other.pid))
+                found = leftovers.Leftover("evil", other.pid)
+                assert leftovers.find_leftover(job) == (found if counts else None)
+            finally:
+                other.kill()
+
+
 def executed(pid: int) -> bool:
     return processes.command_of(pid) == "sleep 300"
 

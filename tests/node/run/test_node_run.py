@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.node_run import NodeRun, held_lock
 from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.status import RecordedProcesses
+from tests.node.conftest import Run
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,26 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
     assert node_run.holds_lock() is holds
     assert node_run.request_stop({}) is holds
     assert ("stop" in asked) is holds
+
+
+def test_an_order_for_a_run_that_has_ended_does_not_reach_the_next(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock may change hands between the question who holds it and the order."""
+    run = make_run("import time; print('here'); time.sleep(300)").start()
+    run.wait_for_log(0, b"here")
+    lock = run.plan.master.lock
+    older = NodeRun(NO_PATHS, "lab-1", run.names[0], lock, {}, RecordedProcesses(NO_PATHS))
+    own = {"run": run.plan.run, "node": run.names[0]}
+    monkeypatch.setattr(NodeRun, "holds_lock", lambda _run: True)
+    assert not older.request_stop({"grace": 0.0})
+    for ask in ("stop", "state", "rank", "join"):
+        for other in ({}, {**own, "run": "lab-1"}, {**own, "node": "another"}):
+            answer = run_lock.query(lock, {"ask": ask, "grace": 0.0, **other}) or {}
+            assert f"this is run {run.plan.run} on node {run.names[0]}" in answer["error"]
+    assert run.status()["state"] == "running"
+    assert older._replace(run=run.plan.run).request_stop({"grace": 0.0})
+    assert run.ended()["state"] == "stopped"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -36,19 +37,43 @@ def test_a_socket_fits_below_the_short_name_and_the_files_are_the_runs(run_folde
         assert (run_folder / "ray").stat().st_mode & 0o777 == 0o700
     finally:
         ray_folder.clean(str(run_folder))
-    assert not os.path.lexists(short)
+    assert not os.path.lexists(short.parent)
+    assert not os.path.lexists(run_folder / "ray-short")
     session = run_folder / "ray" / SOCKET.split("/", maxsplit=1)[0]
     assert [entry.name for entry in session.iterdir()] == ["logs"]
     assert (session / "logs" / "raylet.out").read_text() == "kept"
 
 
-def test_what_another_put_at_the_short_name_is_neither_used_nor_removed(run_folder: Path) -> None:
-    short = Path(ray_folder.short_name(str(run_folder)))
-    short.symlink_to("/nowhere")
+def test_nobody_else_can_take_or_enter_the_short_name(run_folder: Path) -> None:
+    short = Path(ray_folder.make(str(run_folder)))
+    other = run_folder.with_name("node2")
+    other.mkdir()
     try:
-        with pytest.raises(FileExistsError):
-            ray_folder.make(str(run_folder))
+        assert short.parent.stat().st_mode & 0o777 == 0o700
+        assert ray_folder.make(str(other)) != str(short), "no two runs have one name"
+        os.utime(short.parent, (0, 0))
+        os.utime(short, (0, 0), follow_symlinks=False)
+        ray_folder.keep_fresh(str(run_folder))
+        for path in (short.parent, short):
+            assert min(path.lstat().st_atime, path.lstat().st_mtime) > time.time() - 60
+    finally:
+        for folder in (run_folder, other):
+            ray_folder.clean(str(folder))
+    assert not short.parent.exists()
+
+
+def test_a_folder_of_another_user_at_the_name_is_left_alone(run_folder: Path) -> None:
+    """A cleaner removed ours, and somebody who had seen the name made it again."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder away")
+    short = Path(ray_folder.make(str(run_folder)))
+    try:
+        os.chown(short.parent, 65534, 65534)
+        os.utime(short.parent, (0, 0))
+        ray_folder.keep_fresh(str(run_folder))
         ray_folder.clean(str(run_folder))
         assert short.is_symlink()
+        assert short.parent.stat().st_mtime == 0
     finally:
         short.unlink()
+        short.parent.rmdir()

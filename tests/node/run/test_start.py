@@ -9,15 +9,23 @@ import json
 import os
 import signal
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterctl.inventory.cluster import Job
-from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.agent import loader
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.run import processes, start
-from tests.node.conftest import Run, environment_of
+from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.wire import Message
+from tests.node.conftest import Head, Run, environment_of
+from tests.node.test_handover import altered
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 
@@ -63,6 +71,73 @@ def test_a_secret_is_in_no_file_and_in_no_argument_list(make_run: MakeRun) -> No
     for process in run._living():
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         assert not [secret for secret in secrets if secret in words]
+
+
+StartHere = Callable[[Head, bytes], Message]
+
+
+@pytest.fixture
+def start_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartHere]:
+    """Start runs from this process, so that a test can interfere; the run is over afterwards."""
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def keep(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", keep)
+        yield lambda args, body: start.start(args, body, LINK)
+    for process in started:
+        process.wait(60)
+
+
+@pytest.mark.parametrize("when", ["before its files", "after its files"])
+def test_a_stop_amid_a_start_keeps_it_from_starting(
+    make_run: MakeRun, start_here: StartHere, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """There is no process yet that it could find."""
+    run, write_files = make_run(SLEEP), start.write_files
+
+    def write_slowly(paths: NodePaths, job: NodeJob) -> None:
+        if when == "after its files":
+            write_files(paths, job)
+        assert run.stop(grace=0)["gone"]
+        if when == "before its files":
+            write_files(paths, job)
+
+    monkeypatch.setattr(start, "write_files", write_slowly)
+    with pytest.raises(OperationError, match="stopped before it started"):
+        start_here(*run.start_request(0))
+    assert not run.left()
+    assert not Path(run.paths().folder).exists()
+
+
+def test_a_long_run_keeps_its_files_from_cleaners(
+    make_run: MakeRun, start_here: StartHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks are restarted through the agent in its folder."""
+    often = altered(
+        "clusterctl.node.supervisor.supervisor",
+        b"FRESH_SECONDS = 86400.0",
+        b"FRESH_SECONDS = 0.2",
+    )
+    monkeypatch.setattr(loader, "program", lambda: often)
+    run = make_run(SLEEP)
+    start_here(*run.start_request(0))
+    run.wait_for_log(0, b"here")
+    folder = Path(run.paths().folder)
+    for path in (run.paths().agent, run.paths().job, folder / "ranks" / "0.log"):
+        os.utime(path, (0, 0))
+
+    def old(how: str) -> str:
+        words = ["find", str(folder), "-type", "f", how, "+30"]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    wait_until(lambda: old("-atime") == "")
+    assert old("-mtime").split() == [str(folder / "ranks" / "0.log")], "when it last printed"
+    assert run.stop(grace=0)["gone"]
 
 
 def test_the_run_outlives_the_call_in_a_session_of_its_own(make_run: MakeRun) -> None:

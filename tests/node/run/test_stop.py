@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node.run import processes
+from clusterctl.node.run import processes, stop_file
 from clusterctl.node.run.stop import describe_survivor
 from tests.node.conftest import Run
 from tests.waiting import wait_until
@@ -87,6 +87,16 @@ def test_ranks_are_asked_by_a_file_that_is_gone_afterwards(make_run: MakeRun) ->
     assert run.log(0) == b"here\nsaved\n"
     assert not (run.workdir / "STOP").exists()
     assert run.status()["state"] == "stopped"
+
+
+@pytest.mark.parametrize("name", ["/etc/nologin", "../STOP", "a/../../STOP"])
+def test_a_stop_file_outside_of_workdir_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "work" / "a").mkdir(parents=True)
+    name = name.replace("/etc", str(tmp_path))
+    with pytest.raises(OSError, match="must be in workdir"):
+        stop_file.create(str(tmp_path / "work"), name)
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    assert stop_file.create(str(tmp_path / "work"), "a/STOP") == str(tmp_path / "work/a/STOP")
 
 
 def test_a_file_of_the_persons_own_is_left_alone(make_run: MakeRun) -> None:

@@ -24,6 +24,12 @@ from tests.damage import ANY_JSON, as_json, damaged
 GPUS = tuple(f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in range(3))
 
 
+PUBLIC = {"run": "lab-1", "user": "ada", "since": 5.0, "holds": [], "workdir_id": "4f2a"}
+WHO = {
+    **PUBLIC, "cluster": "lab", "node": "a", "workdir": "/work", "about": "(x --token hf_1) from y",
+}  # fmt: skip
+
+
 @pytest.fixture
 def machine() -> str:
     return f"clusterctl-test-{uuid.uuid4().hex}"
@@ -33,16 +39,20 @@ def machine() -> str:
 def control_socket(machine: str) -> Iterator[ControlSocket]:
     """A control socket without an event loop: the test passes requests in itself."""
     taken = ControlSocket(machine)
-    loop: Any = SimpleNamespace(add_descriptor=lambda *_: None, remove_descriptor=lambda *_: None)
+    loop: Any = SimpleNamespace(
+        add_descriptor=lambda *_, **__: None,
+        remove_descriptor=lambda *_: None,
+        call_later=lambda *_: SimpleNamespace(cancel=lambda: None),
+    )
 
     def serve(request: dict[str, Any], _peer: PeerProcess) -> dict[str, Any]:
         if request.get("ask") == "crash":
             raise RuntimeError("a question too many")
         return {"did": request.get("ask")}
 
-    taken.serve(loop, {"run": "lab-1"}, serve)
+    taken.serve(loop, WHO, serve)
     yield taken
-    taken.close()
+    taken.release()
 
 
 def asked(control_socket: ControlSocket, request: bytes) -> dict[str, Any] | None:
@@ -51,8 +61,7 @@ def asked(control_socket: ControlSocket, request: bytes) -> dict[str, Any] | Non
     with ours, theirs:
         ours.sendall(request)
         ours.shutdown(socket.SHUT_WR)
-        control_socket._answer(theirs)
-        theirs.close()
+        control_socket._write(theirs, control_socket._answer(theirs))
         answer = ours.recv(65536)
     found: dict[str, Any] | None = from_json(answer.strip()) if answer else None
     return found
@@ -63,7 +72,8 @@ def test_another_user_may_ask_who_holds_it_and_nothing_else(
 ) -> None:
     for uid, may in ((os.getuid(), True), (0, True), (os.getuid() + 4711, False)):
         monkeypatch.setattr(PeerProcess, "of", lambda _connection, uid=uid: PeerProcess(1, uid))
-        assert asked(control_socket, b'{"ask": "who"}\n') == {"run": "lab-1"}
+        told = asked(control_socket, b'{"ask": "who"}\n')
+        assert told == (WHO if may else PUBLIC)
         for question in ("stop", "state", "rank"):
             answer = asked(control_socket, b'{"ask": "%s"}\n' % question.encode()) or {}
             assert answer.get("did") == (question if may else None)
@@ -99,7 +109,7 @@ def test_whatever_is_asked_is_answered_or_refused_and_the_next_is_heard(
         patch.setattr("traceback.print_exc", fail)
         answer = asked(control_socket, asked_for[: run_lock.LINE_LIMIT])
     assert answer is None or {"run", "did"} & answer.keys()
-    assert asked(control_socket, b'{"ask": "who"}\n') == {"run": "lab-1"}
+    assert asked(control_socket, b'{"ask": "who"}\n') == WHO
 
 
 def free(name: str) -> bool:

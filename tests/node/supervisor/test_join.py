@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node.peer_link.run_tokens import node_token
 from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 
@@ -49,7 +50,7 @@ def refused(run: Run, n: int) -> str:
 
 def start_joined(run: Run, n: int) -> Head:
     head, token = ask(run, n)
-    assert token.decode() == run.identity.token
+    assert token.decode() == node_token(run.identity.token, run.names[n])
     run.change = {**run.change, "joined": True, "workers": head["nodes"][1:]}
     assert head["link_port"] == run.link_port
     return run.start_node(n)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.supervisor.ranks import Ranks
+from clusterctl.node.supervisor.ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.tcp_sockets import tcp_table
 
 TCP = """\
@@ -74,7 +74,6 @@ class World:
 
 def test_a_rank_that_starts_again_has_not_ended_by_the_end_before() -> None:
     world = World()
-    assert world.report(run="another") == {"ending": True}
     assert world.report() == {"watched": True}
     assert world.report() == {"watched": True}  # asked twice, started once
     world.end(0, None, at=7.0)
@@ -150,6 +149,34 @@ def test_an_end_is_learned_from_the_launchers_log(tmp_path: Path) -> None:
     world.report()
     world.end(0, None)
     assert world.ends == [("rank", 137, 9, 0)]
+
+
+def test_each_end_that_nobody_knows_yet_is_looked_for_as_long_as_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    world = World(str(tmp_path), procs=2)
+    for rank in (0, 1):
+        world.report(rank)
+
+    def live(seconds: float) -> None:
+        clock.now += seconds
+        due, world.later[:] = list(world.later), []
+        for callback in due:
+            callback()
+
+    world.end(0, None)
+    live(EXIT_CODE_SECONDS - 0.1)
+    world.end(1, None)
+    live(0.2)
+    ended = [details["rank"] for kind, details in world.events if kind == "rank-ended"]
+    assert ended == [0]
+    log = "failed (exitcode: 3) local_rank: 1 (pid: {})\n"
+    (tmp_path / "launcher.log").write_text(log.format(os.getpid()))
+    live(0.1)
+    (last,) = [details for kind, details in world.events if details.get("exit_code") is not None]
+    assert (last["rank"], last["exit_code"]) == (1, 3)
 
 
 def test_sockets_are_read_as_the_kernel_prints_them() -> None:

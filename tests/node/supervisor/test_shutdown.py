@@ -72,15 +72,15 @@ class World:
             self.left = []
 
 
-def cause(by: str, grace: float = 3.0) -> Cause:
-    return Cause(by=by, reason="", node="a", grace=grace)
+def cause(by: str) -> Cause:
+    return Cause(by=by, reason="", node="a", grace=3.0)
 
 
 def test_after_the_grace_of_a_stop_comes_term_and_only_then_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch, deadly=(KILL,))
-    world.end(cause("stop").phases)
+    world.end(cause("stop").phases(60.0))
     world.live()
     assert world.sent == [(3.0, TERM), (3.0 + TERM_TO_KILL, KILL)]
     assert [left for _, left in world.over] == [[]]
@@ -88,7 +88,7 @@ def test_after_the_grace_of_a_stop_comes_term_and_only_then_kill(
 
 def test_what_ends_at_term_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, deadly=(TERM,))
-    world.end(cause("stop").phases)
+    world.end(cause("stop").phases(60.0))
     world.live()
     assert world.sent == [(3.0, TERM)]
     assert world.over[0][0] < 3.0 + TERM_TO_KILL
@@ -98,7 +98,7 @@ def test_after_a_failure_the_grace_is_all_that_the_others_get(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch, deadly=(KILL,))
-    world.end(cause("rank").phases)
+    world.end(cause("rank").phases(3.0))
     world.live()
     assert world.sent == [(3.0, KILL)]
 

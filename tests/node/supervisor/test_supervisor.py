@@ -11,16 +11,17 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node import run_lock
+from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.run import processes
-from tests.node.conftest import Run
+from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
@@ -386,7 +387,8 @@ def test_a_peer_that_sends_nonsense_loses_its_connection_and_nothing_else(
     context = client_context(run.identity.certificate)
     plain = socket.create_connection(("127.0.0.1", up["link_port"]))
     with context.wrap_socket(plain) as tls:
-        hello = {"token": run.identity.token, "node": run.names[1]}
+        name = run.names[1]
+        hello = {"token": node_token(run.identity.token, name), "node": name}
         for message in ({"hello": hello}, {"ending": ending}):
             tls.sendall(json.dumps(message).encode() + b"\n")
         tls.settimeout(20)
@@ -396,12 +398,41 @@ def test_a_peer_that_sends_nonsense_loses_its_connection_and_nothing_else(
         except ConnectionResetError:
             pass
     assert run.status()["state"] == "running"
-    assert "ValueError" in Path(run.paths().launcher_log).read_text()
+    assert Path(run.paths().launcher_log).read_text() == "", "a peer could fill the disk"
     run.link_port = up["link_port"]
     run.start_node(1)
     run.wait_for_log(1, b"here", n=1)
     assert run.stop(1, grace=0)["gone"]
     assert run.ended(0)["end"]["by"] == "stop"
+
+
+def test_a_worker_that_another_has_taken_over_decides_nothing_for_other_nodes(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(SLEEP, nodes=3, lost_after=60.0).start()
+    for n in range(3):
+        run.wait_for_log(n, b"here", n)
+    wait_until(lambda: len(times(run, 0, "peer-joined")) == 2)
+    taken = run.pid_of_supervisor(1)
+    os.kill(taken, signal.SIGSTOP)
+    token = node_token(run.identity.token, run.names[1])
+    context = client_context(run.identity.certificate)
+
+    def speak(name: str, message: Head) -> socket.socket:
+        tls = context.wrap_socket(socket.create_connection(("127.0.0.1", run.link_port)))
+        tls.settimeout(20)
+        for one in ({"hello": {"token": token, "node": name}}, message):
+            tls.sendall(json.dumps(one).encode() + b"\n")
+        return tls
+
+    with speak(run.names[2], {"bye": "finished"}) as refused, suppress(ConnectionResetError):
+        assert refused.recv(4096) == b"", "its token is not that node's"
+    files = {"file": str(tmp_path / "elsewhere"), "signal": None, "grace": 99999999}
+    ending = {"by": "stop", "reason": "why", "node": run.names[2], **files}
+    with speak(run.names[1], {"ending": ending}):
+        wait_until(lambda: {run.status(n)["state"] for n in (0, 2)} == {"stopped"})
+    os.kill(taken, signal.SIGCONT)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_node_that_dies_while_an_end_is_relayed_does_not_hide_the_first_cause(
@@ -416,7 +447,8 @@ def test_a_node_that_dies_while_an_end_is_relayed_does_not_hide_the_first_cause(
     context = client_context(run.identity.certificate)
     plain = socket.create_connection(("127.0.0.1", run.link_port))
     other = context.wrap_socket(plain)  # the third node
-    hello = {"token": run.identity.token, "node": run.names[2]}
+    name = run.names[2]
+    hello = {"token": node_token(run.identity.token, name), "node": name}
     other.sendall(json.dumps({"hello": hello}).encode() + b"\n")
     wait_until(lambda: len(times(run, 0, "peer-joined")) == 2)
     run.wait_for_log(0, b"here")
