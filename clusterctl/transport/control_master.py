@@ -171,7 +171,7 @@ def _remove_left(path: Path) -> None:
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
             return
-        for name in os.listdir(descriptor):
+        for name in os.listdir(descriptor):  # noqa: PTH208  (of the folder that was checked)
             mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
             if name.startswith(RSYNC) and stat.S_ISSOCK(mode):
                 os.unlink(name, dir_fd=descriptor)
