@@ -6,8 +6,10 @@ meets its MaxStartups; OpenSSH's own multiplexing has neither fault.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import threading
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.safe_text import printable_words
 from clusterctl.transport.control_master import ControlFolder, ControlMaster, PersonsMaster
 from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
@@ -62,14 +65,28 @@ class ProxySocket(NoDelaySocket):
         found._errors = Errors(process.stderr, at_end=process.wait)
         return found
 
+    def close(self) -> None:
+        """Close our end, and end the program as `ssh` does: it may not care about its stdin."""
+        super().close()
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGHUP)
+
+    @property
+    def words(self) -> str:
+        """What the program has written to stderr."""
+        return self._errors.read().decode("utf-8", "backslashreplace").strip()
+
     def failure(self) -> NodeError | None:
-        """Return why the program gave up; None while it runs or if it wrote nothing."""
+        """Return why the program gave up; None if it may not be its fault."""
         try:
-            self._process.wait(ENDING_SECONDS)
+            status = self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
-            return None
-        words = self._errors.read().decode("utf-8", "backslashreplace")
-        return self._explain(words) if words.strip() else None
+            status = 0
+        words = self.words
+        if not words and status:
+            words = f"it ended with exit status {status} and no word"
+        return self._explain(words) if words else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +287,11 @@ def run_proxy_command(endpoint: Endpoint) -> ProxySocket:
     command = f"exec {endpoint.proxy_command}"
 
     def explain(words: str) -> NodeError:
-        hint = "correct ProxyCommand in ssh_config"
-        return NodeError("lost", "jump", f"{endpoint.target}: ProxyCommand: {words}", hint)
+        hint = (
+            f"correct ProxyCommand in ssh_config; try: {shlex.join(['ssh', endpoint.host, 'true'])}"
+        )
+        said = f"ProxyCommand of ssh_config: {printable_words(words)}"
+        return NodeError("lost", "jump", f"{endpoint.target}: {said}", hint)
 
     # The person's own line of ssh_config, which documents that their shell runs it.
     return ProxySocket.start([os.environ.get("SHELL", "/bin/sh"), "-c", command], explain)

@@ -58,9 +58,11 @@ def test_only_sockets_are_removed_and_one_folder_keeps_no_other(tmp_path: Path, 
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     folder = f"cctl-{dead}-a"
     assert left[0] == folder
-    assert {f"{folder}/r-2", f"{folder}/r-3"} <= set(left) <= {f"{folder}/r-{n}" for n in "123"} | {
-        folder
-    }
+    assert (
+        {f"{folder}/r-2", f"{folder}/r-3"}
+        <= set(left)
+        <= {f"{folder}/r-{n}" for n in "123"} | {folder}
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes another user's folder")
