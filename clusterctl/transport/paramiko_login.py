@@ -254,7 +254,8 @@ def _auth_failure(
         hint = "name the right key: set `ssh: {identity: PATH}` in hosts.yaml, which goes first"
     elif tried:
         words += f"the server took none of: {', '.join(tried)}"
-        hint = f"try: ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}"
+        target = f"{endpoint.user}@{endpoint.hostname}"
+        hint = f"try: {shlex.join(['ssh-copy-id', '-p', str(endpoint.port), target])}"
     elif "publickey" not in allowed:
         words += "the server takes no keys"
     else:
