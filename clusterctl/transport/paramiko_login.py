@@ -257,7 +257,7 @@ def _auth_failure(
         target = f"{endpoint.user}@{endpoint.hostname}"
         hint = f"try: {shlex.join(['ssh-copy-id', '-p', str(endpoint.port), target])}"
     elif "publickey" not in allowed:
-        words += "the server takes no keys"
+        words, hint = f"{words}the server takes no keys", ""
     else:
         nothing = ", ".join(filter(None, (offer.agent, "" if offer.skipped else "none in ~/.ssh")))
         words += f"no key to offer ({nothing})" if nothing else "no key to offer"

@@ -36,7 +36,7 @@ print(reply.error or "ok")
 
 def test_post_quantum_key_exchange_is_offered_first_and_nothing_is_made_up() -> None:
     transport = Transport.__new__(Transport)
-    offered = transport._preferred_kex
+    offered = transport._preferred_kex  # type: ignore[attr-defined]
     assert set(offered) <= set(paramiko.Transport._kex_info)  # type: ignore[attr-defined]
     hybrid = [name.startswith(("mlkem", "sntrup")) for name in offered]
     assert hybrid == sorted(hybrid, reverse=True)

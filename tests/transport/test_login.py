@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import paramiko
+import psutil
 import pytest
 
 from clusterctl.errors import NodeError
@@ -23,6 +24,7 @@ from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of, make_key
+from tests.waiting import wait_until
 
 HELLO = Request(op="hello", args={})
 URL = "https://login.tailscale.com/a/1234"
@@ -43,11 +45,11 @@ class Gate(paramiko.ServerInterface):
 
     def check_auth_none(self, username: str) -> int:  # noqa: ARG002  (paramiko's)
         time.sleep(self.waits)
-        return paramiko.AUTH_SUCCESSFUL  # type: ignore[no-any-return]
+        return paramiko.AUTH_SUCCESSFUL  # type: ignore[attr-defined,no-any-return]
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:  # noqa: ARG002  (paramiko's)
         self.keys += 1
-        return paramiko.AUTH_FAILED  # type: ignore[no-any-return]
+        return paramiko.AUTH_FAILED  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture
@@ -167,6 +169,12 @@ def test_the_systems_ssh_that_waits_shows_its_words(
     assert said.isprintable()
 
 
+def children() -> list[psutil.Process]:
+    """Return what runs below us."""
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -196,6 +204,7 @@ def test_a_proxy_command_that_fails_is_named_and_max_startups_is_not(
     assert said in error.message
     assert "MaxStartups" not in error.hint
     assert "ssh " in error.hint
+    wait_until(lambda: not any("60" in " ".join(one.cmdline()) for one in children()), seconds=5)
 
 
 def test_a_connection_that_breaks_in_the_key_exchange_is_not_max_startups(own_state: Path) -> None:
