@@ -153,6 +153,19 @@ def make_key(path: Path, *, kind: str = "ed25519", passphrase: str = "") -> Path
 
 
 @pytest.fixture
+def ssh_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let every `ssh` that is started read this file in place of the person's own."""
+    config, folder = tmp_path / "ssh_config", tmp_path / "ssh-program"
+    config.touch()
+    folder.mkdir()
+    wrapper = folder / "ssh"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return config
+
+
+@pytest.fixture
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let the cluster's own known_hosts be in the test's folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -25,7 +25,8 @@ _SHELLS = r"""'"`;&<>|(){}"""
 _USER = re.compile(rf"[^\s:/@{_SHELLS}-][^\s:/{_SHELLS}]{{0,254}}")
 _LOGIN = re.compile(r"(?P<host>[^:]*|\[[^\[\]]*:[^\[\]]*\]):(?P<port>[0-9]+)")
 """One colon, or brackets around the address: the colons of a bare IPv6 address are its own."""
-_JUMP = re.compile(r"[^\s,-][^\s,]*(,[^\s,-][^\s,]*)*")
+_SCOPE = re.compile(r"[^%]*(%[A-Za-z0-9._-]+)?")
+"""An address may name an interface, which ssh hands to a ProxyCommand's shell."""
 CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
 SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")
@@ -115,13 +116,22 @@ def shape(kind: type[T], wanted: str) -> Callable[[object], T]:
     return read
 
 
+def _is_jump(value: str) -> bool:
+    user, host, _ = split_login(value.removeprefix("ssh://").removesuffix("/"))
+    known = _HOST.fullmatch(host) or ip_literal(host) is not None
+    return bool(known) and (user is None or _USER.fullmatch(user) is not None)
+
+
 def _is_path(value: str) -> bool:
     return bool(value.strip()) and value.isprintable()
 
 
 read_name = text("a name of 1 to 24 characters a-z, 0-9 and -, no - in front", CLUSTER.fullmatch)
 read_user = text("a user name", _USER.fullmatch)
-read_jump = text("[user@]host[:port], several with commas, or none", _JUMP.fullmatch)
+read_jump = text(
+    "[user@]host[:port], several with commas, or none",
+    lambda value: all(map(_is_jump, value.split(","))),
+)
 read_variable = text("a variable name of letters, digits and _", VARIABLE.fullmatch)
 read_line = text("a shell line", lambda value: value.strip() and "\0" not in value)
 _read_node_path = text("a path on the nodes", _is_path)
@@ -200,6 +210,8 @@ def ip_literal(value: str) -> str | None:
     try:
         ipaddress.ip_address(bare)
     except ValueError:
+        return None
+    if not _SCOPE.fullmatch(bare):
         return None
     return str(bare)  # no longer marked as unquoted
 

@@ -72,7 +72,7 @@ class Connector:
         self._connecting = 0
         self.folder = ControlFolder()
         """A private one with a short path, for sockets."""
-        self._jumps = JumpHosts(self.folder, self._verifier, timeouts)
+        self._jumps = JumpHosts(self.folder, self._resolver, self._verifier, timeouts)
         self._paramiko: ParamikoConnector | None = None
         self._lock = threading.Lock()
 
@@ -122,7 +122,7 @@ class Connector:
 
     def _dial(self, endpoint: Endpoint) -> NoDelaySocket:
         if endpoint.jump is not None:
-            return self._jumps.open(endpoint, endpoint.jump).dial(endpoint.target)
+            return self._jumps.open(endpoint.jump, endpoint.identity).dial(endpoint.target)
         if endpoint.proxy_command is not None:
             return run_proxy_command(endpoint)
         limit = endpoint.connect_timeout or self._timeouts.connect
@@ -133,6 +133,8 @@ class Connector:
 
         Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
         """
+        if (opened := self._jumps.opened_by_person(node)) is not None:
+            return OpensshConnection(node, opened, self._timeouts)
         options: list[str] = []
         settings = (
             ("-l", node.ssh.user),
@@ -144,11 +146,11 @@ class Connector:
                 options += [flag, str(value)]
         through = None
         if node.ssh.jump is not None and endpoint.jump:
-            through = self._jumps.open(endpoint, endpoint.jump)
+            through = self._jumps.open(endpoint.jump, endpoint.identity)
         elif node.ssh.jump is not None:
             options += ["-o", "ProxyCommand=none"]
         name = endpoint.target
-        master = self._jumps.log_in(endpoint, node.host, options, name=name, through=through)
+        master = self._jumps.log_in(endpoint, options, name=name, through=through)
         return OpensshConnection(node, master, self._timeouts)
 
     def _by_paramiko(self) -> ParamikoConnector:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -15,7 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterctl.errors import CouldNotTell, NodeError
+from clusterctl.safe_text import printable_words
 from clusterctl.transport.interface import State, Timeouts
+from clusterctl.transport.revoked_keys import REVOKED_HINT
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
 from clusterctl.transport.stream import Errors
 from clusterctl.transport.translate_errors import translated
@@ -28,6 +33,9 @@ LONGEST_PARENT = 40
 """A socket's path may have about a hundred characters, and macOS's TMPDIR takes half of them."""
 POLL_SECONDS = 0.01
 CLOSING_SECONDS = 5.0
+BANNER_SECONDS = 3.0
+"""After so long a login shows what the host says: it may wait for the person."""
+CHECK_SECONDS = 5.0
 WORDS_LIMIT = 2000
 """Characters of ssh's words: a host may send a banner of any length."""
 REASON_LIMIT = 400
@@ -47,7 +55,7 @@ A master has no reason of its own to end; killed, we would leave it behind for e
 """
 
 _WORDS: tuple[tuple[str, State], ...] = (
-    (r"host key verification failed|host identification has changed", "hostkey"),
+    (r"host key verification failed|revoked by file|host identification has changed", "hostkey"),
     (r"permission denied|too many authentication failures", "auth"),
     (r"connection refused|administratively prohibited|open refused by peer", "refused"),
     (r"could not resolve|name or service not known|name resolution", "unreachable"),
@@ -57,8 +65,13 @@ _WORDS: tuple[tuple[str, State], ...] = (
 _HINTS: dict[State, str] = {
     "hostkey": "compare the key's fingerprint with the host's own, then: clusterctl check"
     " --accept-new; if the host was reinstalled: clusterctl forget HOST",
-    "auth": "OpenSSH itself cannot log in without asking; try: ssh -o BatchMode=yes {target}",
+    "auth": "OpenSSH itself cannot log in without asking; if the host asks for a code, log in"
+    " first, with a ControlPath in ssh_config: ssh -fNM {target}",
 }
+_PID = re.compile(rf"{PREFIX}([1-9][0-9]{{0,6}})-")
+"""Of folders: no greater number is a process, on Linux or macOS."""
+
+logger = logging.getLogger(__name__)
 
 
 class ControlFolder:
@@ -75,14 +88,19 @@ class ControlFolder:
         self._masters: list[ControlMaster] = []
         self._closed = False
 
-    def master(self, destination: str) -> ControlMaster:
+    def master(self, destination: str, *, forks: bool = False) -> ControlMaster:
         """Return a master whose socket will be in the folder; it ends with the folder.
+
+        Args:
+            destination: the host, as `ssh` takes it.
+            forks: ssh_config has ForkAfterAuthentication for it.
 
         Raises:
             NodeError: the folder is closed.
         """
         # The name is short and nobody else has had it, for hosts' names may be long.
-        master = ControlMaster(self.path / f"m{next(self._numbers)}", destination)
+        control = self.path / f"m{next(self._numbers)}"
+        master = ControlMaster(control, destination, forks=forks)
         with self._lock:
             self._masters = [*(one for one in self._masters if not one.closed), master]
         return master
@@ -127,30 +145,56 @@ def _parent() -> str:
 def _sweep(parent: Path) -> None:
     """Remove the folders of commands that were killed, once their masters ended and left them.
 
-    A master removes its own socket when it ends.
+    A master removes its own socket when it ends. Others may write to the parent, too: what is not
+    our own real folder stays, and of ours whatever is not such a socket.
     """
-    for path in parent.glob(f"{PREFIX}*-*"):
-        pid = path.name.removeprefix(PREFIX).partition("-")[0]
-        if not pid.isdigit():
+    for path in parent.glob(f"{PREFIX}*"):
+        found = _PID.match(path.name)
+        if found is None:
             continue
         try:
-            os.kill(int(pid), 0)
+            os.kill(int(found[1]), 0)
         except ProcessLookupError:
             with contextlib.suppress(OSError):
-                for socket in path.glob(f"{RSYNC}*"):
-                    socket.unlink()
-                path.rmdir()  # one that is not empty, or another person's, stays
+                _remove_left(path)
         except OSError:
             continue
+
+
+def _remove_left(path: Path) -> None:
+    """Remove a folder with nothing but sockets that waited for an rsync.
+
+    Raises:
+        OSError: it is not ours, not a folder, or not empty.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            return
+        for name in os.listdir(descriptor):  # noqa: PTH208  (of the folder that was checked)
+            mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+            if name.startswith(RSYNC) and stat.S_ISSOCK(mode):
+                os.unlink(name, dir_fd=descriptor)
+        path.rmdir()  # never follows a link
+    finally:
+        os.close(descriptor)
 
 
 class ControlMaster:
     """An OpenSSH connection held open for others to use."""
 
-    def __init__(self, control: Path, destination: str) -> None:
-        """Keep the path of its socket, and the host as `ssh` takes it."""
+    def __init__(self, control: Path, destination: str, *, forks: bool = False) -> None:
+        """Keep the path of its socket, and the host as `ssh` takes it.
+
+        Args:
+            control: the path of its socket.
+            destination: the host, as `ssh` takes it.
+            forks: ssh_config lets its ssh fork, so that nobody would know where it is.
+        """
         self.control = control
         self.target = destination
+        # An older ssh does not know the option, and never has it set.
+        self._stays = ("-o", "ForkAfterAuthentication=no") if forks else ()
         self._errors: Errors | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = False
@@ -169,8 +213,7 @@ class ControlMaster:
             *("-o", "RemoteCommand=none", "-o", f"ConnectTimeout={max(timeouts.connect, 1):.0f}"),
             *("-o", f"ServerAliveInterval={KEEPALIVE_IDLE}"),
             *("-o", f"ServerAliveCountMax={KEEPALIVE_PROBES}"),
-            # Its default key exchange costs 60 ms more than this one.
-            *("-o", "KexAlgorithms=^curve25519-sha256"),
+            *self._stays,
             *options,
             *("--", self.target),
         ]
@@ -194,11 +237,16 @@ class ControlMaster:
                 self._process.stderr.close()
                 raise
         limit = timeouts.connect + timeouts.handshake + timeouts.auth
-        deadline = time.monotonic() + limit
+        began = time.monotonic()
+        shown = False
         while not self.control.exists():
             if self._process.poll() is not None:
                 raise self.failure(self.stderr() or f"ssh ended ({self._process.returncode})")
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > BANNER_SECONDS and not shown and (words := printable_words(self.stderr())):
+                logger.warning("%s: still logging in; ssh prints: %s", self.target, words)
+                shown = True
+            if waited > limit:
                 words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.stderr()}"
                 raise NodeError("timeout", "connect", words)
             time.sleep(POLL_SECONDS)
@@ -220,6 +268,8 @@ class ControlMaster:
         through += ["-o", "ClearAllForwardings=yes"]
         # Without a master ssh would log in again.
         through += ["-o", "ProxyJump=none", "-o", "ProxyCommand=false", "-o", "RemoteCommand=none"]
+        # Nor may it become a master, or leave us.
+        through += ["-o", "ControlMaster=no", *self._stays]
         through += ["-o", "LogLevel=ERROR", *options, "--", self.target]
         return through if command is None else [*through, command]
 
@@ -233,9 +283,12 @@ class ControlMaster:
         for pattern, state in _WORDS:
             if re.search(pattern, words, re.IGNORECASE):
                 named = phase if state in {"refused", "unreachable"} else state
-                hint = _HINTS.get(state, f"try: ssh {self.target} true")
-                return NodeError(state, named, _short(words), hint.format(target=self.target))
-        return NodeError("lost", phase, _short(words), f"try: ssh {self.target} true")
+                hint = _HINTS.get(state, "try: ssh {target} true")
+                if state == "hostkey" and "revoked" in words.lower():
+                    hint = REVOKED_HINT
+                quoted = shlex.quote(self.target)
+                return NodeError(state, named, _short(words), hint.replace("{target}", quoted))
+        return NodeError("lost", phase, _short(words), f"try: ssh {shlex.quote(self.target)} true")
 
     def end(self) -> None:
         """Let it end; does not wait for that."""
@@ -251,6 +304,48 @@ class ControlMaster:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(CLOSING_SECONDS)
+
+
+class PersonsMaster(ControlMaster):
+    """A connection that the person opened, by `ssh -M` or ControlMaster: used, never ended.
+
+    The person may have answered for a code or a touch, which we never can.
+    """
+
+    uid = os.getuid()
+    """Whose socket it must be: in a folder for all, another person could wait for us."""
+
+    @property
+    def closed(self) -> bool:
+        """It is not ours to close."""
+        return False
+
+    @property
+    def running(self) -> bool:
+        """It answers at its socket, which is the person's own."""
+        argv = ["ssh", "-S", str(self.control), "-o", "ControlMaster=no", "-O", "check"]
+        argv += ["--", self.target]
+        try:
+            found = self.control.lstat()
+            if not stat.S_ISSOCK(found.st_mode) or found.st_uid != self.uid:
+                return False
+            check = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=CHECK_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return check.returncode == 0
+
+    def end(self) -> None:
+        """Leave it open."""
+
+    def close(self) -> None:
+        """Leave it open."""
 
 
 def _short(words: str) -> str:

@@ -25,6 +25,7 @@ from clusterctl.transport.known_hosts import (
     known_name,
     record,
 )
+from clusterctl.transport.revoked_keys import REVOKED_HINT, is_revoked
 from clusterctl.transport.ssh_config import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,10 @@ class HostKeyVerifier:
         """
         name = known_name(endpoint.key_name, endpoint.port)
         shown = f"{key_type} {fingerprint(blob)}"
+        for path in endpoint.revoked:
+            if is_revoked(path, key_type, blob):
+                words = f"the host key of {name} is revoked (RevokedHostKeys {path}): {shown}"
+                raise NodeError("hostkey", "hostkey", words, REVOKED_HINT)
         with self._lock:
             known = self._load(endpoint)
             judgments = [known.judge(own, blob) for own in names_of(endpoint)]
@@ -149,21 +154,35 @@ class HostKeyVerifier:
             raise NodeError("hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where))
         if judged.verdict == "revoked":
             words = f"the host key of {name} is revoked ({judged.where}): {shown}"
-            raise NodeError("hostkey", "hostkey", words, "do not use this host before you know why")
+            raise NodeError("hostkey", "hostkey", words, REVOKED_HINT)
 
     def openssh_options(self, endpoint: Endpoint) -> list[str]:
-        """Return the options that make `ssh` accept the same keys as `check`."""
+        """Return the options that make `ssh` accept the same keys as `check`.
+
+        Args:
+            endpoint: the host that `ssh` is to log in to, never one behind it.
+        """
         self._own_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The first file is also where `ssh` records a new key.
-        files = " ".join(f'"{path}"' for path in (self._own_file, *endpoint.known_hosts))
+        paths = [self._own_file, *endpoint.known_hosts]
+        with self._lock:
+            known = self._load(endpoint)
+            # Another key there proves nothing, and would keep `ssh` from accepting a new one.
+            if not self._accept_new and not any(map(known.lines, names_of(endpoint))):
+                paths += self._files_elsewhere()
+        files = " ".join('"' + str(path).replace("%", "%%") + '"' for path in paths)
         strict = "accept-new" if self._accept_new else "yes"
         return ["-o", f"StrictHostKeyChecking={strict}", "-o", f"UserKnownHostsFile={files}"]
 
     def warn_accepted_by_openssh(self, stderr: str) -> None:
         """Print the fingerprint of each key that `ssh` recorded: it names only the host."""
         for name in re.findall(r"Permanently added '([^']+)'", stderr):
-            for line in KnownHosts.load([self._own_file]).lines(name.partition(",")[0]):
-                self._warn_accepted(name, f"{line.key_type} {fingerprint(line.blob)}")
+            host = name.partition(",")[0]
+            for line in KnownHosts.load([self._own_file]).lines(host):
+                with self._lock:
+                    elsewhere = self._load_elsewhere().judge(host, line.blob)
+                if elsewhere.verdict != "known":
+                    self._warn_accepted(name, f"{line.key_type} {fingerprint(line.blob)}")
 
     def _warn_accepted(self, name: str, shown: str) -> None:
         """Print on stderr which key was accepted unseen, so that it can still be compared."""
@@ -197,6 +216,9 @@ class HostKeyVerifier:
     def _load_elsewhere(self) -> KnownHosts:
         """Return the keys that this user accepted for other clusters."""
         if self._elsewhere is None:
-            files = sorted(state_folder().glob("*/known_hosts"))
-            self._elsewhere = KnownHosts.load(file for file in files if file != self._own_file)
+            self._elsewhere = KnownHosts.load(self._files_elsewhere())
         return self._elsewhere
+
+    def _files_elsewhere(self) -> list[Path]:
+        files = sorted(state_folder().glob("*/known_hosts"))
+        return [file for file in files if file != self._own_file]

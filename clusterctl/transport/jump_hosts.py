@@ -6,25 +6,33 @@ meets its MaxStartups; OpenSSH's own multiplexing has neither fault.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from clusterctl.errors import NodeError
-from clusterctl.transport.control_master import ControlFolder, ControlMaster
+from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.safe_text import printable_words
+from clusterctl.transport.control_master import ControlFolder, ControlMaster, PersonsMaster
 from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.sockets import NoDelaySocket
-from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
 from clusterctl.transport.stream import Errors
 
 ENDING_SECONDS = 1.0
 """How long a program may take to end once its bytes have."""
+
+_Login = tuple[str, Path | None]
+"""A chain of jump hosts, and the inventory's key for them."""
 
 
 class ProxySocket(NoDelaySocket):
@@ -57,14 +65,28 @@ class ProxySocket(NoDelaySocket):
         found._errors = Errors(process.stderr, at_end=process.wait)
         return found
 
+    def close(self) -> None:
+        """Close our end, and end the program as `ssh` does: it may not care about its stdin."""
+        super().close()
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGHUP)
+
+    @property
+    def words(self) -> str:
+        """What the program has written to stderr."""
+        return self._errors.read().decode("utf-8", "backslashreplace").strip()
+
     def failure(self) -> NodeError | None:
-        """Return why the program gave up; None while it runs or if it wrote nothing."""
+        """Return why the program gave up; None if it may not be its fault."""
         try:
-            self._process.wait(ENDING_SECONDS)
+            status = self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
-            return None
-        words = self._errors.read().decode("utf-8", "backslashreplace")
-        return self._explain(words) if words.strip() else None
+            status = 0
+        words = self.words
+        if not words and status:
+            words = f"it ended with exit status {status} and no word"
+        return self._explain(words) if words else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,59 +130,92 @@ class JumpHost:
 class JumpHosts:
     """The jump hosts of a cluster, each logged in to once; safe from several threads.
 
-    They end with the folder that holds their sockets.
+    They end with the folder that holds their sockets. Each is judged by its own part of
+    ssh_config, never by that of the nodes behind it.
     """
 
     def __init__(
-        self, folder: ControlFolder, verifier: HostKeyVerifier, timeouts: Timeouts
+        self,
+        folder: ControlFolder,
+        resolver: SshConfigResolver,
+        verifier: HostKeyVerifier,
+        timeouts: Timeouts,
     ) -> None:
         """Prepare; a jump host is reached when the first node behind it is."""
         self._folder = folder
+        self._resolver = resolver
         self._verifier = verifier
         self._timeouts = timeouts
         self._lock = threading.Lock()
-        self._opening: dict[str, threading.Lock] = {}
-        self._opened: dict[str, JumpHost | NodeError] = {}
+        self._opening: dict[_Login, threading.Lock] = {}
+        self._opened: dict[_Login, JumpHost | NodeError] = {}
 
     def refresh(self) -> None:
         """Try those again that could not be reached."""
         with self._lock:
             self._opened = {j: one for j, one in self._opened.items() if isinstance(one, JumpHost)}
 
-    def open(self, endpoint: Endpoint, jump: str) -> JumpHost:
+    def open(self, jump: str, identity: Path | None) -> JumpHost:
         """Log in to jump hosts, each through the one before it, and return the last.
+
+        Args:
+            jump: the chain, as in ProxyJump.
+            identity: the inventory's key, for each of them.
 
         Raises:
             NodeError: one of them cannot be reached.
         """
+        return self._open(self._whole(jump), identity)
+
+    def _whole(self, jump: str) -> str:
+        """Return the chain with the jump hosts that ssh_config puts before its first.
+
+        Raises:
+            NodeError: ssh_config cannot be used, or leads in a circle.
+        """
+        passed: set[str] = set()
+        first = jump.partition(",")[0]
+        while (before := self._resolver.resolve(_host(first)).jump) is not None:
+            passed.add(first)
+            jump, first = f"{before},{jump}", before.partition(",")[0]
+            if first in passed:
+                words = f"jump host {first}: ssh_config leads in a circle ({jump})"
+                raise NodeError("unreachable", "jump", words, f"try: {_ssh_command(first)}")
+        return jump
+
+    def _open(self, jump: str, identity: Path | None) -> JumpHost:
+        login = jump, identity
         with self._lock:
-            opening = self._opening.setdefault(jump, threading.Lock())
+            opening = self._opening.setdefault(login, threading.Lock())
         with opening:
-            opened = self._opened.get(jump)
+            opened = self._opened.get(login)
             if isinstance(opened, JumpHost) and not opened.master.running:
                 opened.master.close()
                 opened = None
             if opened is None:
                 try:
-                    opened = self._open(endpoint, jump)
+                    opened = self._log_in_to(jump, identity)
                 except NodeError as failure:
                     opened = failure
-                self._opened[jump] = opened
+                self._opened[login] = opened
         if isinstance(opened, NodeError):
             raise opened
         return opened
 
-    def _open(self, endpoint: Endpoint, jump: str) -> JumpHost:
+    def _log_in_to(self, jump: str, identity: Path | None) -> JumpHost:
         """Log in to the last of them.
 
         Not by ssh's own -J: it would reach the others without our options, keys and patience.
         """
         before, _, last = jump.rpartition(",")
-        through = self.open(endpoint, before) if before else None
-        options = ["-i", str(endpoint.identity)] if endpoint.identity is not None else []
-        destination = last if last.startswith("ssh://") else f"ssh://{last}"
+        host = _host(last)
+        if (opened := self.opened_by_person(host)) is not None:
+            return JumpHost(jump=jump, master=opened)
+        endpoint = self._resolver.resolve(host)
+        through = self._open(before, identity) if before else None
+        options = ["-i", str(identity)] if identity is not None else []
         try:
-            master = self.log_in(endpoint, destination, options, name=last, through=through)
+            master = self.log_in(endpoint, options, name=last, through=through)
         except NodeError as failure:
             words, hint = f"jump host {last}: {failure.message}", failure.hint
             if hint.startswith("try: "):
@@ -168,10 +223,21 @@ class JumpHosts:
             raise NodeError(failure.state, "jump", words, hint) from None
         return JumpHost(jump=jump, master=master)
 
+    def opened_by_person(self, host: Node) -> ControlMaster | None:
+        """Return the connection to a host that the person has open; None if there is none.
+
+        Raises:
+            NodeError: ssh_config cannot be used.
+        """
+        path = self._resolver.control_path(host)
+        if path is None:
+            return None
+        master = PersonsMaster(path, host.host)
+        return master if master.running else None
+
     def log_in(
         self,
         endpoint: Endpoint,
-        destination: str,
         options: list[str],
         *,
         name: str,
@@ -180,8 +246,7 @@ class JumpHosts:
         """Have OpenSSH log in to a host.
 
         Args:
-            endpoint: the node that is to be reached: its known_hosts are those that count.
-            destination: the host, as `ssh` takes it.
+            endpoint: the host.
             options: of `ssh`, besides those that check the host's key.
             name: the host's, for messages.
             through: the jump host before it.
@@ -192,7 +257,7 @@ class JumpHosts:
         options = [*self._verifier.openssh_options(endpoint), *options]
         if through is not None:
             options += ["-o", f"ProxyCommand={through.proxy_command}"]
-        master = self._folder.master(destination)
+        master = self._folder.master(endpoint.host, forks=endpoint.forks)
         try:
             master.open(options, timeouts=self._timeouts)
         except NodeError as failure:
@@ -204,10 +269,17 @@ class JumpHosts:
         return master
 
 
+def _host(jump: str) -> Node:
+    """Return one jump host as ssh takes it."""
+    host = jump if jump.startswith("ssh://") else f"ssh://{jump}"
+    return Node(host=host, name=jump, ssh=Ssh())
+
+
 def _ssh_command(jump: str) -> str:
     """Return what a person types to try a chain of jump hosts."""
     before, _, last = jump.rpartition(",")
-    return f"ssh {f'-J {before} ' if before else ''}{last} true"
+    through = ["-J", before] if before else []
+    return shlex.join(["ssh", *through, last, "true"])
 
 
 def run_proxy_command(endpoint: Endpoint) -> ProxySocket:
@@ -215,8 +287,11 @@ def run_proxy_command(endpoint: Endpoint) -> ProxySocket:
     command = f"exec {endpoint.proxy_command}"
 
     def explain(words: str) -> NodeError:
-        hint = "correct ProxyCommand in ssh_config"
-        return NodeError("lost", "jump", f"{endpoint.target}: ProxyCommand: {words}", hint)
+        hint = (
+            f"correct ProxyCommand in ssh_config; try: {shlex.join(['ssh', endpoint.host, 'true'])}"
+        )
+        said = f"ProxyCommand of ssh_config: {printable_words(words)}"
+        return NodeError("lost", "jump", f"{endpoint.target}: {said}", hint)
 
     # The person's own line of ssh_config, which documents that their shell runs it.
     return ProxySocket.start([os.environ.get("SHELL", "/bin/sh"), "-c", command], explain)

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH
+from paramiko.pkey import PublicBlob
 
 from clusterctl.transport.ssh_config import Endpoint
 
@@ -147,6 +148,7 @@ class Keyring:
             if path != endpoint.identity:
                 # A person who has another key is not asked for every passphrase there is.
                 take(path, ask=not found)
+        skipped += _add_certificates(found, endpoint.certificates)
         why = "no ssh-agent" if agent is None else agent.problem
         if not why and endpoint.identities_only:
             why = "of the ssh-agent only what IdentityFile names (IdentitiesOnly)"
@@ -203,6 +205,50 @@ def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
         if passphrase is None:
             raise paramiko.PasswordRequiredException(str(path)) from error
         raise
+
+
+def _add_certificates(found: dict[bytes, KeyCandidate], paths: Sequence[Path]) -> list[str]:
+    """Put certificates before all keys; return those that cannot be used, with why."""
+    skipped = []
+    for path in paths:
+        try:
+            _add_certificate(found, path)
+        except (OSError, ValueError, paramiko.SSHException) as error:
+            skipped.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+    return skipped
+
+
+def _add_certificate(found: dict[bytes, KeyCandidate], path: Path) -> None:
+    """Put a certificate before all keys, if its private key is one of them.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no certificate, or nobody has its key.
+    """
+    certificate = PublicBlob.from_file(str(path))
+    kind, mark, _ = certificate.key_type.partition("-cert-v")
+    fields = paramiko.Message(certificate.key_blob)
+    fields.get_string()  # its type
+    fields.get_string()  # a nonce
+    parts = {"ssh-rsa": 2, "ssh-ed25519": 1}.get(kind, 2 if kind.startswith("ecdsa-") else 0)
+    if not mark or not parts:
+        raise ValueError("expected a certificate of an RSA, ECDSA or Ed25519 key")
+    public = paramiko.Message()
+    public.add_string(kind)
+    for _ in range(parts):
+        public.add_string(fields.get_binary())
+    candidate = found.get(public.asbytes())
+    if candidate is None:
+        raise ValueError("neither a file nor the agent has its private key")
+    # A copy: other servers are offered the key without it. An agent's key breaks `copy.copy`.
+    certified = object.__new__(type(candidate.key))
+    vars(certified).update(vars(candidate.key))
+    certified.public_blob = certificate
+    origin = f"{path} ({candidate.origin})"
+    others = dict(found)
+    found.clear()
+    found[certificate.key_blob] = KeyCandidate(key=certified, origin=origin)
+    found.update(others)
 
 
 def public_blob(path: Path) -> bytes:

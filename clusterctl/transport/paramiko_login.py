@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+import shlex
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import paramiko
+from paramiko.auth_handler import AuthHandler
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
@@ -31,6 +34,9 @@ BANNER_TRIES = 5
 """A server that drops us before its banner is at MaxStartups, which passes."""
 RETRY_SECONDS = 0.4
 """Longest wait before the second try; doubled for each further one."""
+BANNER_SECONDS = 3.0
+"""A login that waits longer shows what the server says."""
+BANNER_LIMIT = 300
 _PENALTY = "Not allowed at this time"
 """What sshd sends to an address that it punishes (PerSourcePenalties); each try makes it worse."""
 
@@ -115,6 +121,10 @@ class ParamikoConnector:
                 f"{endpoint.target}: connected, then silent for {self._timeouts.handshake:.0f} s"
             )
             hint = "is it sshd that listens there, and is the host overloaded?"
+            if endpoint.proxy_command is not None:
+                hint = f"does ProxyCommand of ssh_config lead there? try: {_by_hand(endpoint)}"
+                said = sock.words if isinstance(sock, ProxySocket) else ""
+                words += f"; ProxyCommand prints: {printable_words(said)}" if said else ""
             raise NodeError("timeout", phase, words, hint)
         if not transport.is_active():
             raise _handshake_failure(endpoint, transport, sock, phase)
@@ -150,35 +160,86 @@ def _handshake_failure(
     words = banner or "the server closed the connection" + (
         f" ({error})" if str(error or "") else ""
     )
-    hint = "sshd there is at its limits (MaxStartups, PerSourcePenalties); see its log"
+    hint = f"try: {_by_hand(endpoint)}"
+    if endpoint.proxy_command is not None:
+        words = f"ProxyCommand of ssh_config: {words}"
+    elif phase == "banner":
+        hint = "sshd there is at its limits (MaxStartups, PerSourcePenalties); see its log"
     return NodeError("lost", phase, f"{endpoint.target}: {words}", hint)
 
 
+def _by_hand(endpoint: Endpoint) -> str:
+    """Return the command that logs in by OpenSSH alone, and prints its steps."""
+    login = ["-p", str(endpoint.port), "-l", endpoint.user]
+    return shlex.join(["ssh", "-v", *login, endpoint.host, "true"])
+
+
+class LoginHandler(AuthHandler):
+    """paramiko's side of a login; shows the server's banner if the login waits."""
+
+    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+        """Take a transport over whose host key was checked."""
+        super().__init__(transport)
+        self._endpoint = endpoint
+        self._shown = False
+        transport.auth_handler = self
+
+    @property
+    def words(self) -> str:
+        """What the server has sent for the person to read, as one safe line."""
+        return printable_words(self.banner or b"")[:BANNER_LIMIT]
+
+    def ask(self, begin: Callable[[threading.Event], None]) -> list[str]:
+        """Send one request for a login; return what else the server asks for.
+
+        Raises:
+            AuthenticationException: the server refuses, or does not answer.
+        """
+        answered = threading.Event()
+        begin(answered)
+        if not answered.wait(BANNER_SECONDS) and self.words and not self._shown:
+            # It may hold what the person has to do, such as a URL to open.
+            logger.warning("%s: waits to log in: %s", self._endpoint.target, self.words)
+            self._shown = True
+        more: list[str] = self.wait_for_response(answered)
+        return more
+
+
 def _log_in(endpoint: Endpoint, transport: Transport, offer: Offer) -> None:
-    """Offer the keys, one after the other.
+    """Ask to be let in without a key, as OpenSSH does, then offer the keys one after the other.
 
     Raises:
         NodeError: none opens.
     """
+    handler = LoginHandler(endpoint, transport)
     tried: list[str] = []
-    allowed = ["publickey"]
-    with paramiko_translated("auth", endpoint.target, transport):
-        try:
-            for candidate in offer.candidates:
-                tried.append(candidate.origin)
-                if _accepts(endpoint, transport, candidate.key):
-                    return
-            if not offer.candidates:
+    allowed: Sequence[str] = ()
+    try:
+        with paramiko_translated("auth", endpoint.target, transport):
+            try:
                 # Some servers need no key, as their network is safe; others name what they need.
-                transport.auth_none(endpoint.user)
+                handler.ask(partial(handler.auth_none, endpoint.user))
+            except paramiko.BadAuthenticationType as error:
+                allowed = error.allowed_types
+            else:
                 return
-        except paramiko.BadAuthenticationType as error:
-            allowed = error.allowed_types
-        except ConnectionError:
-            # Beyond MaxAuthTries a server hangs up, and sends why.
-            if not transport.disconnect_reason:
-                raise
-    raise _auth_failure(endpoint, offer, tried, allowed, transport.disconnect_reason)
+            try:
+                for candidate in offer.candidates if "publickey" in allowed else ():
+                    tried.append(candidate.origin)
+                    if _accepts(endpoint, transport, handler, candidate.key):
+                        return
+            except paramiko.BadAuthenticationType as error:
+                allowed = error.allowed_types
+            except ConnectionError:
+                # Beyond MaxAuthTries a server hangs up, and sends why.
+                if not transport.disconnect_reason:
+                    raise
+        raise _auth_failure(endpoint, offer, tried, allowed, transport.disconnect_reason)
+    except NodeError as failure:
+        if not handler.words:
+            raise
+        words = f"{failure.message}; the server says: {handler.words}"
+        raise NodeError(failure.state, failure.phase, words, failure.hint) from failure
 
 
 def _auth_failure(
@@ -193,7 +254,10 @@ def _auth_failure(
         hint = "name the right key: set `ssh: {identity: PATH}` in hosts.yaml, which goes first"
     elif tried:
         words += f"the server took none of: {', '.join(tried)}"
-        hint = f"try: ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}"
+        target = f"{endpoint.user}@{endpoint.hostname}"
+        hint = f"try: {shlex.join(['ssh-copy-id', '-p', str(endpoint.port), target])}"
+    elif "publickey" not in allowed:
+        words, hint = f"{words}the server takes no keys", ""
     else:
         nothing = ", ".join(filter(None, (offer.agent, "" if offer.skipped else "none in ~/.ssh")))
         words += f"no key to offer ({nothing})" if nothing else "no key to offer"
@@ -201,12 +265,14 @@ def _auth_failure(
     if offer.skipped:
         words += f"; not offered: {'; '.join(offer.skipped)}"
     if "publickey" not in allowed:
-        words += f"; it asks for {', '.join(allowed)}"
+        words += f"; it asks for {', '.join(filter(None, allowed)) or 'nothing that is known'}"
         hint = "use a key, or set `via: openssh` if OpenSSH can log in without asking"
     return NodeError("auth", "auth", words, hint)
 
 
-def _accepts(endpoint: Endpoint, transport: Transport, key: paramiko.PKey) -> bool:
+def _accepts(
+    endpoint: Endpoint, transport: Transport, handler: LoginHandler, key: paramiko.PKey
+) -> bool:
     """Say whether the server takes a key.
 
     Raises:
@@ -214,7 +280,7 @@ def _accepts(endpoint: Endpoint, transport: Transport, key: paramiko.PKey) -> bo
         OSError: it did not answer.
     """
     try:
-        more = transport.auth_publickey(endpoint.user, key)
+        more = handler.ask(partial(handler.auth_publickey, endpoint.user, key))
     except paramiko.BadAuthenticationType:
         raise
     except paramiko.AuthenticationException as error:

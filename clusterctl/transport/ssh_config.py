@@ -1,7 +1,8 @@
 """Where a node really is: the inventory's settings over those that `ssh -G` prints.
 
 OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it does. `ssh -G`
-expands the tokens of most keywords, but not those of IdentityFile and ProxyCommand.
+expands the tokens of most keywords, but not those of IdentityFile, CertificateFile,
+RevokedHostKeys and ProxyCommand.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from clusterctl.errors import NodeError
@@ -64,6 +65,12 @@ class Endpoint:
     jump: str | None = None
     proxy_command: str | None = None
     known_hosts: tuple[Path, ...] = ()
+    revoked: tuple[Path, ...] = ()
+    """RevokedHostKeys: no host key is accepted unless these allow it."""
+    certificates: tuple[Path, ...] = ()
+    """CertificateFile: certificates whose names do not tell their keys."""
+    forks: bool = False
+    """ForkAfterAuthentication: its `ssh` would leave us."""
     connect_timeout: float | None = None
 
     @property
@@ -78,7 +85,7 @@ class Endpoint:
         return self.alias or self.hostname
 
     def tokens(self) -> dict[str, str]:
-        """Return the value of each token that IdentityFile takes."""
+        """Return the value of each token that IdentityFile and CertificateFile take."""
         here = _local_host()
         port, jump = str(self.port), self.jump or ""
         joined = f"{here}{self.hostname}{port}{self.user}{jump}"
@@ -135,6 +142,18 @@ class SshConfigResolver:
             return endpoint(node, {})
         return endpoint(node, self._settings(node.host, node.ssh.user, node.ssh.port))
 
+    def control_path(self, node: Node) -> Path | None:
+        """Return a host's ControlPath; its tokens are expanded, so no two hosts share an answer.
+
+        Raises:
+            NodeError: ssh_config cannot be used.
+        """
+        asked = node.host, node.ssh.user, node.ssh.port
+        if self._ssh is None or not _one(self._settings(*asked), "controlpath"):
+            return None
+        path = _one(self._ask(*asked)[0], "controlpath")
+        return None if path is None else expand_home(path)
+
     def _settings(self, host: str, user: str | None, port: int | None) -> Settings:
         """Return the settings of a host, by one answer for all that ssh_config treats alike.
 
@@ -166,7 +185,8 @@ class SshConfigResolver:
         self, host: str, user: str | None, port: int | None, *options: str
     ) -> tuple[Settings, str]:
         """Return what `ssh -G` prints of a host, and its words on stderr."""
-        argv = ["ssh", "-G", *options]
+        # Without -N it refuses a host that has ForkAfterAuthentication.
+        argv = ["ssh", "-G", "-N", *options]
         if self._config is not None:
             argv += ["-F", str(self._config)]
         if user is not None:
@@ -204,11 +224,7 @@ def endpoint(node: Node, settings: Settings) -> Endpoint:
     Raises:
         NodeError: a number is none, as with another program that is called ssh.
     """
-
-    def one(name: str) -> str | None:
-        value = settings.get(name, [""])[0]
-        return None if value in {"", "none"} else value
-
+    one = partial(_one, settings)
     if node.ssh.jump is not None:
         jump, proxy_command = (None if node.ssh.jump == "none" else node.ssh.jump), None
     else:
@@ -224,12 +240,15 @@ def endpoint(node: Node, settings: Settings) -> Endpoint:
         agent=_agent(settings),
         jump=jump,
         known_hosts=_known_hosts(settings),
+        forks=one("forkafterauthentication") == "yes",
         connect_timeout=_number("connecttimeout", one("connecttimeout")),
     )
     identities = settings.get("identityfile", DEFAULT_IDENTITIES)
     return replace(
         found,
         identities=tuple(expand_path(path, found) for path in identities),
+        certificates=tuple(expand_path(p, found) for p in settings.get("certificatefile", ())),
+        revoked=tuple(expand_path(p, found) for p in _paths(settings, "revokedhostkeys")),
         proxy_command=expand_command(proxy_command, found) if proxy_command else None,
     )
 
@@ -283,12 +302,22 @@ def _number(name: str, value: str | None) -> int | None:
 def _known_hosts(settings: Settings) -> tuple[Path, ...]:
     """Return the files of known_hosts, which `ssh -G` names on one line without quotes."""
     names = ("userknownhostsfile", "globalknownhostsfile")
-    lines = [line for name in names for line in settings.get(name, [])]
-    if not lines:
+    if not any(settings.get(name) for name in names):
         return tuple(map(expand_home, DEFAULT_KNOWN_HOSTS))
+    return tuple(expand_home(path) for path in _paths(settings, *names))
+
+
+def _paths(settings: Settings, *names: str) -> list[str]:
+    """Return the files of keywords that take several."""
+    lines = [line for name in names for line in settings.get(name, [])]
     # A space before `/` or `~` parts two paths; any other is part of one.
     paths = [path for line in lines for path in re.split(r" (?=[/~])", line)]
-    return tuple(expand_home(path) for path in paths if path not in {"", "none"})
+    return [path for path in paths if path not in {"", "none"}]
+
+
+def _one(settings: Settings, name: str) -> str | None:
+    value = settings.get(name, [""])[0]
+    return None if value in {"", "none"} else value
 
 
 def _agent(settings: Settings) -> str | None:

@@ -20,9 +20,12 @@ _PLAIN_HOST = re.compile("[a-z0-9][a-z0-9.-]*")
 _NEVER_SHARED = ("match", "canonical")
 """How keywords begin that judge a host by more than its name."""
 _OWN_TOKENS = frozenset(
-    {"controlpath", "identityfile", "localcommand", "proxycommand", "remotecommand"}
+    {
+        *("certificatefile", "controlpath", "identityfile", "localcommand", "proxycommand"),
+        *("remotecommand", "revokedhostkeys"),
+    }
 )
-"""Keywords that we do not use, or whose tokens `ssh -G` leaves to us."""
+"""Keywords that we do not use, or ask for again, or whose tokens `ssh -G` leaves to us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

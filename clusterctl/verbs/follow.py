@@ -29,6 +29,10 @@ BACKOFF = (1.0, 2.0, 5.0, 10.0)
 """Seconds between attempts to reach a lost node again."""
 LAST_WAIT = 10.0
 """Seconds that a lost node may take once all others have ended."""
+LOCKED_RETRY = 30.0
+"""Seconds between attempts to log in again: each one counts for a server that bans addresses."""
+LOCKED_WAIT = 1800.0
+"""Seconds that a person may take to unlock the SSH agent."""
 LONGEST_WAIT = 300.0
 """Seconds without an answer of any node until following is given up."""
 
@@ -71,6 +75,8 @@ class _Lost:
     tries: dict[str, int] = field(default_factory=dict)
     alone_since: float | None = None
     """When there was no other node left to hear of."""
+    locked: set[str] = field(default_factory=set)
+    """Those that let us in before and do not now: the agent's keys are locked or have expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,7 @@ def follow(
                         waiting.discard(node)
                 else:
                     if lost.tries.pop(node, None) is not None:
+                        lost.locked.discard(node)
                         yield NodeBack(node=node)
                     for found in log.take_from(stream, node, message, now=time.time()):
                         if isinstance(found, Piece):
@@ -228,10 +235,15 @@ def _ended(
 ) -> Generator[Event, None, None]:
     """A node's stream is over: its part has ended, or the way to it broke."""
     error = log.node_error(reply)
+    locked = error is not None and error.state == "auth" and node in lost.tries
+    if locked and not lost.locked:
+        text = f"{error}; it is tried again; unlock your SSH agent, or add its key: ssh-add"
+        yield Notice(node=node, level="warning", text=text)
+    (lost.locked.add if locked else lost.locked.discard)(node)
     if error is None:
         lost.tries.pop(node, None)
         return
-    if error.answered or error.state in {"auth", "hostkey"}:
+    if error.answered or error.state == "hostkey" or (error.state == "auth" and not locked):
         errors[node] = error
         lost.tries.pop(node, None)
         yield Notice(node=node, level="warning", text=str(error))
@@ -241,7 +253,8 @@ def _ended(
         why = error.message if error.state == "lost" else str(error)
         yield NodeLost(node=node, message=why)
     lost.tries[node] = tries + 1
-    stream.add(node, log.follow_request(node), after=BACKOFF[min(tries, len(BACKOFF) - 1)])
+    after = LOCKED_RETRY if locked else BACKOFF[min(tries, len(BACKOFF) - 1)]
+    stream.add(node, log.follow_request(node), after=after)
 
 
 def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
@@ -254,5 +267,5 @@ def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
         return False
     if lost.alone_since is None:
         lost.alone_since = time.monotonic()
-    limit = LONGEST_WAIT if alone else LAST_WAIT
+    limit = LOCKED_WAIT if lost.locked else LONGEST_WAIT if alone else LAST_WAIT
     return time.monotonic() - lost.alone_since > limit

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
 import pytest
 
 from clusterctl.transport import keys
-from clusterctl.transport.interface import Request
+from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.keys import Keyring, Offer, read_key
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import Endpoint
@@ -230,6 +234,105 @@ def test_many_connections_sign_by_one_agent(sshd: Sshd, agent: str) -> None:
     with Pool(cluster_of(*nodes)) as pool:
         replies = list(pool.call({n.name: Request(op="hello", args={}) for n in nodes}))
     assert {reply.state for reply in replies} == {"ok"}, replies
+
+
+def test_a_key_that_comes_back_to_the_agent_is_offered_to_a_stream_that_broke(
+    sshd: Sshd, agent: str
+) -> None:
+    """As where a laptop slept until the agent's keys had expired."""
+    add(sshd.identity)
+    elsewhere = sshd.identity.rename(sshd.identity.with_name("moved"))
+    request = Request(op="echo", args={})
+    states = []
+    with Pool(cluster_of(sshd.node("n"))) as pool:  # noqa: SIM117  (so that lines stay short)
+        with pool.following({"n": request}, tick=30) as stream:
+            for item in stream:
+                assert item is not None
+                message = item[1]
+                if not isinstance(message, Reply):
+                    states.append("ok")
+                    if states.count("ok") == 2:
+                        break
+                    subprocess.run(["ssh-add", "-q", "-D"], check=True, capture_output=True)
+                    for pid in sshd.sessions():
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    continue
+                states.append(message.state)
+                if states.count("auth") == 2:
+                    add(elsewhere)
+                stream.add("n", request)
+    assert [state for state in states if state != "lost"] == ["ok", "auth", "auth", "ok"]
+
+
+def sign(folder: Path, key: Path, name: str) -> Path:
+    """Return a certificate for a key, by an authority of the folder, under a name of its own."""
+    subprocess.run(
+        [
+            *("ssh-keygen", "-q", "-s", str(folder / "ca"), "-I", "t", "-n", USER),
+            str(key.with_name(key.name + ".pub")),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return key.with_name(f"{key.name}-cert.pub").rename(folder / name)
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+@pytest.mark.parametrize("held", ["file", "agent"])
+def test_a_certificate_under_another_name_opens(
+    make_sshd: Callable[..., Sshd],
+    tmp_path: Path,
+    ssh_config: Path,
+    agent: str,
+    kind: str,
+    held: str,
+) -> None:
+    make_key(tmp_path / "ca")
+    server = make_sshd(f"TrustedUserCAKeys {tmp_path}/ca.pub", "LogLevel VERBOSE")
+    key = make_key(tmp_path / "signed-key", kind=kind)
+    sign(tmp_path, key, "of-127.0.0.1.pub")
+    if held == "agent":
+        add(key)
+        key.unlink()
+    ssh_config.write_text(f"CertificateFile {tmp_path}/of-%h.pub\nIdentityFile {key}\n")
+    node = server.node("n", identity=None)
+    with Pool(cluster_of(node)) as pool:
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+    assert reply.ok, reply
+    assert "-CERT" in server.log
+
+
+def test_a_certificate_of_another_host_stays_off_this_one(tmp_path: Path) -> None:
+    """The keys are shared by all connections; what ssh_config adds for one host is its own."""
+    key = make_key(tmp_path / "id")
+    make_key(tmp_path / "ca")
+    certificate = sign(tmp_path, key, "c.pub")
+    keyring = Keyring()
+    plain = endpoint(identities=(key,))
+    first = keyring.offer(replace(plain, certificates=(certificate,)))
+    assert [one.origin for one in first.candidates] == [f"{certificate} ({key})", str(key)]
+    second = keyring.offer(plain)
+    assert [one.key.public_blob for one in second.candidates] == [None]
+
+
+@pytest.mark.parametrize("fault", ["missing", "key", "other", "text", "cut"])
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, fault: str) -> None:
+    key, other = make_key(tmp_path / "id"), make_key(tmp_path / "other")
+    make_key(tmp_path / "ca")
+    path = tmp_path / "c.pub"
+    if fault == "key":
+        shutil.copy(tmp_path / "id.pub", path)
+    elif fault == "other":
+        sign(tmp_path, other, "c.pub")
+    elif fault == "text":
+        path.write_bytes(b"\xff\n")
+    elif fault == "cut":
+        kind, encoded, *_ = sign(tmp_path, key, "c.pub").read_text().split()
+        path.write_text(f"{kind} {encoded[:48]}")
+    offer = offered(replace(endpoint(identities=(key,)), certificates=(path,)))
+    assert [one.origin for one in offer.candidates] == [str(key)]
+    assert [words.partition(":")[0] for words in offer.skipped] == [str(path)]
 
 
 def test_an_agent_that_never_answers_holds_nobody_up(

@@ -11,7 +11,7 @@ import tracemalloc
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -107,6 +107,56 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         "end",
     ]
     assert followed.errors == {}
+
+
+def test_a_login_that_fails_after_a_cut_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop that slept wakes up with a locked agent: the first connection breaks, then auth."""
+    monkeypatch.setattr(module, "BACKOFF", (0.01,))
+    monkeypatch.setattr(module, "LOCKED_RETRY", 0.3)
+    monkeypatch.setattr(module, "LAST_WAIT", 0.0)
+    monkeypatch.setattr(module, "LONGEST_WAIT", 0.5)
+    asked: dict[str, int] = {"a": 0, "b": 0}
+
+    def answer(node: str) -> list[Message] | Reply:
+        asked[node] += 1
+        if asked[node] == 1:
+            return Reply.failed(node, NodeError("lost", "answer", "cut"))
+        if asked[node] < 5:
+            return Reply.failed(node, NodeError("auth", "auth", "no key to offer"))
+        return [ended(node)]
+
+    pool = tails(a=lambda _: answer("a"), b=lambda _: answer("b"))
+    seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    assert followed.errors == {}
+    assert asked == {"a": 5, "b": 5}
+    (notice,) = [event for event in seen if isinstance(event, Notice)]
+    assert "no key to offer" in notice.text
+    assert notice.text.endswith("ssh-add")
+    assert {event.node for event in seen if isinstance(event, NodeBack)} == {"a", "b"}
+
+
+def test_an_agent_that_stays_locked_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKOFF", (0.01,))
+    monkeypatch.setattr(module, "LOCKED_RETRY", 0.01)
+    monkeypatch.setattr(module, "LOCKED_WAIT", 0.1)
+    asked = 0
+
+    def answer(_: Request) -> Reply:
+        nonlocal asked
+        asked += 1
+        state: Literal["lost", "auth"] = "lost" if asked == 1 else "auth"
+        return Reply.failed("b", NodeError(state, "auth"))
+
+    pool = tails(a=[ended("a")], b=answer)
+    _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    assert list(followed.errors) == ["b"]
+    assert asked > 2
+
+
+def test_a_login_that_never_worked_is_final() -> None:
+    pool = tails(a=[ended("a")], b=Reply.failed("b", NodeError("auth", "auth", "no key")))
+    _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    assert followed.errors["b"].state == "auth"
 
 
 def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> None:
