@@ -69,7 +69,8 @@ class TestOnHosts:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             "error: node[1-3]: command not found: nvidia-smi | head\n"
-            "hint: the node suggests: for a line of the shell: clusterctl exec -- sh -c 'nvidia-smi | head'\n"
+            "hint: the node suggests: for a line of the shell: "
+            "clusterctl exec -- sh -c 'nvidia-smi | head'\n"
             "not run on 3 of 3 nodes\n"
         )
         done = project.run("exec", "--", "ps | grep 'x'")

@@ -47,6 +47,7 @@ class Call:
 
     def __init__(self, channel: paramiko.Channel, amount: int) -> None:
         self.channel = channel
+        self.transport = channel.get_transport()
         self.amount = amount
 
     def take(self) -> None:
@@ -71,11 +72,11 @@ class Call:
         message = paramiko.Message()
         kind = cMSG_CHANNEL_DATA if extended is None else cMSG_CHANNEL_EXTENDED_DATA
         message.add_byte(kind)
-        message.add_int(self.channel.remote_chanid)  # type: ignore[attr-defined]
+        message.add_int(self.channel.remote_chanid)
         if extended is not None:
             message.add_int(extended)
         message.add_string(data)
-        self.channel.transport._send_user_message(message)  # type: ignore[attr-defined]
+        self.transport._send_user_message(message)  # type: ignore[attr-defined]
 
     def repeat(self, data: bytes, send: Callable[[bytes], object]) -> None:
         for _ in range(self.amount // len(data) + 1):
@@ -97,7 +98,7 @@ def stderr(call: Call) -> None:
 
 def packet(call: Call) -> None:
     time.sleep(0.3)
-    sock = call.channel.transport.sock  # type: ignore[attr-defined]
+    sock = call.transport.sock
     sock.sendall(b"\xf0\x00\x00\x00")
     call.repeat(bytes(1 << 16), sock.sendall)
 
