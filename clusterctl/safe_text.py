@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 WORDS_LIMIT = 500
+"""Characters of a server's words that are shown."""
+UNCLEAN_LIMIT = 8 * WORDS_LIMIT
+"""Characters or bytes that are cleaned for them: cleaning megabytes would take seconds."""
 
 _SEQUENCE = r"""
     (?P<color> \x1b\[[0-9;:]*m )
@@ -18,7 +21,10 @@ _CONTROLS = re.compile(
     _SEQUENCE
     + r"""
     | [\x00-\x08\x0a-\x1f\x7f-\x9f]                  # C0 but tab, DEL, C1
-    | [\u200e\u200f\u202a-\u202e\u2066-\u2069]       # direction overrides
+    | [\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]
+    | [\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]
+    # The last two: invisible ones, directions, line ends, tags. ZWNJ and ZWJ stay: some scripts
+    # cannot be written without them.
     """,
     re.VERBOSE,
 )
@@ -46,12 +52,16 @@ def escape_controls(text: str, limit: int) -> str:
 
     For short values, in which a stray character may be the mistake.
     """
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    # Each character shows as one or more, so no further ones are needed.
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1]
+    )
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def printable_words(words: str | bytes) -> str:
     """Return a server's words as one short line, without escape sequences."""
+    words = words[:UNCLEAN_LIMIT]
     text = words.decode("utf-8", "backslashreplace") if isinstance(words, bytes) else words
     lines = (_SEQUENCES.sub("", line).strip() for line in re.split(r"[\r\n]+", text))
     return escape_controls("; ".join(filter(None, lines)), WORDS_LIMIT)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+import time
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.safe_text import keep_colors, strip_controls
+from clusterctl.safe_text import WORDS_LIMIT, keep_colors, printable_words, strip_controls
 
 HOSTILE = st.lists(
     st.sampled_from(
@@ -64,3 +67,32 @@ def test_what_a_terminal_takes_as_it_is_is_never_changed_again(raw: str) -> None
 @given(st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))))
 def test_text_without_controls_is_kept_to_the_letter(text: str) -> None:
     assert keep_colors(text) == text == strip_controls(text)
+
+
+VISIBLE = {"\u0600", "\u0601", "\u0602", "\u0603", "\u0604", "\u0605", "\u06dd", "\u070f"} | {
+    *("\u0890", "\u0891", "\u08e2", "\U000110bd", "\U000110cd"),
+    *map(chr, range(0x13430, 0x13460)),
+}
+"""Signs of scripts that have the category of what is invisible."""
+JOINERS = {"\u200c", "\u200d"}
+
+
+def test_nothing_invisible_gets_through_but_what_scripts_need() -> None:
+    hidden = {
+        char
+        for char in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(char) in {"Cf", "Zl", "Zp"}
+    }
+    assert len(hidden) > 100
+    text = "".join(sorted(hidden))
+    assert set(strip_controls(text)) <= VISIBLE | JOINERS
+    assert set(keep_colors(text)) >= JOINERS | (VISIBLE & hidden)
+
+
+@pytest.mark.parametrize("word", ["E" * 1000 + "\n", "\x1b[31m", "\u202e"])
+def test_words_without_end_are_cut_before_they_are_cleaned(word: str) -> None:
+    words = word * (20_000_000 // len(word))
+    began = time.process_time()
+    for said in (words, words.encode()):
+        assert len(printable_words(said)) <= WORDS_LIMIT
+    assert time.process_time() - began < 0.5  # it took 5 s

@@ -10,7 +10,8 @@ from clusterctl.facts.answers import Answers
 from clusterctl.facts.request import FIREWALL_PROGRAMS, FIREWALLD, PROXIES, UFW
 
 Variables: TypeAlias = tuple[tuple[str, str], ...]
-_CREDENTIALS = re.compile(r"(^|//|,)[^/@,]*@")
+_CREDENTIALS = re.compile(r"^([a-z][a-z0-9+.-]*://|).*@", re.IGNORECASE | re.DOTALL)
+"""Up to the last `@`: a password may hold any character."""
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 

@@ -98,7 +98,8 @@ class LineSplitter:
     def __init__(self, offset: int = 0) -> None:
         """Start at a byte offset, which must be the start of a line."""
         self._begin = offset
-        self._rest = b""
+        self._rest = bytearray()
+        """What came of a line without an end: it grows in place, however small its pieces are."""
 
     @property
     def offset(self) -> int:
@@ -112,30 +113,28 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[Chunk]:
         """Add the next bytes of the file; return the lines that are now complete."""
+        rest = self._rest
         # The kept bytes hold no line end, except perhaps a last `\r` that is no half of `\r\n`.
-        searched = max(0, len(self._rest) - 1)
-        if self._rest:
-            data = self._rest + data
-        whole = max(data.rfind(b"\n", searched), data.rfind(b"\r", searched, len(data) - 1)) + 1
-        if whole > 0 and len(data) - whole <= LINE_LIMIT:
-            begin, self._begin, self._rest = self._begin, self._begin + whole, data[whole:]
-            return [Chunk(begin, data[:whole])]
-        cuts = [0, whole] if whole else [0]
-        while len(data) - cuts[-1] > LINE_LIMIT:
-            cuts.append(_character_start(data, cuts[-1] + LINE_LIMIT))
-        chunks = [Chunk(self._begin + a, data[a:b]) for a, b in itertools.pairwise(cuts)]
+        searched = max(0, len(rest) - 1)
+        rest += data
+        whole = max(rest.rfind(b"\n", searched), rest.rfind(b"\r", searched, len(rest) - 1)) + 1
+        cuts = [0, whole] if whole > 0 else [0]
+        while len(rest) - cuts[-1] > LINE_LIMIT:
+            cuts.append(_character_start(rest, cuts[-1] + LINE_LIMIT))
+        chunks = [Chunk(self._begin + a, bytes(rest[a:b])) for a, b in itertools.pairwise(cuts)]
         self._begin += cuts[-1]
-        self._rest = data[cuts[-1] :]
+        del rest[: cuts[-1]]
         return chunks
 
     def finish(self) -> list[Chunk]:
         """Return the rest of the file, which has no line end."""
-        left = Chunk(self._begin, self._rest)
-        self._begin, self._rest = left.end, b""
+        left = Chunk(self._begin, bytes(self._rest))
+        self._begin = left.end
+        self._rest.clear()
         return [left] if left.data else []
 
 
-def _character_start(data: bytes, at: int) -> int:
+def _character_start(data: bytearray, at: int) -> int:
     """Move a cut back to where a UTF-8 character begins, three bytes at most."""
     for cut in range(at, at - 4, -1):
         if data[cut] & _CONTINUATION_MASK != _CONTINUATION:

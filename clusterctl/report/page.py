@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from html import escape
@@ -41,6 +42,14 @@ _PART_STYLE = """
 """
 """Applies to the report alone: a notebook has its own style."""
 
+
+_MARKUP = re.compile(
+    r"[\\`*_\[\](){}#!|~@]"
+    r"|^[-+=]|(?<=^\d)[.)](?=\s)|(?<=^\d\d)[.)](?=\s)"  # lists, rules and headings
+    r"|:(?=//)|(?<=\bwww)\.",  # what GitHub makes a link of
+    re.IGNORECASE,
+)
+"""What Markdown gives meaning, apart from `&`, `<` and `>`."""
 
 Form = Callable[[CheckResult], str]
 
@@ -151,7 +160,10 @@ def markdown_page(result: CheckResult) -> str:
     for f in problems(result):
         lines += ["", f"## {f.status}: {f.check} ({_cell(place(f, result))})", ""]
         lines += [_cell(f.message), ""]
-        lines += [f"- {name}: {_cell(text)}" for name, text in details(f)]
+        lines += [
+            f"- {name}: {_code(text) if name == 'hint' else _cell(text)}"
+            for name, text in details(f)
+        ]
     if result.last_good and result.last_good.changes:
         last = result.last_good
         lines += [
@@ -172,6 +184,13 @@ def _html(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text that cannot end its cell or start markup of its own."""
-    line = " ".join(strip_controls(text).split())
-    return escape(line, quote=False).replace("|", "\\|").replace("`", "'")
+    """Return text that cannot end its cell or start markup of its own, such as an image."""
+    return _MARKUP.sub(r"\\\g<0>", escape(_line(text), quote=False))
+
+
+def _code(text: str) -> str:
+    return f"`{_line(text).replace('`', chr(39))}`"
+
+
+def _line(text: str) -> str:
+    return " ".join(strip_controls(text).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.control_master import RSYNC
 from clusterctl.transport.interface import Request
-from clusterctl.transport.stream import ExitInfo, Stream
+from clusterctl.transport.stream import Errors, ExitInfo, Stream
 
 IO_SECONDS = 60
 """rsync gives up after so long without a byte; so do we."""
@@ -35,6 +37,20 @@ _KILLED = 20
 """rsync's own exit code for an end by a signal."""
 VANISHED = 24
 """rsync's exit code where a file went away while it was read."""
+ERRORS_LIMIT = 4 << 20
+"""Bytes of errors after which rsync is killed: it prints all that a node sends."""
+STALL_SECONDS = 600.0
+STALL_BYTES = 16 << 10
+"""So many bytes must move in so many seconds: comparing a large file on a slow disk moves few."""
+LOWEST_RATE = 64 << 10
+"""Bytes of the files a second that a whole transfer must reach, after the first `STALL_SECONDS`."""
+ANSWER_BYTES = 16 << 20
+ANSWER_BYTES_PER_PATH = 1 << 10
+ANSWER_SHARE = 8
+"""A node's rsync may send so many bytes, so many for each path, and 1/8 of the files' size.
+
+It has checksums to send, 20 bytes for each block of at least 700.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +89,7 @@ def push(
     if shutil.which("rsync") is None:
         raise ClusterError("rsync is not installed on this machine", hint="install rsync")
     address = folder / f"{RSYNC}{threading.get_ident()}"
+    transfer = _Transfer(source, paths)
     with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryFile() as list_file:
         listener.bind(str(address))
         listener.listen(1)
@@ -87,35 +104,39 @@ def push(
             env={k: v for k, v in os.environ.items() if not k.startswith("RSYNC_")},
             start_new_session=True,
         )
-        outcome = _Outcome()
+        assert process.stderr is not None
         carrier = threading.Thread(
-            target=_carry, args=(listener, connection, workdir, outcome), daemon=True
+            target=_carry, args=(listener, connection, workdir, transfer), daemon=True
         )
-        carrier.start()
-        errors = _waited(process, alive)
-        # An rsync that never came to its shim leaves the carrier waiting.
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        carrier.join()
-    address.unlink(missing_ok=True)
-    if outcome.failure is not None:
-        raise outcome.failure
+        try:
+            ended = threading.Event()
+            errors = Errors(process.stderr, at_end=ended.set)
+            carrier.start()
+            while not ended.wait(POLL_SECONDS):
+                alive()
+                transfer.require_limits(errors.count, connection.node.host)
+        except BaseException:
+            process.kill()
+            transfer.close()
+            raise
+        finally:
+            process.wait()
+            if carrier.ident is not None:
+                # An rsync that never came to its shim leaves the carrier waiting. Closing the
+                # listener wakes it on Linux only.
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
+                    nobody.settimeout(POLL_SECONDS)
+                    nobody.connect(str(address))
+                carrier.join()
+            address.unlink(missing_ok=True)
+    if transfer.failure is not None:
+        raise transfer.failure
     code = 0 if process.returncode == VANISHED else process.returncode
     # The node's rsync says its errors there, on stderr, and ends with a status of its own that
     # ours may never learn.
-    code = code or outcome.code
-    return PushResult(
-        code=code, words=printable_words(outcome.errors + b"\n" + errors) if code else ""
-    )
-
-
-def _waited(process: subprocess.Popen[bytes], alive: Callable[[], object]) -> bytes:
-    """Wait for rsync and return what it wrote to stderr."""
-    while True:
-        try:
-            return process.communicate(timeout=POLL_SECONDS)[1]
-        except subprocess.TimeoutExpired:
-            alive()
+    code = code or transfer.code
+    words = printable_words(transfer.errors + b"\n" + errors.read()) if code else ""
+    return PushResult(code=code, words=words)
 
 
 def command(address: Path, temporary: str) -> list[str]:
@@ -138,32 +159,82 @@ def _quoted(word: str) -> str:
     return '"' + word.replace('"', '""') + '"'
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """What the carrying thread leaves behind."""
+class _Transfer:
+    """What one rsync has moved, against its limits, and how the node's part of it ended."""
 
-    errors: bytes = b""
-    code: int = 0
-    failure: NodeError | None = None
+    def __init__(self, source: Path, paths: list[bytes]) -> None:
+        self.errors = b""
+        """What the node's rsync wrote to stderr."""
+        self.code = 0
+        """The node's rsync's exit status."""
+        self.failure: NodeError | None = None
+        self.sent = self.received = 0
+        """Bytes."""
+        self.stream: Stream | None = None
+        """The node's rsync."""
+        self._source = os.fsencode(source)
+        self._paths = paths
+        self._began = self._window = time.monotonic()
+        """When it began, and when the last `STALL_SECONDS` did."""
+        self._before = 0
+        """Bytes that had moved by then."""
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The files' bytes; only asked for where a transfer is unusual."""
+        size = 0
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                size += os.lstat(self._source + b"/" + path).st_size
+        return size
+
+    def close(self) -> None:
+        """Let go of the node."""
+        if self.stream is not None:
+            self.stream.close()
+
+    def require_limits(self, errors: int, host: str) -> None:
+        """Check what the host may send, and how slowly it may take; `errors` is in bytes.
+
+        Raises:
+            NodeError: it has passed a limit.
+        """
+        came = f"{errors} bytes of errors came" if errors > ERRORS_LIMIT else ""
+        if excess := came or self._excess():
+            hint = f"look at the host's load and disks: ssh {host} uptime"
+            raise NodeError("bad-output", "answer", f"rsync was stopped: {excess}", hint)
+
+    def _excess(self) -> str:
+        free = ANSWER_BYTES + ANSWER_BYTES_PER_PATH * len(self._paths)
+        if self.received > free and self.received > free + self.size // ANSWER_SHARE:
+            return f"{self.received} bytes came for {self.size} bytes of files"
+        now, moved = time.monotonic(), self.sent + self.received
+        if now - self._window > STALL_SECONDS:
+            if moved - self._before < STALL_BYTES:
+                return f"{moved - self._before} bytes moved in {STALL_SECONDS:.0f} s"
+            self._window, self._before = now, moved
+        seconds = now - self._began
+        if seconds > STALL_SECONDS and seconds > STALL_SECONDS + self.size / LOWEST_RATE:
+            return f"{self.size} bytes of files are not there after {seconds:.0f} s"
+        return ""
 
 
 def _carry(
-    listener: socket.socket, connection: Connection, workdir: str, outcome: _Outcome
+    listener: socket.socket, connection: Connection, workdir: str, transfer: _Transfer
 ) -> None:
     """Serve the shim: start the node's rsync and move bytes until it ends."""
-    try:
-        shim, _ = listener.accept()
-    except OSError:
-        return
+    shim, _ = listener.accept()
     with shim:
         try:
             with _handed_over(shim) as (argv, source, sink):
-                ending = _run(connection, argv, workdir, (source, sink))
-            outcome.errors = ending.errors
+                if not argv:
+                    return  # rsync ended before it had a shim
+                ending = _run(connection, argv, workdir, (source, sink), transfer)
+            transfer.errors = ending.errors
             # None: killed, or its status was not told.
-            outcome.code = status = _KILLED if ending.exit_code is None else ending.exit_code
+            transfer.code = status = _KILLED if ending.exit_code is None else ending.exit_code
         except NodeError as failed:
-            outcome.failure = failed
+            transfer.failure = failed
             status = 1
         with contextlib.suppress(OSError):
             shim.sendall(bytes([status]))
@@ -173,6 +244,9 @@ def _carry(
 def _handed_over(shim: socket.socket) -> Iterator[tuple[list[str], int, int]]:
     data, descriptors, _, _ = socket.recv_fds(shim, 1 << 16, 2)
     try:
+        if not data:
+            yield [], -1, -1
+            return
         source, sink = descriptors
         for descriptor in descriptors:
             os.set_blocking(descriptor, True)  # rsync may have it otherwise
@@ -182,7 +256,13 @@ def _handed_over(shim: socket.socket) -> Iterator[tuple[list[str], int, int]]:
             os.close(descriptor)
 
 
-def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int, int]) -> ExitInfo:
+def _run(
+    connection: Connection,
+    argv: list[str],
+    workdir: str,
+    pipes: tuple[int, int],
+    transfer: _Transfer,
+) -> ExitInfo:
     """Start the node's rsync, move the bytes, and return how it ended."""
     call = connection.call(Request(op="rsync", args={"argv": argv, "workdir": workdir}))
     with contextlib.closing(call):
@@ -198,14 +278,15 @@ def _run(connection: Connection, argv: list[str], workdir: str, pipes: tuple[int
         if not first.head.get("exec"):
             raise NodeError("bad-output", "answer", "rsync was not started there")
         received, stream = call.take_over()
+        transfer.stream = stream
         source, sink = pipes
-        up = threading.Thread(target=_send, args=(os.dup(source), stream), daemon=True)
+        up = threading.Thread(target=_send, args=(os.dup(source), stream, transfer), daemon=True)
         up.start()
-        _receive(received, stream, sink)
+        _receive(received, stream, sink, transfer)
         return stream.ending()
 
 
-def _send(source: int, stream: Stream) -> None:
+def _send(source: int, stream: Stream, transfer: _Transfer) -> None:
     receives = True
     try:
         while data := os.read(source, CHUNK):
@@ -214,16 +295,18 @@ def _send(source: int, stream: Stream) -> None:
             if receives:
                 try:
                     stream.send(data, IO_SECONDS)
+                    transfer.sent += len(data)
                 except OSError:
                     receives = False
     finally:
         os.close(source)
 
 
-def _receive(received: bytes, stream: Stream, sink: int) -> None:
+def _receive(received: bytes, stream: Stream, sink: int, transfer: _Transfer) -> None:
     data = received
     try:
         while True:
+            transfer.received += len(data)
             view = memoryview(data)
             while view:
                 view = view[os.write(sink, view) :]

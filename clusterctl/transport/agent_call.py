@@ -15,6 +15,7 @@ from clusterctl.inventory.cluster import Node
 from clusterctl.transport import agent
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.local_limits import start_thread
+from clusterctl.transport.pace import SMALL, Pace
 from clusterctl.transport.stream import ExitInfo, Stream
 from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
@@ -48,6 +49,9 @@ class AgentCall(Call):
         self._answer_by = math.inf
         """When the next answer must have come."""
         self._marker = agent.fresh_marker()
+        self._noise = bytearray()
+        """What came before the marker."""
+        self._pace = Pace()
         self._buffer = b""
         self._position = 0
         """How many bytes of the buffer were read."""
@@ -137,6 +141,8 @@ class AgentCall(Call):
             )
             if message is None:
                 raise self._ended_early()
+            if message.size < SMALL:
+                self._pace.wait()
             if "crash" in message.head:
                 logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
                 raise NodeError("bad-output", "answer", str(message.head["crash"]), _REPORT)
@@ -144,19 +150,23 @@ class AgentCall(Call):
                 return message
 
     def _find_marker(self) -> None:
-        while (found := self._buffer.find(self._marker)) < 0:
+        noise, found = self._noise, -1
+        while found < 0:
             # A shell's noise does not make it longer.
             data = self._receive(self._speaks_by - time.monotonic())
             if not data:
                 raise self._never_began()
-            self._buffer += data
-            if len(self._buffer) > NOISE_LIMIT:
+            searched = max(0, len(noise) - len(self._marker))
+            noise += data
+            found = noise.find(self._marker, searched)
+            if found < 0 and len(noise) > NOISE_LIMIT:
                 hint = "make the login shell's start files silent where they have no terminal"
                 words = f"more than {NOISE_LIMIT} bytes before the agent's answer"
                 raise NodeError("bad-output", "exec", words, hint)
         if found:
             logger.debug("%s: the login shell printed %d bytes", self.node.name, found)
-        self._position = found + len(self._marker)
+        self._buffer = bytes(noise[found + len(self._marker) :])
+        noise.clear()
         self._answering = True
 
     def _receive(self, silence: float) -> bytes:
@@ -172,8 +182,8 @@ class AgentCall(Call):
             else:
                 limit = self._timeouts.silence if self._answering else self._timeouts.answer
                 words = f"no sign of life for {limit:.0f} s"
-            if not self._answering and self._buffer:
-                words += f"; its login shell said: {self._buffer[-200:]!r}"
+            if self._noise:
+                words += f"; its login shell said: {bytes(self._noise[-200:])!r}"
             hint = f"look at the host's load and mounts: ssh {self.node.host} uptime"
             raise NodeError("timeout", phase, words, hint) from error
         except OSError as error:
@@ -188,7 +198,7 @@ class AgentCall(Call):
             hint = "install Python 3.9 or newer there, or set `python` in the inventory"
             return NodeError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
         words = f"the login shell ended ({_status(ending)}) before the agent could speak"
-        output = ending.errors.strip() or self._buffer.strip()
+        output = ending.errors.strip() or bytes(self._noise).strip()
         hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
         return NodeError("bad-output", "exec", words + _last_of(output), hint)
 

@@ -6,9 +6,10 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import paramiko
+from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
@@ -17,6 +18,7 @@ from clusterctl.transport import agent
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import State, Timeouts
 from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.ssh_limits import Packetizer, within_window
 from clusterctl.transport.stream import EXIT_SECONDS, ExitInfo, Stream
 from clusterctl.transport.translate_errors import translated
 
@@ -35,19 +37,28 @@ SEND_SIZE = 1 << 16
 
 
 class Transport(paramiko.Transport):
-    """paramiko's protocol, with the quick ciphers first; its own key exchanges are in order."""
+    """paramiko's protocol, with the quick ciphers first, and limits."""
 
     _preferred_ciphers = (
         "aes128-gcm@openssh.com",
         "aes256-gcm@openssh.com",
         *(c for c in paramiko.Transport._preferred_ciphers if "gcm" not in c),  # type: ignore[attr-defined]  # noqa: SLF001
     )
+    _channel_handler_table: ClassVar = {
+        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
+        MSG_CHANNEL_DATA: within_window(paramiko.Channel._feed),  # type: ignore[attr-defined]  # noqa: SLF001
+        MSG_CHANNEL_EXTENDED_DATA: within_window(paramiko.Channel._feed_extended),  # type: ignore[attr-defined]  # noqa: SLF001
+    }
     # How often each connection's thread wakes for nothing: ten times a second by default.
     _active_check_timeout = 1.0
     key_exchange = ""
     """What the two sides agreed on first; paramiko forgets it."""
     disconnect_reason = ""
     """Why the server hung up, in its own words; paramiko only logs them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Take a socket over."""
+        super().__init__(sock, packetizer_class=Packetizer)
 
     def open_session(self, *args: Any, **options: Any) -> paramiko.Channel:  # noqa: ANN401  (paramiko's)
         """Open a session; wait a little for room if the server has none."""

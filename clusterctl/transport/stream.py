@@ -184,6 +184,8 @@ class Errors:
         self._pipe = pipe
         self._at_end = at_end
         self._first = self._last = b""
+        self.count = 0
+        """Bytes that came."""
         self._lock = threading.Lock()
         os.set_blocking(pipe.fileno(), False)
         start_thread(self._drain, name="stderr")
@@ -216,6 +218,7 @@ class Errors:
                 return False
             if not data:
                 return True
+            self.count += len(data)
             room = ERRORS_LIMIT // 2 - len(self._first)
             self._first += data[:room]
             self._last = (self._last + data[room:])[-ERRORS_LIMIT // 2 :]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import errno
 import json
-import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.errors import ClusterError, NodeError, UsageError
+from clusterctl.errors import OPERATION, ClusterError, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
 from clusterctl.logs import ranks
@@ -29,8 +28,14 @@ from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import Message
 
 TICK = 0.5
-LARGEST_LOG = 1 << 40
-"""Bytes; where the filesystem takes no log that is larger, the node has made it up."""
+COLLECT_BYTES = 64 << 30
+"""Of one node's logs that are collected at most, with the holes in them."""
+COLLECT_FILES = 4096
+"""Of one node; it has a log for each rank, and NCCL's."""
+SPARE_BYTES = 1 << 30
+"""That stay free on the disk: a node could fill it."""
+SPARE_CHECK = 64 << 20
+"""Bytes of a node between two looks at the disk; less is always collected."""
 UNTIL_ALL_HAVE_SENT = float("inf")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -247,14 +252,22 @@ def collect(
                 continue
             try:
                 copies[node].keep(message)
-            except _UnknownFile as unknown:
-                errors[node] = bad_output(node, str(unknown))
+            except _Refused as refused:
+                errors[node] = bad_output(node, str(refused))
+                stream.drop(node)
+            except _Excess as excess:
+                hint = f"make room, or read them there: clusterctl logs {log.run} --node {node}"
+                errors[node] = NodeError("no-room", OPERATION, str(excess), hint, node=node)
                 stream.drop(node)
     return errors
 
 
-class _UnknownFile(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
-    """It is none of a run's files: a node does not choose where we write."""
+class _Refused(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
+    """It is no file of a run, or no byte of one: a node does not choose where we write."""
+
+
+class _Excess(Exception):  # noqa: N818  (it may be right)
+    """It is more than is collected."""
 
 
 class _Copy:
@@ -263,40 +276,65 @@ class _Copy:
     def __init__(self, folder: Path) -> None:
         self.size = 0
         self._folder = folder
-        self._begun: set[str] = set()
+        self._ends: dict[str, int] = {}
+        """Of each file the bytes it has by now."""
+        self._held = 0
+        """Bytes of all of them, with their holes."""
+        self._checked = 0
+        """Bytes that it had when the disk was last looked at."""
 
     def keep(self, message: Message) -> None:
         """Write one message's bytes at their place.
 
         Raises:
             ClusterError: they cannot be written.
-            _UnknownFile: they are of no file of a run.
+            _Refused: they are of no file of a run, or do not follow on what it has.
+            _Excess: they are too many.
         """
         head = message.head
         schema_error = tail_schema_error(head)
         if schema_error:
-            raise _UnknownFile(schema_error)
+            raise _Refused(schema_error)
         if "event" in head:
-            # Its line may be shorter here than there: events are appended.
-            name, place = str(head.get("file")), (0, os.SEEK_END)
+            name, hole = str(head.get("file")), 0
             data = json.dumps(head["event"]).encode() + b"\n"
+            # Its line may be shorter here than there: events are appended.
+            begin = self._ends.get(name, 0)
         elif "data" in head:
-            name, place = str(head["data"]), (int(head["offset"]), os.SEEK_SET)
-            data = message.body
+            name, data, hole = str(head["data"]), message.body, int(head.get("dropped") or 0)
+            begin = int(head["offset"])
         else:
             return
         if not LOG_NAME.fullmatch(name):
-            raise _UnknownFile(f"it sent a file that is none of a run's: {name!r}")
-        path = self._folder / name
+            raise _Refused(f"it sent a file that is none of a run's: {name!r}")
+        end = self._ends.get(name, 0)
+        if begin != end + hole:
+            raise _Refused(f"{name} has {end} bytes and {hole} dropped ones, then came {begin}")
+        self._require_room(name, hole + len(data))
+        self._write(self._folder / name, begin, data, begun=name in self._ends)
+        self._ends[name] = begin + len(data)
+        self.size += len(data)
+
+    def _require_room(self, name: str, count: int) -> None:
+        if name not in self._ends and len(self._ends) >= COLLECT_FILES:
+            raise _Excess(f"collected {COLLECT_FILES} logs of it; it has more")
+        self._held += count
+        if self._held > COLLECT_BYTES:
+            raise _Excess(f"collected {self.size} bytes of it; expected {COLLECT_BYTES} at most")
+        if self.size - self._checked > SPARE_CHECK:
+            self._checked = self.size
+            free = shutil.disk_usage(self._folder).free
+            if free < SPARE_BYTES:
+                words = f"{self._folder} has {free} bytes of room left: expected {SPARE_BYTES}"
+                raise _Excess(f"collected {self.size} bytes of it; {words}")
+
+    @staticmethod
+    def _write(path: Path, begin: int, data: bytes, *, begun: bool) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # What an earlier collect left there is not of this one.
-            with path.open("r+b" if name in self._begun else "wb") as stream:
-                stream.seek(*place)
+            with path.open("r+b" if begun else "wb") as stream:
+                stream.seek(begin)
                 stream.write(data)
         except OSError as error:
-            if error.errno == errno.EFBIG and place[0] > LARGEST_LOG:
-                raise _UnknownFile(f"a log of {place[0]} bytes") from error
             raise ClusterError(f"cannot write {path}: {error.strerror}") from error
-        self._begun.add(name)
-        self.size += len(data)

@@ -81,7 +81,7 @@ def node_error(reply: Reply) -> NodeError | None:
         error["kind"],
         OPERATION,
         error["message"][:WORDS_LIMIT],
-        _harmless(error.get("hint") or ""),
+        _suggested(error.get("hint") or ""),
         node=reply.node,
         details=error,
     )
@@ -117,11 +117,16 @@ def bad_output(node: str, invalid: str) -> NodeError:
     return NodeError("bad-output", OPERATION, f"{NOT_OURS}: {invalid}", node=node)
 
 
-def _harmless(hint: str) -> str:
-    """Return a node's hint; nothing if a shell it is typed into would run more than one command."""
+def _suggested(hint: str) -> str:
+    """Return a node's hint as the node's: even one command may be one that nobody should type.
+
+    Nothing if a shell it is typed into would run more than one.
+    """
     safe = re.sub(r"('[^']*')|;", lambda found: found[1] or ",", hint)
     unquoted = re.sub(r"'[^']*'|`[a-z_]+:`", "", safe)
-    return "" if len(hint) > WORDS_LIMIT or re.search(r"[&|<>$`\"\\\n\r]", unquoted) else safe
+    if not hint or len(hint) > WORDS_LIMIT or re.search(r"[&|<>$`\"\\\n\r]", unquoted):
+        return ""
+    return f"the node suggests: {safe}"
 
 
 def call_all(

@@ -69,11 +69,15 @@ class TestOnHosts:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             "error: node[1-3]: command not found: nvidia-smi | head\n"
-            "hint: for a line of the shell: clusterctl exec -- sh -c 'nvidia-smi | head'\n"
+            "hint: the node suggests: for a line of the shell: "
+            "clusterctl exec -- sh -c 'nvidia-smi | head'\n"
             "not run on 3 of 3 nodes\n"
         )
         done = project.run("exec", "--", "ps | grep 'x'")
-        assert "hint: for a line of the shell: clusterctl exec -- sh -c 'LINE'" in done.stderr
+        assert (
+            "hint: the node suggests: for a line of the shell: clusterctl exec -- sh -c 'LINE'"
+            in done.stderr
+        )
         done = project.run("exec", "--cwd", "/none", "--", "true")
         assert done.returncode == 1
         assert "--cwd: expected a folder on the node, found no /none\n" in done.stderr

@@ -42,7 +42,7 @@ def test_a_run_of_ada_is_out_of_bobs_reach(
     refused = bob.run("launch", *job)
     assert refused.returncode == 125
     assert f"the machine is busy: run {run} of user ada, since 20" in refused.stderr
-    assert "hint: wait for it, ask user ada to stop it" in refused.stderr
+    assert "hint: the node suggests: wait for it, ask user ada to stop it" in refused.stderr
 
     answer = bob.run("stop", run)
     assert answer.returncode == 1, answer.stdout + answer.stderr

@@ -64,7 +64,7 @@ def test_tracked_connections() -> None:
     assert parse_conntrack(answers({count: "12\n"})) is None
 
 
-SECRET = st.text(alphabet="abc0189:%", min_size=1, max_size=10)
+SECRET = st.text(alphabet="abc0189:%@,#?", min_size=1, max_size=10)
 
 
 @given(SECRET, st.sampled_from(["http_proxy", "HTTPS_PROXY", "all_proxy"]))
@@ -73,12 +73,13 @@ def test_no_password_of_a_proxy_is_kept(secret: str, name: str) -> None:
         f"http://{secret}@proxy:3128/",
         f"{secret}@proxy:3128",
         f"socks5://{secret}@proxy",
+        f"http://user:{secret}/{secret}@proxy:3128",
     )
 
     hidden = hide_credentials(tuple((name, url) for url in given_urls)) or ()
 
     assert [value for _, value in hidden] == [
-        "http://proxy:3128/", "proxy:3128", "socks5://proxy",
+        "http://proxy:3128/", "proxy:3128", "socks5://proxy", "http://proxy:3128",
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -103,3 +104,14 @@ def test_a_huge_line_is_passed_on_in_pieces_that_cut_no_character(
 
 def test_what_is_not_utf_8_shows_as_escapes() -> None:
     assert split(b"\xff\xfe ok\n", [])[0].text == "\\xff\\xfe ok"
+
+
+def test_a_line_that_comes_byte_by_byte_takes_linear_time() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"x" * (lines.LINE_LIMIT - 200_000))
+    began = time.process_time()
+    for _ in range(100_000):
+        assert not splitter.feed(b"x")
+    assert time.process_time() - began < 1.0  # it took 10 s
+    (chunk,) = splitter.feed(b"\n")
+    assert len(chunk.data) == lines.LINE_LIMIT - 100_000 + 1

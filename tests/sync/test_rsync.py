@@ -14,6 +14,7 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.sync import rsync
 from clusterctl.sync.rsync import push
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
@@ -159,3 +160,64 @@ def test_a_node_that_starts_something_else_than_rsync_is_sent_no_file(
                     alive=lambda: None,
                 )
             assert failed.value.state == "bad-output", answer
+
+
+def limits(source: Path, sent: int = 0, received: int = 0, seconds: float = 0) -> str:
+    transfer = rsync._Transfer(source, [b"big"])
+    transfer.sent, transfer.received = sent, received
+    transfer._began -= seconds
+    transfer._window -= seconds
+    return transfer._excess()
+
+
+def test_a_transfer_ends_where_it_stalls_or_the_node_sends_without_end(tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(100 << 30)
+    day = 86400.0
+    assert not limits(tmp_path, sent=100 << 30, seconds=1.2 * day)  # 1 MB/s
+    assert not limits(tmp_path, received=1 << 30, seconds=3600)  # checksums of an old copy
+    assert not limits(tmp_path, seconds=rsync.STALL_SECONDS - 1)
+    assert limits(tmp_path, sent=10, seconds=rsync.STALL_SECONDS + 1).startswith("10 bytes moved")
+    assert "not there after" in limits(tmp_path, sent=1 << 30, seconds=30 * day)
+    assert "came for" in limits(tmp_path, received=20 << 30)
+    (tmp_path / "big").write_bytes(b"x")
+    assert "not there after" in limits(tmp_path, sent=1 << 20, seconds=rsync.STALL_SECONDS + 1)
+
+
+def test_a_node_that_drips_is_cut_off(
+    make_sshd: Callable[..., Sshd], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.json"
+    drip = {"exec": True, "waits": True}
+    script.write_text(json.dumps({"rsync": [drip]}))
+    server = make_sshd(f"ForceCommand {sys.executable} -I -S {HOSTILE} --play {script}")
+    monkeypatch.setattr(rsync, "STALL_SECONDS", 2.0)
+    with Pool(cluster_of(server.node("n"))) as pool, pytest.raises(NodeError) as failed:
+        push(
+            pool._connection("n"),
+            source=source,
+            paths=[b"file 1"],
+            workdir=str(tmp_path),
+            folder=tmp_path,
+            temporary="own",
+            alive=lambda: None,
+        )
+    assert "bytes moved in 2 s" in failed.value.message
+    assert not list(tmp_path.glob("*rsync*"))
+
+
+def test_an_rsync_that_ends_before_it_has_a_shim_leaves_nobody_waiting(
+    sshd: Sshd, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rsync, "command", lambda *_: ["false"])
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        done = push(
+            pool._connection("n"),
+            source=source,
+            paths=[b"file 1"],
+            workdir=str(tmp_path),
+            folder=tmp_path,
+            temporary="own",
+            alive=lambda: None,
+        )
+    assert done.code == 1

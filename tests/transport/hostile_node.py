@@ -63,6 +63,7 @@ def play(script: str) -> None:
         body = head.pop("body", "").encode("latin-1") * head.pop("body_times", 1)
         if head.pop("deflated", False):
             body = zlib.compress(body)
+        waits = head.pop("waits", False)
         announced = head.pop("announced", 0)
         for turn in range(head.pop("times", 1)):
             if announced:
@@ -70,6 +71,8 @@ def play(script: str) -> None:
             if turn:
                 head["offset"] = turn * len(body)
             say(head, body)
+        while waits and os.read(0, 1 << 16):
+            pass
 
 
 def ask_for_files(loot: str, wanted: list[str]) -> None:

@@ -163,7 +163,7 @@ def test_the_master_refuses_with_a_hint(records: Records) -> None:
     result = try_join(pool_of(live(), join=[Message({"error": error})]), records)
     (node,) = result.nodes
     assert (node.state, node.message, node.hint) == (
-        "refused", "the run is full", "clusterctl status",
+        "refused", "the run is full", "the node suggests: clusterctl status",
     )  # fmt: skip
     assert result.exit_code == 1
     assert result.document()["run"] == RUN

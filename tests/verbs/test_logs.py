@@ -273,3 +273,31 @@ def test_a_run_counts_as_finished_only_if_all_its_nodes_were_read(
     log = logs.run_log(RUN, CLUSTER, chosen)
     finish(logs.read_logs(FakePool(CLUSTER, {n: {"tail": [ended(n)]} for n in "ab"}), log))
     assert log.finished is finished
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([data(0, 1 << 39, b"x")], "ranks/0.log has 0 bytes"),
+        ([data(0, 0, b"xx"), data(0, 0, b"xx")], "ranks/0.log has 2 bytes"),
+        ([data(number, 0, b"x") for number in range(6)], "collected 5 logs of it; it has more"),
+        ([data(0, 0, b"x" * 600), data(0, 600, b"x" * 600)], "expected 1000 at most"),
+        ([Message({"data": "ranks/0.log", "rank": 0, "offset": 2000, "dropped": 2000}, b"x")],
+         "expected 1000 at most"),
+        ([data(0, 0, b"x" * 200), data(0, 200, b"x")], "of room left"),
+    ],
+)  # fmt: skip
+def test_a_node_cannot_fill_the_disk_of_who_collects(
+    messages: list[Message], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "COLLECT_FILES", 5)
+    monkeypatch.setattr(logs, "COLLECT_BYTES", 1000)
+    monkeypatch.setattr(logs, "SPARE_CHECK", 100)
+    if words == "of room left":
+        monkeypatch.setattr(logs, "SPARE_BYTES", 1 << 62)
+    tails = {"a": {"tail": [*messages, ended("a")]}, "b": {"tail": [data(0, 0, b"b"), ended("b")]}}
+    _, errors = finish(logs.collect(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path))
+    assert list(errors) == ["a"]
+    assert words in str(errors["a"])
+    assert (tmp_path / "b/ranks/0.log").read_bytes() == b"b"
+    assert sum(path.stat().st_size for path in (tmp_path / "a").rglob("*.log")) <= 1000

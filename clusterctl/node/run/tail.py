@@ -154,7 +154,7 @@ class LogTail:
             start = self.offsets.get(log, 0)
             if size > start:
                 self._send(log, start, size, time.time())
-                found = True
+                found = found or self.offsets[log] > start  # it may not be readable
         return found
 
     def _pieces(self) -> Iterator[WrittenRange]:

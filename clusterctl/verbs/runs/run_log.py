@@ -44,6 +44,9 @@ MESSAGE_LIMIT = 1024 * 1024
 """Limit of a message's JSON, and of its log bytes; a node sends a quarter of it at most."""
 INVALID_LIMIT = 100
 """Invalid messages after which a node is not read any more."""
+PIECES_LIMIT = 100_000
+PIECE_BYTES = 1024
+"""Pieces, beyond one for so many bytes, after which it is not: a node cuts into 20,000 at most."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
 _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
 
@@ -81,6 +84,10 @@ class RunLog:
         self._clock_events: dict[str, Mapping[str, Any]] = {}
         self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
+        self._pieces: dict[str, int] = {}
+        """How many small pieces each node has sent since it was asked."""
+        self._unsummed: dict[str, int] = {}
+        """Bytes that came of each node since its unfinished lines were last summed up."""
         self._events_read: dict[str, int] = {}
         self.goes_on = False
         """More will be read: a line without an end is kept until then."""
@@ -128,8 +135,11 @@ class RunLog:
         Yields:
             The lines that are whole now, what happened on the node, and gaps.
         """
+        if self.is_hopeless(node):
+            return
         head = message.head
         error = tail_schema_error(head) or _wrong_length(message)
+        error = error or self._too_many_pieces(node, message)
         if error:
             yield from self._note_invalid(node, error, is_last="node" in head)
         elif "event" in head:
@@ -203,6 +213,7 @@ class RunLog:
 
     def _request(self, node: str, *, follow: bool = False, **options: object) -> Request:
         begin = {EVENTS: self._events_read.get(node, 0)}
+        self._pieces.pop(node, None)
         for file, log in self._logs[node].items():
             # An unfinished line is read again, from its beginning.
             begin[file] = log.splitter.offset
@@ -243,6 +254,15 @@ class RunLog:
         self._invalid[node] = error
         self._invalid_counts[node] = self._invalid_counts.get(node, 0) + 1
 
+    def _too_many_pieces(self, node: str, message: Message) -> str:
+        """Return an error if a node cuts its logs into ever more pieces; else an empty text."""
+        small = len(message.head.get("pieces", ())) - len(message.body) // PIECE_BYTES
+        self._pieces[node] = self._pieces.get(node, 0) + max(0, small)
+        if self._pieces[node] <= PIECES_LIMIT:
+            return ""
+        self._invalid_counts[node] = INVALID_LIMIT
+        return f"its logs came in more than {PIECES_LIMIT} pieces"
+
     def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Notice:
         """Return a warning that each rank starts a launcher, with what to type instead."""
         from clusterctl.plan.nested import once_a_node  # noqa: PLC0415  (few runs have one)
@@ -276,7 +296,9 @@ class RunLog:
             body = body[received - offset :]
         time = block.time - self._clocks.get(node, 0.0)
         yield from log.pieces(log.splitter.feed(body), time)
-        if log.unfinished > SMALL_BYTES:
+        self._unsummed[node] = self._unsummed.get(node, 0) + len(body)
+        if log.unfinished > SMALL_BYTES and self._unsummed[node] > SMALL_BYTES:
+            self._unsummed[node] = 0
             unfinished = sum(one.unfinished for one in self._logs[node].values())
             if unfinished > UNFINISHED_BYTES:
                 yield from log.pieces(log.splitter.finish(), time)

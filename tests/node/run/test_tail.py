@@ -290,3 +290,15 @@ def test_the_last_lines_of_every_log_are_sent_however_long_they_are(make_run: Ma
     assert [line[:1] for line in sent.splitlines()[1:]][-3:] == [b"7", b"8", b"9"]
     assert len(sent) < log.stat().st_size
     assert data_of(messages, "ranks/1.log")[0][0] == 7
+
+
+def test_following_ends_where_a_log_cannot_be_read(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as on a stale NFS handle: there are bytes, and none come."""
+    run = make_run("print('x')").start()
+    run.ended()
+    reader = tail.LogTail(run.paths(), Sent(), {}, None)
+    monkeypatch.setattr(reader, "_pread", lambda *_: b"")
+    reader.send_events()
+    assert not reader.send_new()

@@ -72,7 +72,10 @@ def test_a_master_that_does_not_start_leaves_the_workers_alone() -> None:
     nodes = pool(refusal("exec", "command not found: x", hint="write its full path"), up(0))
     with pytest.raises(LaunchRefused, match="a: command not found: x") as caught:
         begin(nodes)
-    assert (caught.value.hint, caught.value.by) == ("write its full path", "start")
+    assert (caught.value.hint, caught.value.by) == (
+        "the node suggests: write its full path",
+        "start",
+    )
     assert [(name, request.op) for name, request in nodes.requests] == [
         ("a", "start"),
         ("a", "stop"),
@@ -152,7 +155,7 @@ def test_an_interrupt_while_a_refused_start_is_ended_keeps_the_reason() -> None:
         begin(FakePool(CLUSTER, {"a": a, "b": b}))
     assert (caught.value.by, caught.value.hint) == (
         "start",
-        f"chmod +x it\nclusterctl stop {RUN}",
+        f"the node suggests: chmod +x it\nclusterctl stop {RUN}",
     )
     assert str(caught.value).endswith(f"{RUN}: interrupted; it is not known what is left on a, b")
 
@@ -179,4 +182,6 @@ def test_each_failure_has_its_hint() -> None:
     }
     with pytest.raises(LaunchRefused) as refused:
         drive(start_run(FakePool(cluster, answers), cluster, plan, {}), lambda _event: None)
-    assert refused.value.hint == "b: chmod +x it\nc: clusterctl sync"
+    assert refused.value.hint == (
+        "b: the node suggests: chmod +x it\nc: the node suggests: clusterctl sync"
+    )

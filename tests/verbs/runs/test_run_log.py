@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from clusterctl.logs.entry import Piece
@@ -13,6 +15,7 @@ from clusterctl.verbs.runs.run_log import (
     INVALID_LIMIT,
     LINE_BYTES,
     LOGS_LIMIT,
+    PIECES_LIMIT,
     UNFINISHED_BYTES,
     RunLog,
 )
@@ -125,3 +128,35 @@ def test_lines_without_an_end_are_kept_up_to_a_limit_for_all_logs_of_a_node() ->
     rest = taken(log, *(data(n, len(line), b"y\n") for n in range(count)), ended("a"))
     lines = [piece.chunk.data for piece in rest if isinstance(piece, Piece)]
     assert lines == [line + b"y\n"] * waiting + [b"y\n"] * (count - waiting)
+
+
+def tiny(begin: int, count: int) -> Message:
+    pieces = [["ranks/0.log", 0, at, at + 1, 1.0, 0] for at in range(begin, begin + count)]
+    return Message({"pieces": pieces}, b"x" * count)
+
+
+def test_logs_in_tiny_pieces_take_little_time_and_then_the_node_is_given_up() -> None:
+    log = RunLog(RUN, CLUSTER)
+    message = Message({"pieces": [["ranks/0.log", 0, 0, 900_000, 1.0, 0]]}, b"x" * 900_000)
+    assert not taken(log, message)
+    began = time.process_time()
+    for number in range(5):
+        assert not taken(log, tiny(900_000 + number * 20_000, 20_000)), number
+    assert time.process_time() - began < 2.5  # 100,000 pieces took 10 s
+    assert not log.is_hopeless("a")
+    (warning,) = taken(log, tiny(1_000_000, 20_000))
+    assert isinstance(warning, Notice)
+    assert warning.text.endswith(f"its logs came in more than {PIECES_LIMIT} pieces")
+    assert log.is_hopeless("a")
+    assert not taken(log, tiny(1_020_000, 20_000))
+
+
+def test_many_logs_without_line_ends_take_little_time() -> None:
+    log = RunLog(RUN, CLUSTER)
+    for number in range(LOGS_LIMIT - 1):
+        taken(log, data(number, 0, b"x"))
+    taken(log, data(LOGS_LIMIT, 0, b"x" * 100_000))
+    began = time.process_time()
+    for at in range(20_000):
+        taken(log, data(LOGS_LIMIT, 100_000 + at, b"x"))
+    assert time.process_time() - began < 2.0  # all logs were summed up for each: 4 s

@@ -1,0 +1,170 @@
+"""An SSH server that floods whoever logs in: `hostile_sshd.py PORT KEY FLOOD BYTES`.
+
+It is paramiko's server, without the limits that OpenSSH's keeps to.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import paramiko
+from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EXTENDED_DATA
+
+LINES = (b"y" * 99 + b"\n") * 300
+
+
+class Server(paramiko.ServerInterface):
+    def get_allowed_auths(self, username: str) -> str:
+        del username
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        del username, key
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_auth_none(self, username: str) -> int:
+        del username
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        del kind, chanid
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        del command
+        threading.Thread(target=serve, args=(channel,), daemon=True).start()
+        return True
+
+
+class Call:
+    """One command of the client: it has sent an agent and a request, and waits for the marker."""
+
+    def __init__(self, channel: paramiko.Channel, amount: int) -> None:
+        self.channel = channel
+        self.transport = channel.get_transport()
+        self.amount = amount
+
+    def take(self) -> None:
+        for _ in range(2):
+            while self.exactly(1) != b"\n":
+                pass
+        marker, *_ = [self.exactly(int(self.exactly(12))) for _ in range(3)]
+        head, body = struct.unpack(">II", self.exactly(8))
+        self.exactly(head + body)
+        self.channel.sendall(marker)
+
+    def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = self.channel.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def beyond_window(self, data: bytes, extended: int | None = None) -> None:
+        message = paramiko.Message()
+        kind = cMSG_CHANNEL_DATA if extended is None else cMSG_CHANNEL_EXTENDED_DATA
+        message.add_byte(kind)
+        message.add_int(self.channel.remote_chanid)
+        if extended is not None:
+            message.add_int(extended)
+        message.add_string(data)
+        self.transport._send_user_message(message)  # type: ignore[attr-defined]
+
+    def repeat(self, data: bytes, send: Callable[[bytes], object]) -> None:
+        for _ in range(self.amount // len(data) + 1):
+            send(data)
+
+
+def frame(head: object, body: bytes = b"") -> bytes:
+    data = json.dumps(head).encode()
+    return struct.pack(">II", len(data), len(body)) + data + body
+
+
+def stdout(call: Call) -> None:
+    call.repeat(frame({"stream": "stdout"}, LINES), call.beyond_window)
+
+
+def stderr(call: Call) -> None:
+    call.repeat(b"x" * 32_000, lambda data: call.beyond_window(data, 1))
+
+
+def packet(call: Call) -> None:
+    time.sleep(0.3)
+    sock = call.transport.sock
+    sock.sendall(b"\xf0\x00\x00\x00")
+    call.repeat(bytes(1 << 16), sock.sendall)
+
+
+def output(call: Call) -> None:
+    call.repeat(frame({"stream": "stdout"}, LINES * 8), call.channel.sendall)
+
+
+def facts(call: Call) -> None:
+    call.channel.sendall(frame({"time": 1.0}))
+    call.repeat(frame({"answers": [["file:/proc/mounts", "ok", 30_000, None, 0.0, ""]]}, LINES),
+                call.channel.sendall)  # fmt: skip
+
+
+def collect(call: Call) -> None:
+    call.channel.sendall(frame({"here": True}))
+    for offset in range(0, call.amount, len(LINES)):
+        head = {"data": "ranks/0.log", "rank": 0, "offset": offset, "time": 1.0}
+        call.channel.sendall(frame(head, LINES))
+
+
+def pieces(call: Call) -> None:
+    call.channel.sendall(frame({"here": True}))
+    for begin in range(0, call.amount, 1000):
+        heads = [["ranks/0.log", 0, at, at + 1, 1.0, 0] for at in range(begin, begin + 1000)]
+        call.channel.sendall(frame({"pieces": heads}, b"x" * 1000))
+
+
+def rsync(call: Call) -> None:
+    call.channel.sendall(frame({"exec": True}) + struct.pack("<i", 31))
+    call.exactly(4)
+    call.channel.sendall(b"\0" + struct.pack("<i", 1))
+    threading.Thread(target=drain, args=(call.channel,), daemon=True).start()
+    words = b"E" * 1000 + b"\n"
+    call.repeat((struct.pack("<I", (10 << 24) | len(words)) + words) * 30, call.channel.sendall)
+
+
+def drain(channel: paramiko.Channel) -> None:
+    while channel.recv(1 << 16):
+        pass
+
+
+_ALL = (stdout, stderr, packet, output, facts, collect, pieces, rsync)
+FLOODS = {one.__name__: one for one in _ALL}
+
+
+def serve(channel: paramiko.Channel) -> None:
+    call = Call(channel, int(sys.argv[4]))
+    try:
+        call.take()
+        FLOODS[sys.argv[3]](call)
+        time.sleep(60)
+    except (OSError, EOFError, paramiko.SSHException):
+        pass  # the client hung up, as it should
+
+
+def main() -> None:
+    key = paramiko.Ed25519Key.from_private_key_file(sys.argv[2])
+    with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+        print("ready", flush=True)
+        while True:
+            client, _ = listener.accept()
+            transport = paramiko.Transport(client)
+            transport.add_server_key(key)
+            transport.start_server(event=threading.Event(), server=Server())
+
+
+if __name__ == "__main__":
+    main()
