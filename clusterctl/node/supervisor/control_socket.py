@@ -118,19 +118,11 @@ class ControlSocket:
             listener.close()
 
     def _on_connection(self, connection: socket.socket, _address: str) -> None:
-        connection.setblocking(False)
-
-        def close() -> None:
-            self._loop.remove_descriptor(connection.fileno())
-            connection.close()
-
-        def read() -> None:
-            self._unauthenticated.remove(close)
+        def read() -> bool:
             self._answer(connection)
-            close()
+            return False
 
-        self._unauthenticated.add(close, PeerProcess.of(connection).uid)
-        self._loop.add_descriptor(connection.fileno(), read)
+        self._unauthenticated.greet(connection, PeerProcess.of(connection).uid, read)
 
     def _answer(self, connection: socket.socket) -> None:
         # A request is one write of one short line to a local socket: it arrives whole.
