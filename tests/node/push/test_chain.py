@@ -188,9 +188,14 @@ def test_a_node_that_sends_other_blocks_is_noticed(
 
 
 def test_connections_that_are_reset_take_no_place(
-    tmp_path: Path, source: Tree, identity: Identity, receive: Receive
+    tmp_path: Path,
+    source: Tree,
+    identity: Identity,
+    receive: Receive,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a port scanner does: it is gone before the handshake begins."""
+    monkeypatch.setattr("clusterctl.node.push.chain.HELLO_SECONDS", 600.0)
     receiver = receive(target(tmp_path, "t", source.manifest))
     for _ in range(300):  # more than there are places
         with socket.create_connection(("127.0.0.1", receiver.port)) as one:
