@@ -1,25 +1,32 @@
-"""A listening socket that limits how many unauthenticated peers it holds, and for how long."""
+"""Every listening socket of a node: it holds few unauthenticated peers, and none for long."""
 
 from __future__ import annotations
 
+import _socket
+import _thread
 import errno
-import socket
-import traceback
-from collections import Counter
-from typing import Callable, Dict, Tuple, Union
 
-from clusterctl.node.event_loop import Callback, EventLoop, Timer
+from clusterctl.node.event_loop import EventLoop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Tuple, Union
+
+    from clusterctl.node.event_loop import Callback, Timer
+
+    PeerOrigin = Union[str, int, bytes]
+    """Where a connection comes from: a network address, or a local user."""
 
 MAX_ACCEPTS = 64
 """Connections to take in before other work gets its turn."""
-SHORTAGE_SECONDS = 1.0
+SHORTAGE_SECONDS = 0.1
 """How long to leave the others in the queue when the machine has no descriptor to spare."""
 
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-PeerOrigin = Union[str, int]
-"""Where a connection comes from: a network address, or a local user."""
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How an IPv4 address begins that an IPv6 socket shows."""
+_PREFIX = 8
+"""Bytes of the part of an IPv6 address that its owner cannot choose: a /64."""
 
 
 class UnauthenticatedPeers:
@@ -33,14 +40,15 @@ class UnauthenticatedPeers:
         self._loop, self._most, self._seconds = loop, most, seconds
         self._waiting: Dict[Callback, Tuple[PeerOrigin, Timer]] = {}
         """By the call that closes the connection, the oldest first."""
-        self._origins: Counter[PeerOrigin] = Counter()
+        self._origins: Dict[PeerOrigin, int] = {}
         """How many wait of each: a flood must not make each of its connections cost more."""
 
     def add(self, close: Callback, origin: PeerOrigin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
+        origin = _owned(origin)
         timer = self._loop.call_later(self._seconds, lambda: self._close(close))
         self._waiting[close] = origin, timer
-        self._origins[origin] += 1
+        self._origins[origin] = self._origins.get(origin, 0) + 1
         if len(self._waiting) > self._most:
             largest = max(self._origins, key=lambda each: self._origins[each])
             self._close(next(c for c, (each, _) in self._waiting.items() if each == largest))
@@ -54,9 +62,62 @@ class UnauthenticatedPeers:
             if not self._origins[origin]:
                 del self._origins[origin]
 
+    def greet(
+        self,
+        connection: _socket.socket,
+        origin: PeerOrigin,
+        hear: Callable[[], Optional[bool]],
+        keep: Optional[Callback] = None,
+    ) -> None:
+        """Hold a connection until it is known whose it is.
+
+        Args:
+            connection: one that does not block.
+            origin: where it comes from.
+            hear: called when there is something to read. It returns None to be called again, True
+                if the connection is one of ours, and False to close it. Whatever it raises closes
+                the connection too, without a word.
+            keep: takes one of ours over.
+        """
+        descriptor = connection.fileno()
+
+        def close() -> None:
+            self._loop.remove_descriptor(descriptor)
+            connection.close()
+
+        def ready() -> None:
+            try:
+                known = hear()
+            except Exception:  # noqa: BLE001  (a stranger harms only itself, and fills no log)
+                known = False
+            if known is None:
+                return
+            self.remove(close)
+            if known and keep is not None:
+                self._loop.remove_descriptor(descriptor)
+                keep()
+            else:
+                close()
+
+        self.add(close, origin)
+        self._loop.add_descriptor(descriptor, ready)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for each in list(self._waiting):
+            self._close(each)
+
     def _close(self, close: Callback) -> None:
         self.remove(close)
         close()
+
+
+def _owned(origin: PeerOrigin) -> PeerOrigin:
+    """Return what all addresses of one owner have in common: it may have 2^64 of IPv6."""
+    if not isinstance(origin, str) or ":" not in origin:
+        return origin
+    address = _socket.inet_pton(_socket.AF_INET6, origin.partition("%")[0])
+    return address if address.startswith(_MAPPED) else address[:_PREFIX]
 
 
 class Listener:
@@ -65,37 +126,89 @@ class Listener:
     def __init__(
         self,
         loop: EventLoop,
-        listening: socket.socket,
-        on_connection: Callable[[socket.socket, str], None],
+        listening: _socket.socket,
+        on_connection: Callable[[Any, str], None],
     ) -> None:
         """Call back with each connection of a socket that already listens, and its address."""
         self._loop, self._socket, self._on_connection = loop, listening, on_connection
         listening.setblocking(False)
         self._watch()
 
+    @property
+    def closed(self) -> bool:
+        """It takes in no more."""
+        return self._socket.fileno() < 0
+
     def close(self) -> None:
         """Take in no more."""
-        if self._socket.fileno() >= 0:
+        if not self.closed:
             self._loop.remove_descriptor(self._socket.fileno())
             self._socket.close()
 
     def _watch(self) -> None:
-        if self._socket.fileno() >= 0:
+        if not self.closed:
             self._loop.add_descriptor(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(MAX_ACCEPTS):
             try:
-                connection, address = self._socket.accept()
+                descriptor, address = self._socket._accept()  # type: ignore[attr-defined]  # noqa: SLF001
             except OSError as error:
                 if error.errno in _SHORTAGE:  # it stays readable: to try at once would spin
                     self._loop.remove_descriptor(self._socket.fileno())
                     self._loop.call_later(SHORTAGE_SECONDS, self._watch)
+                elif error.errno == errno.EINVAL:  # another thread has shut it down
+                    self.close()
                 elif error.errno == errno.ECONNABORTED:
                     continue
                 return
+            connection = type(self._socket)(fileno=descriptor)
             try:
+                connection.setblocking(False)
                 self._on_connection(connection, address[0] if address else "")
+            except OSError:  # it has left
+                connection.close()
             except Exception:  # noqa: BLE001  (one connection may not end the run; the log has it)
+                import traceback  # noqa: PLC0415  (rare, and start-up counts)
+
                 traceback.print_exc()
                 connection.close()
+
+
+class ListenerThread:
+    """A listener that a thread of its own serves, for nodes without an event loop."""
+
+    def __init__(
+        self,
+        listening: _socket.socket,
+        on_connection: Callable[[UnauthenticatedPeers, Any, str], None],
+        *,
+        most: int,
+        seconds: float,
+    ) -> None:
+        """Serve a socket that already listens.
+
+        Raises:
+            OSError: there is no descriptor to spare.
+        """
+        self._socket, self._loop = listening, EventLoop()
+        self._peers = UnauthenticatedPeers(self._loop, most=most, seconds=seconds)
+        self._listener = Listener(
+            self._loop, listening, lambda *connection: on_connection(self._peers, *connection)
+        )
+        _thread.start_new_thread(self._run, ())
+
+    def close(self) -> None:
+        """Have nobody connect any more; the thread closes the socket."""
+        try:  # noqa: SIM105  (start-up counts)
+            self._socket.shutdown(_socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed
+
+    def _run(self) -> None:
+        try:
+            while not self._listener.closed:
+                self._loop.run_once()
+        finally:
+            self._listener.close()
+            self._peers.close()

@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from clusterctl.node.push.ticket import ticket
+
 VALID = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 """Practically unlimited: supervisors pin the certificate, and a node's clock may be wrong."""
 
@@ -25,6 +27,10 @@ class Identity:
     """PEM; only for the master's supervisor."""
     token: str = field(repr=False)
     """Only for the master's supervisor; each worker's is derived from it."""
+
+    def ticket(self, number: int) -> str:
+        """Return what one sender of a push shows to the receiver that has this identity."""
+        return ticket(self.token, number).decode()
 
 
 def make_identity(run: str) -> Identity:

@@ -290,6 +290,49 @@ def test_one_that_connects_all_the_time_takes_no_place_from_others() -> None:
     strangers.remove(closing[0])
 
 
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        ("2001:db8::1", [f"2001:db8:0:1::{n}" for n in range(1, 7)]),
+        ("fe80::1%eth0", [f"2001:db8:0:1:{n}::1" for n in range(6)]),
+        ("::ffff:10.0.0.2", ["::ffff:10.0.0.1"] * 6),
+        ("10.0.0.2", ["2001:db8::1", "2001:db8::2"] * 3),
+    ],
+)
+def test_one_that_has_many_addresses_of_ipv6_takes_no_place_from_others(
+    own: str, others: list[str]
+) -> None:
+    strangers, closed = UnauthenticatedPeers(EventLoop(), most=3, seconds=60), list[str]()
+    strangers.add(lambda: closed.append("own"), own)
+    for other in others:
+        strangers.add(lambda name=other: closed.append(name), other)  # type: ignore[misc]
+    assert closed == others[:4]
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, RecursionError])
+def test_whatever_a_stranger_causes_it_is_closed_without_a_word(
+    error: type[Exception], capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop, listening = EventLoop(), socket.create_server(("127.0.0.1", 0))
+    strangers = UnauthenticatedPeers(loop, most=3, seconds=60)
+
+    def hear() -> bool:
+        raise error
+
+    made = Listener(
+        loop, listening, lambda connection, address: strangers.greet(connection, address, hear)
+    )
+    with socket.create_connection(listening.getsockname(), timeout=10) as client:
+        client.sendall(b"x")
+        loop.run_once()
+        loop.run_once()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    assert not strangers._waiting
+    made.close()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_connection_that_cannot_be_served_ends_alone(capfd: pytest.CaptureFixture[str]) -> None:
     loop = EventLoop()
     listening = socket.create_server(("127.0.0.1", 0))

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import _socket
-import _thread
 import errno
 import os
-import select
-import time
 
 from clusterctl.node.address_family import address_family
+from clusterctl.node.listener import ListenerThread, UnauthenticatedPeers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-HANDSHAKE_SECONDS = 2.0
+    from clusterctl.node.event_loop import Callback
+
+HELLO_SECONDS = 2.0
 """How long a caller has for its half of the word, however it sends it."""
-POLL_SECONDS = 0.5
-SHORTAGE_SECONDS = 0.05
 BACKLOG = 256
-MAX_PENDING_CLIENTS = 256
-"""How many of them there may be at a time; then the oldest is closed."""
+MAX_UNAUTHENTICATED = 256
+"""How many of them there may be at a time."""
 MAX_FOREIGN_ADDRESSES = 64
 """Addresses to remember."""
 
@@ -32,15 +30,36 @@ def challenge_and_response(nonce: str) -> List[bytes]:
     return [nonce[:middle].encode(), nonce[middle:].encode()]
 
 
-class PendingClient:
+class _Caller:
     """One that connected and has not said its half of the word yet."""
 
-    def __init__(self, descriptor: int, address: str, padding: int) -> None:
-        self.descriptor, self.address, self.padding = descriptor, address, padding
-        self.socket = _socket.socket(fileno=descriptor)
-        self.socket.setblocking(False)
-        self.received = b""
-        self.until = time.monotonic() + HANDSHAKE_SECONDS
+    def __init__(
+        self,
+        connection: _socket.socket,
+        nonce: str,
+        answer: bytes,
+        padding: bytes,
+        on_foreign: Callback,
+    ) -> None:
+        self._socket, self._padding, self._on_foreign = connection, padding, on_foreign
+        self._challenge, response = challenge_and_response(nonce)
+        self._answer = response + answer
+        self._received = b""
+
+    def hear(self) -> Optional[bool]:
+        """Read, and answer who knows the word; None: it has not said all of it."""
+        part = self._socket.recv(len(self._challenge) - len(self._received))
+        self._received += part
+        if self._received == self._challenge:
+            self._socket.sendall(self._answer)
+            if self._padding:
+                self._socket.sendall(self._padding)
+            return False
+        if self._challenge.startswith(self._received) and part:
+            return None
+        if self._received:
+            self._on_foreign()
+        return False
 
 
 class Listeners:
@@ -48,7 +67,7 @@ class Listeners:
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
-        self._sockets: List[_socket.socket] = []
+        self._served: List[ListenerThread] = []
         self._foreign: List[str] = []
 
     def listen(self, wanted: Dict[str, Any]) -> Dict[str, Any]:
@@ -71,7 +90,7 @@ class Listeners:
             # The padding leaves at once, as a packet of its own: the answer must not depend on it.
             listener.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
             listener.listen(BACKLOG)
-            listener.setblocking(False)
+            served = self._serve(listener, wanted.get("padding", 0))
         except OSError as error:
             listener.close()
             problem = {"port": None, "error": os.strerror(error.errno or 0), "holder": ""}
@@ -80,10 +99,7 @@ class Listeners:
 
                 problem["holder"] = port_owner(port)
             return {**wanted, **problem}
-        self._sockets.append(listener)
-        poll = select.poll()
-        poll.register(listener, select.POLLIN)
-        _thread.start_new_thread(self._serve, (listener, poll, wanted.get("padding", 0)))
+        self._served.append(served)
         return {**wanted, "port": listener.getsockname()[1]}
 
     def foreign(self) -> List[str]:
@@ -92,67 +108,19 @@ class Listeners:
 
     def close(self) -> None:
         """Stop listening."""
-        for listener in self._sockets:
-            # close() alone leaves the port open while a thread waits for callers.
-            try:  # noqa: SIM105  (start-up counts)
-                listener.shutdown(_socket.SHUT_RDWR)
-            except OSError:
-                pass  # on some systems it is not connected
-            listener.close()
+        for served in self._served:
+            served.close()
 
-    def _serve(self, listener: _socket.socket, poll: select.poll, padding: int) -> None:
-        """Greet who connects, all in this thread, until the listener is closed."""
-        clients: Dict[int, PendingClient] = {}
-        while listener.fileno() >= 0:
-            ready = {descriptor for descriptor, _ in poll.poll(1000 * POLL_SECONDS)}
-            over = [
-                d for d, one in clients.items() if self._handshake_over(one, readable=d in ready)
-            ]
-            if listener.fileno() in ready:
-                client = _accept(listener, padding)
-                if client is not None:
-                    clients[client.descriptor] = client
-                    poll.register(client.descriptor, select.POLLIN)
-                    over += list(clients)[: len(clients) - MAX_PENDING_CLIENTS]
-            for descriptor in dict.fromkeys(over):
-                poll.unregister(descriptor)
-                clients.pop(descriptor).socket.close()
-        for client in clients.values():
-            client.socket.close()
+    def _serve(self, listener: _socket.socket, padding: int) -> ListenerThread:
+        def greet(peers: UnauthenticatedPeers, connection: _socket.socket, address: str) -> None:
+            answer = b"%s %d\n" % (address.encode(), padding)
+            caller = _Caller(
+                connection, self._nonce, answer, bytes(padding), lambda: self._note_foreign(address)
+            )
+            peers.greet(connection, address, caller.hear)
 
-    def _handshake_over(self, client: PendingClient, *, readable: bool) -> bool:
-        """Read from a caller, and answer if it knows the word; tell whether it is over."""
-        challenge, response = challenge_and_response(self._nonce)
-        if time.monotonic() > client.until:
-            return True  # a port scanner
-        if not readable:
-            return False
-        try:
-            part = client.socket.recv(len(challenge) - len(client.received))
-            client.received += part
-            if client.received == challenge:
-                answer = "%s %d\n" % (client.address, client.padding)
-                client.socket.sendall(response + answer.encode())
-                if client.padding:
-                    client.socket.sendall(bytes(client.padding))
-                return True
-        except OSError:
-            return True  # it left: a port scanner, or a caller that has its answer
-        if not challenge.startswith(client.received) or (client.received and not part):
-            self._note_foreign(client.address)
-            return True
-        return not part
+        return ListenerThread(listener, greet, most=MAX_UNAUTHENTICATED, seconds=HELLO_SECONDS)
 
     def _note_foreign(self, address: str) -> None:
         if address not in self._foreign and len(self._foreign) < MAX_FOREIGN_ADDRESSES:
             self._foreign.append(address)
-
-
-def _accept(listener: _socket.socket, padding: int) -> Optional[PendingClient]:
-    """Take in the next caller; None: it left, or nobody can be taken in now."""
-    try:
-        descriptor, address = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
-    except OSError:
-        time.sleep(SHORTAGE_SECONDS)  # no descriptor may be left: to try at once would spin
-        return None
-    return PendingClient(descriptor, str(address[0]), padding)

@@ -6,6 +6,7 @@ under way, and after a node that died its predecessor serves the next one.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import queue
 import socket
@@ -13,18 +14,20 @@ import ssl
 import struct
 import threading
 import zlib
-from typing import Callable, Iterator, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from clusterctl.node.address_family import address_family
+from clusterctl.node.listener import ListenerThread, UnauthenticatedPeers
 from clusterctl.node.peer_link.tls_channel import client_context, server_context
 from clusterctl.node.push.manifest import BLOCK
+from clusterctl.node.push.ticket import ticket
 from clusterctl.node.push.tree import Tree
 
 CONNECT_SECONDS = 5.0
 HELLO_SECONDS = 5.0
-"""A connection that has not shown the token by then is closed."""
-MAX_UNAUTHENTICATED = 16
-"""Connections that may be about to show it at a time; others are closed at once."""
+"""A connection that has not shown its ticket by then is closed."""
+MAX_UNAUTHENTICATED = 128
+"""Connections that may be about to show it at a time."""
 WAIT_SECONDS = 1.0
 SMALL = 64 * 1024
 """Blocks up to this are gathered: each would be a packet of its own."""
@@ -41,86 +44,80 @@ _END = _HEAD.pack(_NO_MORE, 0)
 _DONE = b"\1"
 
 
-class Credentials:
-    """What the nodes of one transfer know each other by."""
-
-    def __init__(self, certificate: str, key: str, token: str) -> None:
-        self.client = client_context(certificate)
-        self.server = server_context(certificate, key)
-        self.token = token.encode()
-
-
 class Receiver:
     """Listens for the node before, and takes its blocks in."""
 
-    def __init__(self, tree: Tree, credentials: Credentials, address: str) -> None:
+    def __init__(self, tree: Tree, address: str, *, certificate: str, key: str, token: str) -> None:
         """Listen.
 
         Raises:
             OSError: the address cannot be listened on.
         """
-        self._tree, self._credentials = tree, credentials
+        self._tree, self._token = tree, token
+        self._context = server_context(certificate, key)
         self._lock = threading.Lock()
         self._current: Optional[ssl.SSLSocket] = None
-        self._unauthenticated = threading.BoundedSemaphore(MAX_UNAUTHENTICATED)
+        self._newest = 0
+        """The number of the newest ticket that was shown."""
         self.failure: Optional[BaseException] = None
         """Why blocks cannot be written here."""
-        self.bad = 0
+        self.bad: List[int] = []
         """Blocks that were not what they should be."""
-        self._listening = socket.socket(address_family(address), socket.SOCK_STREAM)
+        listening = socket.socket(address_family(address), socket.SOCK_STREAM)
         try:
-            self._listening.bind((address, 0))
-            self._listening.listen(64)
+            listening.bind((address, 0))
+            listening.listen(64)
+            self.port: int = listening.getsockname()[1]
+            self._thread = ListenerThread(
+                listening, self._greet, most=MAX_UNAUTHENTICATED, seconds=HELLO_SECONDS
+            )
         except OSError:
-            self._listening.close()
+            listening.close()
             raise
-        self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         """Take in no more."""
-        _shut(self._listening)
+        self._thread.close()
         with self._lock:
             if self._current is not None:
                 _shut(self._current)
 
-    def _accept(self) -> None:
-        with self._listening:
-            while True:
-                try:
-                    connection, _ = self._listening.accept()
-                except OSError:
-                    return
-                if not self._unauthenticated.acquire(blocking=False):
-                    connection.close()
-                    continue
-                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+    def _greet(self, peers: UnauthenticatedPeers, connection: socket.socket, address: str) -> None:
+        """Let a connection show a ticket; the one with the newest is the node before."""
+        tls = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        shown = bytearray()
 
-    def _greet(self, connection: socket.socket) -> None:
-        """Let a connection show the token; the last one that did is the one before."""
-        context = self._credentials.server
-        try:
-            with connection:
-                connection.settimeout(HELLO_SECONDS)
-                tls = context.wrap_socket(
-                    connection, server_side=True, do_handshake_on_connect=False
-                )
-            with tls:
-                try:
-                    tls.do_handshake()
-                    shown = _receive(tls, len(self._credentials.token))
-                finally:
-                    self._unauthenticated.release()
-                if not hmac.compare_digest(shown, self._credentials.token):
-                    return
-                with self._lock:
-                    if self._current is not None:
-                        _shut(self._current)
-                    self._current = tls
-                tls.settimeout(None)
-                self._take(tls)
-        except (OSError, EOFError):  # ssl.SSLError is one
-            return
+        def hear() -> Optional[bool]:
+            expected = len(ticket("", 0))
+            try:
+                tls.do_handshake()
+                while len(shown) < expected:
+                    part = tls.recv(expected - len(shown))
+                    if not part:
+                        return False
+                    shown.extend(part)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return None
+            number = int(shown[:8], 16)
+            if not hmac.compare_digest(bytes(shown), ticket(self._token, number)):
+                return False
+            newer = number > self._newest
+            self._newest = max(number, self._newest)
+            return newer
+
+        def keep() -> None:
+            with self._lock:
+                if self._current is not None:
+                    _shut(self._current)
+                self._current = tls
+            tls.settimeout(None)
+            threading.Thread(target=self._serve, args=(tls,), daemon=True).start()
+
+        peers.greet(tls, address, hear, keep)
+
+    def _serve(self, tls: ssl.SSLSocket) -> None:
+        with tls, contextlib.suppress(OSError, EOFError):  # ssl.SSLError is one
+            self._take(tls)
 
     def _take(self, tls: ssl.SSLSocket) -> None:
         """Say what is there, then take blocks in until the other side has no more."""
@@ -138,7 +135,7 @@ class Receiver:
                 if index == _NO_MORE:
                     break
                 if index >= self._tree.manifest.blocks or length > BLOCK:
-                    self.bad += 1
+                    self.bad.append(index)
                     return
                 buffer = free.get()
                 if buffer is None:
@@ -175,7 +172,7 @@ class Receiver:
         try:
             if self._tree.write(index, data):
                 return True
-            self.bad += 1
+            self.bad.append(index)
         except Exception as error:  # noqa: BLE001  (told to the controller)
             self.failure = error
         _shut(tls)
@@ -185,17 +182,18 @@ class Receiver:
 class Sender:
     """Gives blocks to one node after it, as they come; in a thread of its own."""
 
-    def __init__(
-        self, tree: Tree, credentials: Credentials, done: Callable[[Optional[str]], None]
-    ) -> None:
+    def __init__(self, tree: Tree, done: Callable[[Optional[str]], None]) -> None:
         """Prepare; `done` is called once, with why it ended early or None."""
-        self._tree, self._credentials, self._done = tree, credentials, done
+        self._tree, self._done = tree, done
         self._stopped = threading.Event()
         self._socket: Optional[socket.socket] = None
 
-    def start(self, address: str, port: int, *, after: float = 0.0) -> None:
-        """Connect after so many seconds, and send."""
-        threading.Thread(target=self._run, args=(address, port, after), daemon=True).start()
+    def start(
+        self, address: str, port: int, *, certificate: str, shown: bytes, after: float = 0.0
+    ) -> None:
+        """Connect after so many seconds to who has this certificate, show a ticket, and send."""
+        args = (address, port, certificate, shown, after)
+        threading.Thread(target=self._run, args=args, daemon=True).start()
 
     def stop(self) -> None:
         """Send no more, and call back no more."""
@@ -203,23 +201,23 @@ class Sender:
         if self._socket is not None:
             _shut(self._socket)
 
-    def _run(self, address: str, port: int, after: float) -> None:
+    def _run(self, address: str, port: int, certificate: str, shown: bytes, after: float) -> None:
         words: Optional[str] = None
         if self._stopped.wait(after):
             return
         try:
-            self._send(address, port)
+            self._send(address, port, client_context(certificate), shown)
         except (OSError, EOFError, zlib.error) as error:
             words = getattr(error, "strerror", None) or str(error) or "the connection broke"
         if not self._stopped.is_set():
             self._done(words)
 
-    def _send(self, address: str, port: int) -> None:
+    def _send(self, address: str, port: int, context: ssl.SSLContext, shown: bytes) -> None:
         with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as plain:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._credentials.client.wrap_socket(plain) as tls:
+            with context.wrap_socket(plain) as tls:
                 self._socket = tls
-                tls.sendall(self._credentials.token)
+                tls.sendall(shown)
                 size = _LENGTH.unpack(_receive(tls, _LENGTH.size))[0]
                 have = inflated(_receive(tls, min(size, BLOCK)), self._tree.manifest.blocks)
                 tls.settimeout(None)

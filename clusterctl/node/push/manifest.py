@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-import json
 import os
+import re
 import stat
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, NamedTuple, Set, Tuple
+from typing import Callable, List, NamedTuple, Set, Tuple
 
 BLOCK = 8 << 20
 """Bytes of a block. Each node of the chain holds a few, and a chain of eight fills in eight."""
@@ -25,8 +25,13 @@ PARTIAL = b".clusterctl-partial"
 """How the names of files end that are not whole yet."""
 MARK = b".clusterctl-push-"
 """How the names of files begin by which nodes find that they share a folder."""
-SIZE_LIMIT = 1 << 30
-"""Bytes of an inflated manifest."""
+MAX_ENTRIES = 500_000
+"""Files, folders and links of a path: each takes memory of every node, where trainings run."""
+SIZE_LIMIT = 128 << 20
+"""Bytes of an inflated manifest: so many entries with paths of 200 bytes, or 32 TiB."""
+_FILE = re.compile(rb"f(\d{1,19}) (\d{1,4}) (\d{1,19}) (.*)", re.DOTALL)
+_FOLDER = re.compile(rb"d(\d{1,4}) (.*)", re.DOTALL)
+_LINK = re.compile(rb"l(\d{1,5}) (.*)", re.DOTALL)
 MODES = 0o777
 """No file becomes setuid: it would be another user's by then."""
 
@@ -48,6 +53,10 @@ class Block(NamedTuple):
     offset: int
     length: int
     digest: bytes
+
+
+class TooManyFilesError(ValueError):
+    """A path has more files than a push takes."""
 
 
 class Manifest:
@@ -87,15 +96,20 @@ class Manifest:
         return range(start, start + blocks_of(self.files[file].size))
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
-        tree = {
-            "folder": self.folder,
-            "files": [[os.fsdecode(f.path), f.size, f.mode, f.mtime_ns] for f in self.files],
-            "links": [[os.fsdecode(path), os.fsdecode(target)] for path, target in self.links],
-            "folders": [[os.fsdecode(path), mode] for path, mode in self.folders],
-            "hashes": self.hashes.hex(),
-        }
-        return zlib.compress(json.dumps(tree).encode(), 1)
+        """Return it as bytes.
+
+        Raises:
+            TooManyFilesError: no node would take it.
+        """
+        lines = [b"folder" if self.folder else b"file"]
+        lines += [b"f%d %d %d %s" % (f.size, f.mode, f.mtime_ns, f.path) for f in self.files]
+        lines += [b"d%d %s" % (mode, path) for path, mode in self.folders]
+        lines += [b"l%d %s%s" % (len(path), path, target) for path, target in self.links]
+        text = b"\0".join([*lines, b"", self.hashes])
+        if len(lines) > MAX_ENTRIES + 1 or len(text) > SIZE_LIMIT:
+            words = "its list of %d files, folders and links has %d bytes; a push takes %d and %d"
+            raise TooManyFilesError(words % (len(lines) - 1, len(text), MAX_ENTRIES, SIZE_LIMIT))
+        return zlib.compress(text, 1)
 
 
 def blocks_of(size: int) -> int:
@@ -111,38 +125,60 @@ def decode(data: bytes) -> Manifest:
     """
     inflater = zlib.decompressobj()
     try:
-        return _checked(json.loads(inflater.decompress(data, SIZE_LIMIT)))
-    except (zlib.error, KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        text, _, hashes = inflater.decompress(data, SIZE_LIMIT).partition(b"\0\0")
+        if inflater.unconsumed_tail:
+            raise ValueError("it has more than %d bytes" % SIZE_LIMIT)  # noqa: TRY301
+        if text.count(b"\0") > MAX_ENTRIES:
+            raise ValueError("it has more than %d entries" % MAX_ENTRIES)  # noqa: TRY301
+        return _checked(_parsed(text.split(b"\0"), hashes))
+    except (zlib.error, ValueError) as error:
         raise ValueError("the list of files is not valid: %s" % error) from error
 
 
-def _checked(tree: Dict[str, Any]) -> Manifest:
-    folder = tree["folder"] is True
-    files = [File(os.fsencode(path), size, mode, at) for path, size, mode, at in tree["files"]]
-    folders = [(os.fsencode(path), mode) for path, mode in tree["folders"]]
-    links = [(os.fsencode(path), os.fsencode(target)) for path, target in tree["links"]]
-    if not folder and (len(files) != 1 or files[0].path or folders or links):
+def _parsed(lines: List[bytes], hashes: bytes) -> Manifest:
+    folder = {b"folder": True, b"file": False}.get(lines[0])
+    if folder is None:
+        raise ValueError("it begins with %r" % lines[0][:20])
+    files: List[File] = []
+    folders: List[Tuple[bytes, int]] = []
+    links: List[Tuple[bytes, bytes]] = []
+    for line in lines[1:]:
+        if found := _FILE.fullmatch(line):
+            size, mode, at = (int(word) for word in found.groups()[:3])
+            if max(size, at) >= 1 << 63:
+                raise ValueError("a number in it is too large")
+            files.append(File(found[4], size, mode, at))
+        elif found := _FOLDER.fullmatch(line):
+            folders.append((found[2], int(found[1])))
+        elif found := _LINK.fullmatch(line):
+            length = int(found[1])
+            links.append((found[2][:length], found[2][length:]))
+        else:
+            raise ValueError("a line in it is %r" % line[:100])
+    return Manifest(folder=folder, files=files, links=links, folders=folders, hashes=hashes)
+
+
+def _checked(tree: Manifest) -> Manifest:
+    if not tree.folder and (
+        len(tree.files) != 1 or tree.files[0].path or tree.folders or tree.links
+    ):
         raise ValueError("a single file has no others")
     seen: Set[bytes] = set()
     for path in [
-        *(f.path for f in files if folder),
-        *(p for p, _ in folders),
-        *(p for p, _ in links),
+        *(f.path for f in tree.files if tree.folder),
+        *(p for p, _ in tree.folders),
+        *(p for p, _ in tree.links),
     ]:
         if not is_below(path) or path in seen:
             raise ValueError("a name in it is %r" % path)
         seen.add(path)
-    for path, target in links:
+    for path, target in tree.links:
         if not stays_inside(path, target):
             raise ValueError("a link in it leads to %r" % target)
-    for number in [n for f in files for n in f[1:]] + [mode for _, mode in folders]:
-        if type(number) is not int or not 0 <= number < 1 << 63:
-            raise ValueError("a number in it is %r" % (number,))
-    hashes = bytes.fromhex(tree["hashes"])
-    found = Manifest(folder=folder, files=files, links=links, folders=folders, hashes=hashes)
-    if len(hashes) != HASH * found.blocks:
-        raise ValueError("it has %d hashes for %d blocks" % (len(hashes) // HASH, found.blocks))
-    return found
+    if len(tree.hashes) != HASH * tree.blocks:
+        count = len(tree.hashes) // HASH
+        raise ValueError("it has %d hashes for %d blocks" % (count, tree.blocks))
+    return tree
 
 
 def is_below(path: bytes) -> bool:
@@ -216,6 +252,9 @@ def _walk(root: bytes) -> Tuple[List[File], List[Tuple[bytes, bytes]], List[Tupl
         below.sort()
         inner = os.path.relpath(place, root)
         prefix = b"" if inner == b"." else inner + b"/"
+        if len(files) + len(folders) + len(links) + len(names) + len(below) > MAX_ENTRIES:
+            words = "it has more than %d files, folders and links" % MAX_ENTRIES
+            raise TooManyFilesError(words)
         for name in sorted([*names, *below]):
             full, path = os.path.join(place, name), prefix + name
             if is_ours(name):
@@ -236,7 +275,8 @@ def _file(full: bytes, path: bytes) -> File:
     status = os.stat(full)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("%s is neither a file, a folder nor a link" % os.fsdecode(full))
-    return File(path, status.st_size, stat.S_IMODE(status.st_mode) & MODES, status.st_mtime_ns)
+    mode, at = stat.S_IMODE(status.st_mode) & MODES, max(status.st_mtime_ns, 0)
+    return File(path, status.st_size, mode, at)
 
 
 def _raise(error: OSError) -> None:

@@ -13,8 +13,8 @@ import zlib
 from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
-from clusterctl.node.push.chain import Credentials, Receiver, Sender, inflated, lacking_blocks
-from clusterctl.node.push.manifest import MARK, decode, read_tree
+from clusterctl.node.push.chain import Receiver, Sender, inflated, lacking_blocks
+from clusterctl.node.push.manifest import MARK, TooManyFilesError, decode, read_tree
 from clusterctl.node.push.tree import Tree
 from clusterctl.wire import Message
 
@@ -48,10 +48,14 @@ def describe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message
                 channel.send(Message({"hashed": hashed}))
 
     path = _path(args["path"])
-    with _file_errors(path):
-        manifest = read_tree(path, progress)
+    try:
+        with _file_errors(path):
+            manifest = read_tree(path, progress)
+            encoded = manifest.encode()
+    except TooManyFilesError as error:
+        raise OperationError("too-many-files", str(error)) from error
     head = {"bytes": manifest.size, "files": len(manifest.files), "blocks": manifest.blocks}
-    return Message(head, manifest.encode())
+    return Message(head, encoded)
 
 
 def push(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -60,11 +64,11 @@ def push(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Answers: `ready`; then `seen` (the tokens that lie where this node's does), `found` (what is
     missing, and the room for it), `listening` (its port), each to the step of the controller. Later
     ones come by themselves: `received` (bytes), `complete`, `sent` or `lost` (the next node),
-    `bad` (blocks of the one before that were wrong).
+    `bad` (a block of the one before that was wrong).
 
     Args:
-        args: `target`, `source` (it is all here), `certificate`, `key`, `token` of the transfer,
-            `mark` (the token to leave).
+        args: `target`; `source` (it is all here), or `certificate`, `key`, `token` by which the
+            node before knows this one and it knows that one, and `mark` (the token to leave).
         body: the manifest.
         channel: to the controller.
     """
@@ -85,8 +89,7 @@ class _Node:
     """One node's part."""
 
     def __init__(self, args: Dict[str, Any], tree: Tree, channel: CallChannel) -> None:
-        self._tree, self._channel = tree, channel
-        self._credentials = Credentials(args["certificate"], args["key"], args["token"])
+        self._tree, self._channel, self._args = tree, channel, args
         self._near = _nearest_folder(_path(args["target"]))
         self._mark = b"" if args.get("source") else _token_path(self._near, args["mark"])
         self._receiver: Optional[Receiver] = None
@@ -94,7 +97,7 @@ class _Node:
         self._relaying = threading.Event()
         self._ended = threading.Event()
         self._pieces: List[bytes] = []
-        self._bad = 0
+        self._bad: List[int] = []
         self._finished = False
 
     def run(self) -> Message:
@@ -114,6 +117,7 @@ class _Node:
             "feed": self._feed,
             "relay": self._relay,
             "block": self._take_piece,
+            "recheck": self._recheck,
         }
         while True:
             message = self._channel.receive()
@@ -143,8 +147,10 @@ class _Node:
     def _begin(self, message: Message) -> None:
         _remove(self._mark)
         self._tree.begin()
-        self._receiver = Receiver(self._tree, self._credentials, message.head["address"])
-        self._channel.send(Message({"listening": self._receiver.port}))
+        own = {name: self._args[name] for name in ("certificate", "key", "token")}
+        receiver = Receiver(self._tree, message.head["address"], **own)
+        self._channel.send(Message({"listening": receiver.port}))
+        self._receiver = receiver  # only now: the reporter must not say sooner that all is there
 
     def _report(self) -> None:
         """Tell how far it is: also the controller, which has no clock, learns that time passes."""
@@ -169,9 +175,10 @@ class _Node:
         if receiver.failure is not None:
             self._fail(receiver.failure)
             return True
-        if receiver.bad + self._bad:
-            receiver.bad = self._bad = 0
-            self._channel.send(Message({"bad": True}))
+        if receiver.bad or self._bad:
+            block = [*receiver.bad, *self._bad][0]
+            receiver.bad, self._bad = [], []
+            self._channel.send(Message({"bad": block}))
         if not self._tree.complete:
             return False
         try:
@@ -194,11 +201,15 @@ class _Node:
         if self._sender is not None:
             self._sender.stop()
         peer = message.head["peer"]
-        self._sender = Sender(
-            self._tree, self._credentials, lambda words: self._report_sender(peer, words)
-        )
+        self._sender = Sender(self._tree, lambda words: self._report_sender(peer, words))
         head = message.head
-        self._sender.start(head["address"], head["port"], after=head.get("after", 0.0))
+        self._sender.start(
+            head["address"],
+            head["port"],
+            certificate=head["certificate"],
+            shown=head["ticket"].encode(),
+            after=head.get("after", 0.0),
+        )
 
     def _report_sender(self, peer: str, words: Optional[str]) -> None:
         with contextlib.suppress(ControllerDisconnected):
@@ -220,7 +231,14 @@ class _Node:
             if not 0 <= index < self._tree.manifest.blocks or not self._tree.write(
                 index, memoryview(data)
             ):
-                self._bad += 1
+                self._bad.append(index)
+
+    def _recheck(self, message: Message) -> None:
+        """Say whether the source still has a block that another node says was wrong."""
+        head = message.head
+        block = head["block"]
+        right = block >= self._tree.manifest.blocks or self._tree.holds(block)
+        self._channel.send(Message({"right": right, "to": head["peer"]}))
 
     def _relay(self, message: Message) -> None:
         """Send blocks through the controller."""
@@ -284,5 +302,7 @@ def _file_errors(path: bytes) -> Iterator[None]:
     except OSError as error:
         name = os.fsdecode(error.filename or path)
         raise OperationError("file", "%s: %s" % (name, error.strerror or error)) from error
+    except TooManyFilesError:
+        raise
     except ValueError as error:
         raise OperationError("file", str(error)) from error

@@ -189,6 +189,16 @@ class Tree:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return found
 
+    def holds(self, index: int) -> bool:
+        """Tell whether a block that is there still is what it should be."""
+        block = self.manifest.block(index)
+        try:
+            descriptor = self.open_to_read(block.file)
+        except OSError:
+            return False
+        with open(descriptor, "rb", buffering=0):
+            return _holds(descriptor, block)
+
     @property
     def root(self) -> bytes:
         """The folder below which all of it lies."""

@@ -118,18 +118,17 @@ class ControlSocket:
             Listener(loop, own, self._on_connection)
 
     def _on_connection(self, connection: socket.socket, _address: str) -> None:
-        connection.setblocking(False)
+        answer = b""
 
-        def close() -> None:
-            self._loop.remove_descriptor(connection.fileno())
-            connection.close()
+        def read() -> bool:
+            nonlocal answer
+            answer = self._answer(connection)
+            return True
 
-        def read() -> None:
-            self._unauthenticated.remove(close)
-            self._write(connection, self._answer(connection))
+        def write() -> None:
+            self._write(connection, answer)
 
-        self._unauthenticated.add(close, PeerProcess.of(connection).uid)
-        self._loop.add_descriptor(connection.fileno(), read)
+        self._unauthenticated.greet(connection, PeerProcess.of(connection).uid, read, write)
 
     def _answer(self, connection: socket.socket) -> bytes:
         # A request is one write of one short line to a local socket: it arrives whole.

@@ -5,14 +5,16 @@ A node that dies or cannot be reached leaves the chain, and the one before it se
 
 from __future__ import annotations
 
+import itertools
 import secrets
+import shlex
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError
-from clusterctl.plan.certificate import make_identity
+from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.push.result import HERE, NodePush, PathPush, PushProgress, WantedPath
@@ -22,8 +24,8 @@ from clusterctl.verbs.rpc import Nodes, bad_output, node_error
 from clusterctl.verbs.sync.shared_folders import NodeView, mutually_seen, shared_folders
 from clusterctl.wire import Message
 
-MANIFEST_LIMIT = 256 * 1024 * 1024
-"""Bytes of a deflated list of files with their hashes."""
+MANIFEST_LIMIT = 128 * 1024 * 1024
+"""Bytes of a deflated list of files with their hashes: more than any source may make of one."""
 ALIVE_SECONDS = 10.0
 """How often nodes hear that the controller is still there."""
 RETRY_SECONDS = 1.0
@@ -42,6 +44,9 @@ class _Member:
 
     name: str
     token: str
+    """By which nodes find that they share a folder."""
+    identity: Identity | None = None
+    """By which the node before knows this one, and this one it."""
     step: str = "start"
     """The last step that it answered."""
     missing: int = 0
@@ -59,6 +64,10 @@ class _Member:
     """Names that the source does not have."""
     leader: str = ""
     """The node that is given the blocks, if it shares this one's filesystem."""
+    apart: bool = False
+    """The source itself serves it, after the chain: it complained of the node before it."""
+    rechecked: bool = False
+    """The source was asked whether a block is wrong that this node says was."""
     error: NodeError | None = None
 
     @property
@@ -89,6 +98,8 @@ class Transfer:
     began: float = field(default_factory=time.monotonic)
     sending_since: float = 0.0
     alive_at: float = field(default_factory=time.monotonic)
+    links: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """The numbers of the links: a receiver takes the newest."""
 
     def run(self, names: tuple[str, ...]) -> Generator[Event, None, PathPush]:
         """Bring the path to these nodes.
@@ -97,23 +108,17 @@ class Transfer:
             ClusterError: the source cannot be read, or changed meanwhile.
         """
         manifest = yield from self._list()
-        identity = make_identity("push")
-        shared = {
-            "certificate": identity.certificate,
-            "key": identity.key,
-            "token": identity.token,
-        }
         self.calls[SOURCE] = self.source_pool.start(
             self.source.name,
             Request(
                 op="push",
-                args={**shared, "target": self.source.path, "source": True},
+                args={"target": self.source.path, "source": True},
                 body=manifest,
             ),
         )
         try:
             for name in names:
-                self._start(name, shared, manifest)
+                self._start(name, manifest)
             for name, item in self.pool.follow(self.calls):
                 self._take(name, item)
                 self._advance()
@@ -137,10 +142,12 @@ class Transfer:
             seconds=time.monotonic() - self.began,
         )
 
-    def _start(self, name: str, shared: Mapping[str, str], manifest: bytes) -> None:
+    def _start(self, name: str, manifest: bytes) -> None:
         """Let a node take part; one that died since the last path does not keep the others."""
-        member = self.members[name] = _Member(name=name, token=secrets.token_hex(8))
-        args = {**shared, "target": self.wanted.targets[name], "mark": member.token}
+        own = make_identity("push")
+        member = self.members[name] = _Member(name=name, token=secrets.token_hex(8), identity=own)
+        secret = {"certificate": own.certificate, "key": own.key, "token": own.token}
+        args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
         try:
             self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
         except CouldNotTell as error:
@@ -179,11 +186,22 @@ class Transfer:
                         body = item.body
                 if error is not None:
                     raise ClusterError(
-                        f"{self.wanted.shown}: {self.source.name}: {error}", hint=error.hint or None
+                        f"{self.wanted.shown}: {self.source.name}: {error}",
+                        hint=self._hint(error),
                     )
         finally:
             call.close()
         return body
+
+    def _hint(self, error: NodeError) -> str | None:
+        """Say what to do about a path that the source cannot list."""
+        if error.state != "too-many-files":
+            return error.hint or None
+        folder = shlex.quote(self.source.path)
+        pack = f"tar -cf {folder}.tar -C {folder} ."
+        if self.source.name != HERE:
+            pack = f"clusterctl exec --nodes {self.source.name} -- {pack}"
+        return f"push one file: {pack}"
 
     def _take(self, name: str, item: Message | Reply) -> None:
         """Note what a node said, or that it is gone."""
@@ -233,7 +251,7 @@ class Transfer:
         elif "lost" in head:
             self._link_lost(member.name, head["lost"], head.get("why") or "")
         elif "bad" in head:
-            self._blame(member)
+            self._found_bad(member, head["bad"])
 
     def _take_from_source(self, item: Message | Reply) -> None:
         error = item.error if isinstance(item, Reply) else None
@@ -251,6 +269,8 @@ class Transfer:
             if member.open and self.chain[:1] == [member.name]:
                 step = {"step": "block", "index": head["block"], "more": bool(head.get("more"))}
                 self._send(member.name, step, item.body)
+        elif "right" in head and head.get("to") in self.members:
+            self._judge(self.members[head["to"]], source_is_right=head["right"])
         elif "lost" in head:
             self._link_lost(SOURCE, head["lost"], head.get("why") or "")
 
@@ -272,6 +292,11 @@ class Transfer:
             self.chain = [member.name for member in live if not member.complete]
             for before, after in zip([SOURCE, *self.chain], self.chain, strict=False):
                 self._link(before, after)
+        elif self.sending_since and not any(self.members[name].open for name in self.chain):
+            self.chain = [member.name for member in live if member.apart and member.open][:1]
+            for name in self.chain:
+                self.members[name].received_at = time.monotonic()
+                self._link(SOURCE, name)
 
     def _share(self, live: list[_Member]) -> None:
         """Let one node of each filesystem be given the blocks."""
@@ -301,8 +326,11 @@ class Transfer:
         if before == SOURCE and self.relaying:
             self._send(after, {"step": "feed"})
             return
-        head = {"step": "send", "peer": after, "address": self.addresses[after]}
-        self._send(before, {**head, "port": member.port, "after": seconds})
+        assert member.identity is not None
+        place = {"address": self.addresses[after], "port": member.port, "after": seconds}
+        shown = member.identity.ticket(next(self.links))
+        known = {"certificate": member.identity.certificate, "ticket": shown}
+        self._send(before, {"step": "send", "peer": after, **place, **known})
 
     def _link_lost(self, before: str, after: str, why: str) -> None:
         """Make a link again; after some times give the node up."""
@@ -315,10 +343,11 @@ class Transfer:
             self._link(before, after)
         elif member.lost <= RETRIES:
             self._link(before, after, seconds=RETRY_SECONDS)
+        elif before != SOURCE:
+            self._set_apart(member)
         else:
-            name = self.source.name if before == SOURCE else before
             address = f"{self.addresses[after]}:{member.port}"
-            words = f"{name} cannot send to it at {address}: {why}"
+            words = f"{self.source.name} cannot send to it at {address}: {why}"
             hint = "does a firewall on it refuse connections of the other nodes? clusterctl check"
             self._drop(member, NodeError("link", "operation", words, hint))
 
@@ -336,16 +365,49 @@ class Transfer:
         place = self.chain.index(name) if name in self.chain else 0
         return self.chain[place - 1] if place else SOURCE
 
-    def _blame(self, member: _Member) -> None:
-        """Deal with blocks that a node was given and that were not what they should be."""
-        before = self._before(member.name)
-        if before == SOURCE:
+    def _found_bad(self, member: _Member, block: int) -> None:
+        """Deal with a block that a node says is not what it should be."""
+        if member.name not in self.chain or not member.open:
+            return
+        if self._before(member.name) != SOURCE:
+            self._set_apart(member)
+        elif not member.rechecked:
+            member.rechecked = True
+            self._send(SOURCE, {"step": "recheck", "block": block, "peer": member.name})
+
+    def _judge(self, member: _Member, *, source_is_right: bool) -> None:
+        """Decide between the source and a node that it serves."""
+        if not source_is_right:
             raise ClusterError(
                 f"{self.source.name}: {self.source.path} changed while it was sent",
                 hint="push again when nothing writes to it; what was sent is kept",
             )
-        words = f"it sent blocks to {member.name} that are not the source's"
-        self._drop(self.members[before], NodeError("bad-output", "operation", words))
+        if member.open:
+            words = f"it found blocks wrong that {self.source.name} sent and has right"
+            hint = f"clusterctl check --nodes {member.name}"
+            self._drop(member, NodeError("bad-output", "operation", words, hint))
+
+    def _set_apart(self, member: _Member) -> None:
+        """Let the source itself serve a node that cannot get on with the one before it.
+
+        Which of them is wrong only one of them knows, so neither is given up for it. The one before
+        serves nobody any more: it becomes the last of the chain.
+        """
+        before = self._before(member.name)
+        self._leave(before)
+        self._leave(member.name)
+        member.apart, member.lost = True, 0
+        if self.members[before].open:
+            self.chain.append(before)
+            self._link(self._before(before), before)
+
+    def _leave(self, name: str) -> None:
+        """Take a node out of the chain: the one before it serves the one after it."""
+        before, place = self._before(name), self.chain.index(name)
+        self.chain.remove(name)
+        for after in self.chain[place : place + 1]:
+            if self.members[after].open:
+                self._link(before, after)
 
     def _drop(self, member: _Member, error: NodeError) -> None:
         """Go on without a node: the one before it serves the one after it."""
@@ -355,14 +417,8 @@ class Transfer:
             if other.leader == member.name:
                 words = f"shares its filesystem with {member.name}, where the push failed"
                 other.error = NodeError("shared", "operation", words)
-        if member.name not in self.chain:
-            return
-        before = self._before(member.name)
-        place = self.chain.index(member.name)
-        self.chain.remove(member.name)
-        for after in self.chain[place : place + 1]:
-            if self.members[after].open:
-                self._link(before, after)
+        if member.name in self.chain:
+            self._leave(member.name)
 
     def _step(self, members: list[_Member], head: Mapping[str, Any]) -> None:
         for member in members:

@@ -328,7 +328,7 @@ def test_a_listener_that_knows_the_word_and_does_not_end_is_not_taken_for_us() -
 @settings(max_examples=settings().max_examples // 5)
 @given(st.binary(min_size=1, max_size=64) | damaged(WORD[:16].encode()))
 def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said: bytes) -> None:
-    ports = [each.getsockname()[1] for each in listeners._sockets]
+    ports = [each._socket.getsockname()[1] for each in listeners._served]
     port = ports[0] if ports else listen(listeners)["port"]
     answer = b""
     with socket.create_connection((HERE, port)) as stranger:
@@ -344,7 +344,7 @@ def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said
 def test_a_caller_that_drips_has_no_more_time_than_others(
     listeners: Listeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen_module, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(listen_module, "HELLO_SECONDS", 0.5)
     port = listen(listeners)["port"]
     with socket.create_connection((HERE, port), timeout=0.2) as slow:
         for letter in WORD[:8]:  # with a limit for each byte all of them are heard
@@ -364,8 +364,8 @@ def test_a_caller_that_drips_has_no_more_time_than_others(
 def test_however_many_call_and_are_silent_the_others_are_heard(
     listeners: Listeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen_module, "HANDSHAKE_SECONDS", 60.0)
-    monkeypatch.setattr(listen_module, "MAX_PENDING_CLIENTS", 5)
+    monkeypatch.setattr(listen_module, "HELLO_SECONDS", 60.0)
+    monkeypatch.setattr(listen_module, "MAX_UNAUTHENTICATED", 5)
     port = listen(listeners)["port"]
     before = psutil.Process().num_threads()  # earlier listeners may still be ending
     with contextlib.ExitStack() as closing:

@@ -3,26 +3,65 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import ssl
+import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from clusterctl.node.push.chain import Credentials, Receiver, Sender
+from clusterctl.node.push.chain import Receiver, Sender
 from clusterctl.node.push.manifest import BLOCK, Manifest, read_tree
 from clusterctl.node.push.tree import Tree
 from clusterctl.plan.certificate import Identity, make_identity
 from tests.waiting import wait_until
 
 SECONDS = 30.0
+NUMBERS = itertools.count(1)
+Receive = Callable[..., Receiver]
 
 
-def credentials(identity: Identity) -> Credentials:
-    return Credentials(identity.certificate, identity.key, identity.token)
+@pytest.fixture
+def receive(identity: Identity) -> Iterator[Receive]:
+    """Let a tree listen, until the test is over."""
+    made: list[Receiver] = []
+
+    def receive(tree: Tree, own: Identity = identity) -> Receiver:
+        secret = {"certificate": own.certificate, "key": own.key, "token": own.token}
+        made.append(Receiver(tree, "127.0.0.1", **secret))
+        return made[-1]
+
+    yield receive
+    for receiver in made:
+        receiver.close()
+
+
+def send(
+    tree: Tree,
+    receiver: Receiver,
+    to: Identity,
+    done: Callable[[str | None], None] = lambda _: None,
+    *,
+    number: int | None = None,
+) -> Sender:
+    """Begin to send; `done` is told what came of it."""
+    shown = to.ticket(next(NUMBERS) if number is None else number).encode()
+    sender = Sender(tree, done)
+    sender.start("127.0.0.1", receiver.port, certificate=to.certificate, shown=shown)
+    return sender
+
+
+def sent(tree: Tree, receiver: Receiver, to: Identity, *, number: int | None = None) -> str | None:
+    """Send, and return why that ended early."""
+    ended: list[str | None] = []
+    send(tree, receiver, to, ended.append, number=number)
+    wait_until(lambda: bool(ended))
+    return ended[0]
 
 
 @pytest.fixture(scope="module")
@@ -48,124 +87,181 @@ def target(tmp_path: Path, name: str, manifest: Manifest) -> Tree:
     return tree
 
 
-def test_blocks_pass_through_a_chain(tmp_path: Path, source: Tree, identity: Identity) -> None:
-    own = credentials(identity)
+def test_blocks_pass_through_a_chain(tmp_path: Path, source: Tree, receive: Receive) -> None:
+    identities = [make_identity("test") for _ in range(3)]
     trees = [source, *(target(tmp_path, f"t{n}", source.manifest) for n in range(3))]
-    receivers = [Receiver(tree, own, "127.0.0.1") for tree in trees[1:]]
+    receivers = [receive(tree, own) for tree, own in zip(trees[1:], identities, strict=True)]
     ended: list[str | None] = []
-    for tree, receiver in zip(trees, receivers, strict=False):
-        Sender(tree, own, ended.append).start("127.0.0.1", receiver.port)
+    for tree, receiver, own in zip(trees, receivers, identities, strict=False):
+        send(tree, receiver, own, ended.append)
     wait_until(lambda: len(ended) == 3)
     assert ended == [None] * 3
     assert all(tree.complete for tree in trees)
-    sent = (tmp_path / "source" / "big").read_bytes()
-    assert (tmp_path / "t2" / "big").read_bytes() == sent
+    there = (tmp_path / "source" / "big").read_bytes()
+    assert (tmp_path / "t2" / "big").read_bytes() == there
     assert (tmp_path / "t2" / "small199").read_bytes() == b"199"
-    for receiver in receivers:
-        receiver.close()
 
 
 def test_a_second_sender_brings_only_what_is_missing(
-    tmp_path: Path, source: Tree, identity: Identity
+    tmp_path: Path, source: Tree, identity: Identity, receive: Receive
 ) -> None:
     """As after a node of the chain died: the one before it connects to the one after it."""
-    own = credentials(identity)
     first, last = (target(tmp_path, name, source.manifest) for name in ("first", "last"))
     with (tmp_path / "source" / "big").open("rb") as file:
         for index in range(2):
             assert first.write(index, memoryview(file.read(BLOCK)))
-    receiver = Receiver(last, own, "127.0.0.1")
+    receiver = receive(last)
     lost: list[str | None] = []
-    dying = Sender(first, own, lost.append)
-    dying.start("127.0.0.1", receiver.port)
+    dying = send(first, receiver, identity, lost.append)
     wait_until(lambda: len(last.arrived) == 2)
     dying.stop()
-    ended: list[str | None] = []
-    Sender(source, own, ended.append).start("127.0.0.1", receiver.port)
-    wait_until(lambda: bool(ended))
-    assert (ended, lost) == ([None], [])
+    assert sent(source, receiver, identity) is None
+    assert lost == []
     assert last.complete
     assert last.received == source.manifest.size  # no block twice
-    receiver.close()
 
 
 def test_nobody_without_the_token_gets_an_answer(
-    tmp_path: Path, source: Tree, identity: Identity
+    tmp_path: Path, source: Tree, receive: Receive
 ) -> None:
-    own = credentials(identity)
     tree = target(tmp_path, "t", source.manifest)
-    receiver = Receiver(tree, own, "127.0.0.1")
+    receiver = receive(tree)
+    other = make_identity("test").ticket(1).encode()
     with socket.create_connection(("127.0.0.1", receiver.port), timeout=SECONDS) as plain:
-        plain.sendall(identity.token.encode() + bytes(1000))
+        plain.sendall(other + bytes(1000))
         with contextlib.suppress(ConnectionResetError):
             assert len(plain.recv(1 << 16)) < 64  # at most that this is no TLS
+    for shown in (other, b"-" * len(other), bytes(len(other))):
+        with tls_to(receiver) as tls:
+            tls.sendall(shown)
+            assert tls.recv(1) == b""
+    assert not tree.arrived
+
+
+@contextlib.contextmanager
+def tls_to(receiver: Receiver) -> Iterator[ssl.SSLSocket]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
         socket.create_connection(("127.0.0.1", receiver.port), timeout=SECONDS) as plain,
         context.wrap_socket(plain) as tls,
     ):
-        tls.sendall(b"0" * len(identity.token))
-        assert tls.recv(1) == b""
-    assert not tree.arrived
-    receiver.close()
+        yield tls
+
+
+def test_a_ticket_is_for_one_receiver_and_a_newer_one_ends_it(
+    tmp_path: Path, source: Tree, identity: Identity, receive: Receive
+) -> None:
+    """A node that served another one, or still serves a third, has no way to this one."""
+    receiver = receive(target(tmp_path, "t", source.manifest))
+    with tls_to(receiver) as one:
+        one.sendall(identity.ticket(1 << 20).encode())
+        assert one.recv(1)  # it is told what is there
+        assert sent(source, receiver, identity, number=(1 << 20) - 1) is not None
+        assert sent(source, receiver, identity, number=1 << 20) is not None
+        assert sent(source, receiver, identity, number=(1 << 20) + 1) is None
 
 
 def test_a_sender_trusts_no_other_certificate(
-    tmp_path: Path, source: Tree, identity: Identity
+    tmp_path: Path, source: Tree, identity: Identity, receive: Receive
 ) -> None:
     tree = target(tmp_path, "t", source.manifest)
-    receiver = Receiver(tree, credentials(make_identity("test")), "127.0.0.1")
-    ended: list[str | None] = []
-    Sender(source, credentials(identity), ended.append).start("127.0.0.1", receiver.port)
-    wait_until(lambda: bool(ended))
-    assert "certificate" in str(ended[0]).lower()
+    words = sent(source, receive(tree, make_identity("test")), identity)
+    assert "certificate" in str(words).lower()
     assert not tree.arrived
-    receiver.close()
 
 
 def test_a_node_that_sends_other_blocks_is_noticed(
-    tmp_path: Path, source: Tree, identity: Identity
+    tmp_path: Path, source: Tree, identity: Identity, receive: Receive
 ) -> None:
-    own = credentials(identity)
     tree = target(tmp_path, "t", source.manifest)
-    receiver = Receiver(tree, own, "127.0.0.1")
+    receiver = receive(tree)
+    assert source.holds(0)
     with (tmp_path / "source" / "big").open("r+b") as file:
         file.write(b"changed while it is sent")
-    ended: list[str | None] = []
-    Sender(source, own, ended.append).start("127.0.0.1", receiver.port)
-    wait_until(lambda: bool(ended))
-    assert ended[0] is not None
-    assert receiver.bad
+    assert sent(source, receiver, identity) is not None
+    assert receiver.bad == [0]
     assert not tree.have[0]
-    receiver.close()
+    assert [source.holds(block) for block in (0, 1)] == [False, True]
+    (tmp_path / "source" / "big").unlink()
+    assert not source.holds(1)
 
 
-def test_connections_that_say_nothing_are_few(
-    tmp_path: Path, source: Tree, identity: Identity
+def test_connections_that_are_reset_take_no_place(
+    tmp_path: Path,
+    source: Tree,
+    identity: Identity,
+    receive: Receive,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tree = target(tmp_path, "t", source.manifest)
-    own = credentials(identity)
+    """As a port scanner does: it is gone before the handshake begins."""
+    monkeypatch.setattr("clusterctl.node.push.chain.HELLO_SECONDS", 600.0)
+    receiver = receive(target(tmp_path, "t", source.manifest))
+    for _ in range(300):  # more than there are places
+        with socket.create_connection(("127.0.0.1", receiver.port)) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with contextlib.suppress(OSError):
+                one.send(b"x")
+    assert sent(source, receiver, identity) is None
+    wait_until(lambda: not receiver._thread._peers._waiting)
+
+
+def test_silent_connections_that_come_again_keep_nobody_out(
+    tmp_path: Path, source: Tree, identity: Identity, receive: Receive
+) -> None:
+    receiver = receive(target(tmp_path, "t", source.manifest))
+    over = threading.Event()
+
+    def hold() -> None:
+        while not over.is_set():
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", receiver.port), timeout=0.5) as one,
+            ):
+                one.recv(1)
+
+    threads = [threading.Thread(target=hold) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(receiver._thread._peers._waiting) >= 24)
+        assert [sent(source, receiver, identity) for _ in range(5)] == [None] * 5
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_silent_connections_are_few_and_take_no_thread(
+    tmp_path: Path, source: Tree, receive: Receive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterctl.node.push.chain.MAX_UNAUTHENTICATED", 5)
     before = threading.active_count()
-    receiver = Receiver(tree, own, "127.0.0.1")
-    silent = [
-        socket.create_connection(("127.0.0.1", receiver.port), timeout=SECONDS) for _ in range(60)
-    ]
-    time.sleep(0.2)
-    assert threading.active_count() - before <= 1 + 16
-    for each in silent:
-        each.close()
-    ended: list[str | None] = []
+    receiver = receive(target(tmp_path, "t", source.manifest))
+    with contextlib.ExitStack() as closing:
+        place = ("127.0.0.1", receiver.port)
+        silent = [
+            closing.enter_context(socket.create_connection(place, timeout=SECONDS))
+            for _ in range(60)
+        ]
+        assert silent[54].recv(1) == b""
+        assert len(receiver._thread._peers._waiting) == 5
+        assert threading.active_count() <= before
 
-    def connect() -> bool:
-        if not ended or ended[-1] is not None:
-            done: list[str | None] = []
-            Sender(source, own, done.append).start("127.0.0.1", receiver.port)
-            wait_until(lambda: bool(done))
-            ended.append(done[0])
-        return ended[-1] is None
 
-    wait_until(connect)
-    assert tree.complete
-    receiver.close()
+def test_one_that_drips_has_no_more_time_than_others(
+    tmp_path: Path, source: Tree, receive: Receive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterctl.node.push.chain.HELLO_SECONDS", 1.0)
+    receiver = receive(target(tmp_path, "t", source.manifest))
+    began = time.monotonic()
+    with tls_to(receiver) as tls, contextlib.suppress(OSError):
+        tls.settimeout(0.2)
+        while time.monotonic() < began + SECONDS:
+            tls.sendall(b"0")  # with a limit for each byte all of the ticket is heard
+            try:
+                assert tls.recv(1) == b""
+                break
+            except TimeoutError:
+                continue
+    assert time.monotonic() < began + SECONDS / 2

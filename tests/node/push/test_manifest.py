@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
+import subprocess
+import sys
 import tempfile
 import zlib
 from pathlib import Path
@@ -13,29 +15,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.push import manifest
 from clusterctl.node.push.manifest import (
     BLOCK,
+    MAX_ENTRIES,
+    MODES,
     PARTIAL,
+    SIZE_LIMIT,
+    File,
+    Manifest,
+    TooManyFilesError,
     decode,
     is_below,
     read_tree,
     stays_inside,
 )
-from tests.damage import ANY_JSON
+from clusterctl.node.push.push import describe
+from tests.damage import damaged
+from tests.waiting import BUSY
 
+LIMITS = {"entries": MAX_ENTRIES, "bytes": SIZE_LIMIT}
 ONE: dict[str, Any] = {
     "folder": True,
-    "files": [["a/b", 3, 0o644, 1]],
-    "links": [["a/c", "../x"]],
-    "folders": [["a", 0o755]],
-    "hashes": "00" * 32,
+    "files": [File(b"a/b", 3, 0o644, 1)],
+    "links": [(b"a/c", b"../x")],
+    "folders": [(b"a", 0o755)],
+    "hashes": bytes(32),
 }
 PARTS = st.sampled_from(["..", ".", "a", "b", "l", ""])
 PATHS = st.lists(PARTS, min_size=1, max_size=5).map("/".join)
-
-
-def encoded(tree: object) -> bytes:
-    return zlib.compress(json.dumps(tree).encode())
 
 
 def test_a_tree_is_read_with_its_links_and_modes(tmp_path: Path) -> None:
@@ -82,33 +91,101 @@ def test_what_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"files": [["../b", 3, 0o644, 1]]},
-        {"files": [["/etc/b", 3, 0o644, 1]]},
-        {"files": [["a/../../b", 3, 0o644, 1]]},
-        {"files": [["a/b\0c", 3, 0o644, 1]]},
-        {"files": [["b" + PARTIAL.decode(), 3, 0o644, 1]]},
-        {"files": [["a/b", 3, 0o644, 1], ["a/b", 0, 0o644, 1]]},
-        {"files": [["a/b", -3, 0o644, 1]]},
-        {"files": [["a/b", 1 << 62, 0o644, 1]]},
-        {"files": [["a/b", True, 0o644, 1]]},
-        {"links": [["a/c", "../../x"]]},
-        {"links": [["a/c", "/etc/passwd"]]},
-        {"links": [["a/c", "d/../../x"]]},
-        {"folders": [["..", 0o755]]},
-        {"hashes": "00" * 31},
+        {"files": [File(b"../b", 3, 0o644, 1)]},
+        {"files": [File(b"/etc/b", 3, 0o644, 1)]},
+        {"files": [File(b"a/../../b", 3, 0o644, 1)]},
+        {"files": [File(b"a/b\0c", 3, 0o644, 1)]},
+        {"files": [File(b"b" + PARTIAL, 3, 0o644, 1)]},
+        {"files": [File(b"a/b", 3, 0o644, 1), File(b"a/b", 0, 0o644, 1)]},
+        {"files": [File(b"a/b", -3, 0o644, 1)]},
+        {"files": [File(b"a/b", 1 << 62, 0o644, 1)]},
+        {"files": [File(b"a/b", 3, 0o644, 1 << 63)]},
+        {"files": [File(b"a/b", 3, 10000, 1)]},
+        {"links": [(b"a/c", b"../../x")]},
+        {"links": [(b"a/c", b"/etc/passwd")]},
+        {"links": [(b"a/c", b"d/../../x")]},
+        {"links": [(b"a/c", b"")]},
+        {"folders": [(b"..", 0o755)]},
+        {"folders": [(b"", 0o755)]},
+        {"hashes": bytes(31)},
+        {"hashes": bytes(64)},
         {"folder": False},
     ],
 )
 def test_a_hostile_list_of_files_is_refused(change: dict[str, Any]) -> None:
-    assert decode(encoded(ONE)).files
+    assert decode(Manifest(**ONE).encode()).files
     with pytest.raises(ValueError, match="not valid"):
-        decode(encoded(ONE | change))
+        decode(Manifest(**ONE | change).encode())
 
 
-@given(ANY_JSON)
-def test_any_other_json_is_refused(value: object) -> None:
+@given(st.binary() | damaged(zlib.decompress(Manifest(**ONE).encode())))
+def test_any_other_bytes_are_refused_or_stay_below_the_root(text: bytes) -> None:
     with pytest.raises(ValueError, match="not valid"):
-        decode(encoded(value))
+        decode(text)
+    try:
+        found = decode(zlib.compress(text))
+    except ValueError:
+        return
+    names = [f.path for f in found.files if found.folder]
+    names += [path for path, _ in found.folders] + [path for path, _ in found.links]
+    assert all(map(is_below, names))
+
+
+def test_a_tree_of_many_files_is_read_back_as_it_was() -> None:
+    files = [File(b"%d\n\xff" % n, n, n & MODES, n) for n in range(50_000)]
+    hashes = os.urandom(32 * 49_999)
+    made = Manifest(folder=True, files=files, links=[], folders=[], hashes=hashes)
+    found = decode(made.encode())
+    assert (found.files, found.hashes) == (files, hashes)
+
+
+BOMBS = {
+    "entries": b"folder" + b"\0d0 x" * 25_000_000,
+    "bytes": b"folder\0f0 0 0 " + bytes(1) * (SIZE_LIMIT + 1),
+}
+DECODE = """
+import resource, sys
+from clusterctl.node.push.manifest import decode
+data = sys.stdin.buffer.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decode(data)
+except ValueError as error:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, error)
+"""
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_list_that_is_far_too_long_costs_no_more_than_its_bytes(kind: str) -> None:
+    """As JSON of empty lists 1 MB of it took 26 GiB."""
+    data = zlib.compress(BOMBS[kind])
+    assert len(data) < 1 << 20
+    done = subprocess.run(
+        [sys.executable, "-c", DECODE], input=data, capture_output=True, check=True, timeout=BUSY
+    )
+    used, _, words = done.stdout.decode().partition(" ")
+    assert f"it has more than {LIMITS[kind]} {kind}" in words
+    assert int(used) < 3 * (SIZE_LIMIT >> 20)
+
+
+def test_the_source_refuses_what_no_node_would_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (tmp_path / str(number)).touch()
+    monkeypatch.setattr(manifest, "MAX_ENTRIES", 5)
+    root = os.fsencode(tmp_path)
+    assert len(decode(read_tree(root, lambda _: None).encode()).files) == 5
+    (tmp_path / "one more").symlink_to("0")
+    with pytest.raises(TooManyFilesError, match="more than 5 files"):
+        read_tree(root, lambda _: None)
+    monkeypatch.setattr(manifest, "MAX_ENTRIES", 6)
+    monkeypatch.setattr(manifest, "SIZE_LIMIT", 99)
+    with pytest.raises(TooManyFilesError, match=r"has \d+ bytes; a push takes 6 and 99"):
+        read_tree(root, lambda _: None).encode()
+    with pytest.raises(OperationError) as caught:
+        describe({"path": str(tmp_path)}, b"", CallChannel(io.BytesIO(), -1))
+    assert caught.value.kind == "too-many-files"
 
 
 @given(path=PATHS, target=PATHS)

@@ -10,6 +10,7 @@ import pytest
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError
 from clusterctl.facts.values.storage import PathFacts
+from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call
 from clusterctl.verbs.push import transfer as module
 from clusterctl.verbs.push.result import HERE, WantedPath
@@ -18,6 +19,7 @@ from clusterctl.verbs.push.wanted import Source
 from clusterctl.wire import Message
 
 NAMES = ("a", "b", "c")
+IDENTITY = make_identity("test")
 
 
 class Sent:
@@ -46,7 +48,9 @@ def begun(source: str = "s") -> tuple[Transfer, dict[str, Sent]]:
         calls=cast("dict[str, Call]", sent),
     )
     for name in NAMES:
-        found.members[name] = _Member(name=name, token=name, step="listening", port=1)
+        found.members[name] = _Member(
+            name=name, token=name, step="listening", port=1, identity=IDENTITY
+        )
     found._advance()
     assert [sent[name].links() for name in sent] == [["a"], ["b"], ["c"], []]
     return found, sent
@@ -82,7 +86,7 @@ def test_a_node_that_died_since_the_last_path_is_left_out() -> None:
     found, _ = begun()
     found.pool = cast("Any", Gone())
     found.wanted = replace(found.wanted, targets={**found.wanted.targets, "d": "/m"})
-    found._start("d", {}, b"")
+    found._start("d", b"")
     outcome = found._outcome(found.members["d"])
     assert (outcome.state, outcome.hint) == ("unreachable", "ping it")
 
@@ -94,18 +98,25 @@ def test_two_dead_neighbors_are_bridged() -> None:
     assert sent[SOURCE].links() == ["a", "c"]
 
 
-def test_a_link_that_breaks_is_made_again_and_then_given_up() -> None:
+def test_a_link_that_breaks_is_made_again_and_then_the_source_serves_that_node() -> None:
+    """Which of the two is at fault, only one of them knows."""
     found, sent = begun()
     for _ in range(3):
         said(found, "a", lost="b", why="refused")
-    assert sent["a"].links() == ["b", "b", "b", "c"]
-    outcome = found._outcome(found.members["b"])
-    assert (outcome.state, "a cannot send to it at 10.0.0.1:1: refused" in outcome.words) == (
-        "failed",
-        True,
-    )
+    assert sent["a"].links() == ["b", "b", "b"]
+    assert sent[SOURCE].links() == ["a", "b", "c"]  # for a moment
+    assert found.chain == ["c", "a"]
     said(found, "a", lost="b", why="refused")  # late
-    assert sent["a"].links() == ["b", "b", "b", "c"]
+    for name in ("a", "c"):
+        said(found, name, complete=True)
+        found._advance()
+    assert found.chain == ["b"]
+    for _ in range(3):
+        said(found, SOURCE, lost="b", why="refused")
+    outcome = found._outcome(found.members["b"])
+    assert outcome.state == "failed"
+    assert "s cannot send to it at 10.0.0.1:1: refused" in outcome.words
+    assert found._over()
 
 
 def test_a_link_over_which_nothing_comes_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,13 +134,81 @@ def test_a_link_over_which_nothing_comes_is_made_again(monkeypatch: pytest.Monke
     assert sent["b"].links() == ["c"]  # it waits for b
 
 
-def test_wrong_blocks_are_the_fault_of_the_node_before() -> None:
+def test_the_word_of_one_node_expels_no_other() -> None:
+    """Node b lies of a, or a sent it wrong blocks: both get what they need."""
     found, sent = begun()
-    said(found, "b", bad=True)
-    assert found._outcome(found.members["a"]).state == "failed"
+    said(found, "b", bad=7)
+    assert [member.error for member in found.members.values()] == [None] * 3
+    assert found.chain == ["c", "a"]  # a serves nobody
+    assert sent[SOURCE].links()[-1] == "c"
+    assert sent["c"].links() == ["a"]
+    said(found, "b", bad=7)  # it was said before the source serves it
+    for name in ("a", "c"):
+        said(found, name, complete=True)
+        found._advance()
+    assert found.chain == ["b"]
+    assert sent[SOURCE].links()[-1] == "b"
+    said(found, "b", complete=True)
+    assert found._over()
+    assert {found._outcome(member).state for member in found.members.values()} == {"unchanged"}
+
+
+def test_a_node_that_lies_of_the_source_is_found_out_and_leaves_alone() -> None:
+    found, sent = begun()
+    said(found, "a", bad=7)
+    said(found, "a", bad=8)
+    asked = [head for head in sent[SOURCE].heads if head["step"] == "recheck"]
+    assert asked == [{"step": "recheck", "block": 7, "peer": "a"}]
+    said(found, SOURCE, right=True, to="a")
+    outcome = found._outcome(found.members["a"])
+    assert outcome.state == "failed"
+    assert "it found blocks wrong that s sent and has right" in outcome.words
+    assert outcome.hint == "clusterctl check --nodes a"
+    assert found.chain == ["b", "c"]
     assert sent[SOURCE].links() == ["a", "b"]
+
+
+def test_a_source_that_changes_ends_the_push() -> None:
+    found, _ = begun()
+    said(found, "a", bad=7)
     with pytest.raises(ClusterError, match="changed while it was sent"):
-        said(found, "b", bad=True)
+        said(found, SOURCE, right=False, to="a")
+
+
+def test_two_that_accuse_each_other_come_to_an_end() -> None:
+    found, _ = begun()
+    said(found, "b", bad=0)  # of a
+    said(found, "a", bad=0)  # of c
+    said(found, "c", bad=0)  # of the source
+    said(found, SOURCE, right=True, to="c")
+    for name in ("a", "b"):
+        found._advance()
+        assert found.chain == [name]
+        said(found, name, bad=0)
+        said(found, SOURCE, right=True, to=name)
+    assert found._over()
+
+
+def test_no_two_links_have_the_same_ticket() -> None:
+    found, sent = begun()
+    for _ in range(2):
+        said(found, "a", lost="b", why="refused")
+    shown = [head["ticket"] for one in sent.values() for head in one.heads if "ticket" in head]
+    assert len(shown) == len(set(shown)) == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        (HERE, "tar -cf '/m x'.tar -C '/m x' ."),
+        ("n", "clusterctl exec --nodes n -- tar -cf '/m x'.tar -C '/m x' ."),
+    ],
+)
+def test_a_path_of_too_many_files_is_to_be_packed(source: str, hint: str) -> None:
+    found, _ = begun(source)
+    found.source = replace(found.source, path="/m x")
+    error = NodeError("too-many-files", "operation", "it has more")
+    assert found._hint(error) == f"push one file: {hint}"
 
 
 def test_what_this_machine_cannot_connect_to_it_reaches_over_ssh() -> None:

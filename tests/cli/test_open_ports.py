@@ -1,0 +1,193 @@
+"""The page of open ports names every kind of port that opens, and no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from clusterctl.sandbox.netns import Netns
+from clusterctl.sandbox.sandbox import Sandbox
+from tests.cli.runs import Project
+from tests.cli.test_join import grown, stop_everywhere, training
+
+__all__ = ["training"]
+
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "strangers.md"
+COMMANDS = ("check --deep", "push", "launch")
+CONTROLLER = "controller"
+ACCEPTS = 1 << 16
+"""The kernel's flag of a Unix socket that listens."""
+MASTER_PORTS = range(29500, 29600)
+"""Below those that the kernel chooses."""
+PROCESSES = {
+    "ranks/%s.log": "ranks",
+    "clusterctl.node.supervisor": "supervisor",
+    "clusterctl.node.probe.job_ladder": "ranks",
+    "train.py": "ranks",
+    "agent.main import serve": "agent",
+}
+"""By a part of its command line, what the page calls a process."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A kind of port: everything that the page tells apart."""
+
+    command: str
+    master_only: bool
+    process: str
+    place: str
+
+
+def listed() -> set[Port]:
+    """Return what the page says of these commands."""
+    rows = re.findall(
+        r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \| .* \|$", PAGE.read_text(), re.MULTILINE
+    )
+    return {
+        Port(command, node == "the master", process, place)
+        for commands, node, process, place in rows
+        for command in re.findall(r"`(.*?)`", commands)
+        if command in COMMANDS
+    }
+
+
+class Watch:
+    """Looks again and again at what listens on the hosts, and who does."""
+
+    def __init__(self, box: Sandbox) -> None:
+        backend = cast("Netns", box.backend)
+        self._hosts = {host.name: host.address for host in box.hosts}
+        self._pids = {name: backend.init_pid(name) for name in self._hosts}
+        self._pids[CONTROLLER] = backend._controller_pid()
+        self._known = {name: set(_listening(pid)) for name, pid in self._pids.items()}
+        self._over = threading.Event()
+        self.found: set[tuple[str, str, str]] = set()
+        """Host, process and place."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _run(self) -> None:
+        # What opens for a moment has to be seen by a busy machine too.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+        while not self._over.is_set():
+            for name, pid in self._pids.items():
+                for inode, where in _listening(pid).items():
+                    if inode not in self._known[name]:
+                        self._known[name].add(inode)
+                        self._note(name, inode, where)
+            time.sleep(0.002)
+
+    def _note(self, name: str, inode: str, where: str) -> None:
+        if name == CONTROLLER and not where.startswith(("tcp", "udp")):
+            return  # in a private folder
+        self.found.add((name, _owner(self._pids[name], inode), self._place(name, where)))
+
+    def _place(self, name: str, where: str) -> str:
+        if where.startswith("unix"):
+            return re.sub(r"^unix @(.*)", r"the abstract socket `\1`", where)
+        kind, address, port = where.split()
+        parsed = ip_address(address)
+        number = "the master port" if int(port) in MASTER_PORTS else "a free port"
+        if parsed.is_unspecified:
+            place = f"{number} of all addresses"
+        elif address == self._hosts.get(name):
+            place = f"{number} of the data address"
+        else:
+            place = f"{number} of {address}"
+        return place if kind.startswith("tcp") else f"{kind}: {place}"
+
+
+def _listening(pid: int) -> dict[str, str]:
+    """Return what listens in the network namespace of a process, by inode."""
+    found = {}
+    for kind, state in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")):
+        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == state:
+                address, port = words[1].split(":")
+                found[words[9]] = f"{kind} {_address(address)} {int(port, 16)}"
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if int(words[3], 16) & ACCEPTS:
+            found[words[6]] = f"unix {words[7] if words[7:] else ''}"
+    return found
+
+
+def _address(text: str) -> str:
+    """Read an address as the kernel prints it: words of the machine's own order."""
+    raw = bytes.fromhex(text)
+    swapped = b"".join(raw[n : n + 4][::-1] for n in range(0, len(raw), 4))
+    address = ip_address(swapped)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+def _owner(init: int, inode: str) -> str:
+    """Return which kind of process of a host has a socket."""
+    for process in Path(f"/proc/{init}/root/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if any(_target(fd) == f"socket:[{inode}]" for fd in process.joinpath("fd").iterdir()):
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                known = [kind for part, kind in PROCESSES.items() if part in words]
+                return known[0] if known else words
+    return "gone"
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""  # closed meanwhile, unlike the others of its process
+
+
+def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path) -> None:
+    box = training.sandbox
+    (tmp_path / "big").write_bytes(os.urandom(1 << 20))
+    opened: set[tuple[str, str, str, str]] = set()
+
+    def note(watch: Watch, command: str) -> None:
+        opened.update((command, *found) for found in watch.found)
+
+    for command, *words in (("check --deep",), ("push", f"{tmp_path}/big:/workspace/big")):
+        watch = Watch(box)
+        with watch.watching():
+            done = training.run(*command.split(), *words, env={"TOKEN": "x"})
+        assert done.returncode == 0, done.stderr
+        note(watch, command)
+    watch = Watch(box)
+    with watch.watching():
+        launched = grown(training)
+    stop_everywhere(training, launched)
+    note(watch, "launch")
+
+    on_page = listed()
+    missing = {
+        found
+        for found in opened
+        if not {Port(found[0], only, found[2], found[3]) for only in (False, found[1] == "node1")}
+        & on_page
+    }
+    assert not missing
+    seen = {(command, process, place) for command, _, process, place in opened}
+    assert {(p.command, p.process, p.place) for p in on_page} == seen
