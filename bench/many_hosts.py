@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +28,7 @@ ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 1
 VERBS = sys.argv[3:] or ["check", "exec", "sync", "launch"]
 ADDRESSES = [f"10.99.{n // 250}.{n % 250 + 1}" for n in range(HOSTS)]
 INSIDE = "CLUSTERCTL_BENCH_INSIDE"
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 SERVER_CORE, CLIENT_CORE = 0, (os.cpu_count() or 1) - 1
 FANOUT = os.environ.get("BENCH_FANOUT", "")
 """Passed on as `--fanout`; empty: adaptive."""
@@ -58,15 +59,14 @@ def main() -> None:
         ours: dict[str, list[Turn]] = {verb: [] for verb in VERBS}
         for _ in range(ROUNDS):
             rival.append(pdsh(folder, command_env))
+            show("pdsh -f 32", rival, rival)
             for verb, turns in ours.items():
                 turns.append(clusterctl(verb, folder, command_env))
-        show("pdsh -f 32", rival, rival)
-        for verb, turns in ours.items():
-            show(verb, turns, rival)
+                show(verb, turns, rival)
 
 
 def show(title: str, turns: list[Turn], rival: list[Turn]) -> None:
-    """Print the medians of one command, and their ratios to pdsh's."""
+    """Print the medians of one command so far, and their ratios to pdsh's."""
     seconds, cpu, other_seconds, other_cpu = (
         statistics.median(values)
         for values in (
@@ -115,13 +115,14 @@ def hosts(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "state/many").mkdir(parents=True, mode=0o700)
     (folder / "state/many/known_hosts").write_text((folder / "known").read_text())
     Path("/run/sshd").mkdir(exist_ok=True)
-    server = subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", "echo; read x; exec taskset -c "
-         f"{SERVER_CORE} sshd_path -D -e -f {folder}/sshd_config".replace("sshd_path", sshd_path())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "log").open("w"),
-    )  # fmt: skip
+    command = f"taskset -c {SERVER_CORE} {SSHD} -D -e -f {folder}/sshd_config"
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", f"echo; read x; exec {command}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
     assert server.stdout is not None
     assert server.stdin is not None
     server.stdout.readline()
@@ -149,10 +150,6 @@ def hosts(folder: Path) -> Iterator[dict[str, str]]:
     finally:
         server.kill()
         server.wait()
-
-
-def sshd_path() -> str:
-    return "/usr/sbin/sshd"
 
 
 def pdsh(folder: Path, env: dict[str, str]) -> Turn:
