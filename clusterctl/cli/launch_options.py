@@ -39,9 +39,9 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 
 OURS_ALONE = frozenset({
-    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--launcher",
-    "--lost-after", "--master-port", "--no-check", "--no-sync", "--nodes", "--procs-per-node",
-    "--start-timeout",
+    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--fanout",
+    "--launcher", "--lost-after", "--master-port", "--no-check", "--no-sync", "--nodes",
+    "--procs-per-node", "--start-timeout",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 

@@ -37,7 +37,7 @@ SLOW_SHARE = 1 / 3
 SILENT_SECONDS = 0.3
 """A node that has not even accepted the connection by then leaves its place to others."""
 OVERTAKEN = 8
-"""A node that so many later ones overtook is silent by itself, and leaves its place to others."""
+"""A node that so many later ones overtook, none of them late, leaves its place to others."""
 BUSY = 0.9
 """Share of a core: Python uses one, and more turns would only wait for it."""
 CPU_SECONDS = 0.5
@@ -73,13 +73,13 @@ class Turn:
     def silent(self) -> bool:
         """Others need not wait for it."""
         waits = not self.accepted and self.seconds > SILENT_SECONDS
-        return waits or self.overtaken >= OVERTAKEN
+        return waits or (self.overtaken >= OVERTAKEN and not self.late)
 
     @property
     def crowded(self) -> bool:
         """Whether a node that was late may have been so for the load, and not by itself."""
         overloaded = self.late > 0 or (self.accepted and not self.quick)
-        return overloaded and self.overtaken < OVERTAKEN and self.beside > LEAST_WINDOW
+        return overloaded and self.beside > LEAST_WINDOW
 
 
 @dataclass(eq=False, slots=True)
@@ -256,7 +256,7 @@ class ConcurrencyLimit:
                 best = lane.quickest[kind] = min(seconds, lane.quickest.get(kind, seconds))
                 patience = self._timeouts.answer if kind == "call" else self._timeouts.handshake
                 slow = min(max(SLOW_SECONDS, SLOW_FACTOR * best), SLOW_SHARE * patience)
-                late = seconds > slow and not turn.silent
+                late = seconds > slow
                 for other in lane.running - {turn}:
                     other.late += late
                     other.quick += not late

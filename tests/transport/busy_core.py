@@ -22,6 +22,8 @@ class BusyCore:
         self.most = 0
         """The most that waited at once."""
         self.dead: set[str] = set()
+        self.refused = 0
+        """How often a dead address was tried."""
         self._to, self._seconds = port, seconds
         self._waiting: dict[socket.socket, float] = {}
         self._held: list[socket.socket] = []
@@ -44,6 +46,7 @@ class BusyCore:
             while True:
                 found, _ = self._server.accept()
                 if found.getsockname()[0] in self.dead:
+                    self.refused += 1
                     self._held.append(found)
                     continue
                 with self._lock:

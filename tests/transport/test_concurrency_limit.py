@@ -57,7 +57,7 @@ def test_every_host_behind_a_busy_core_answers(core: tuple[BusyCore, list[Node]]
     assert max(reply.seconds for reply in replies) < HOSTS * COST
 
 
-def test_a_dead_host_among_busy_ones_is_named_within_its_own_time(
+def test_a_dead_host_among_busy_ones_is_named_after_one_more_try(
     core: tuple[BusyCore, list[Node]],
 ) -> None:
     busy, nodes = core
@@ -67,7 +67,7 @@ def test_a_dead_host_among_busy_ones_is_named_within_its_own_time(
     (reply,) = [reply for reply in replies if not reply.ok]
     assert (reply.node, reply.state) == (nodes[3].name, "timeout")
     assert "silent" in error_of(reply).message
-    assert reply.seconds < 2 * LIMIT, "it was tried again though others overtook it"
+    assert busy.refused in (1, 2), "it is tried once more at most, for others were late too"
 
 
 @pytest.mark.parametrize("count", [2, 8])
