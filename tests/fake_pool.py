@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from clusterctl.errors import CouldNotTell, NodeError
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.sync.mirror import Placement
 from clusterctl.transport.fanout import MultiStream, Start
@@ -160,13 +160,9 @@ class FakePool:
         yield from self.call({name: item.request for name, item in placements.items()})
 
     def start(self, node: str, request: Request) -> FakeCall:
-        """Return a call that gives the answers.
-
-        Raises:
-            CouldNotTell: the node has none.
-        """
+        """Return a call that gives the answers, or the failure of a node that has none."""
         if node not in self._answers:
-            raise CouldNotTell(f"{node}: unreachable")
+            return FakeCall(self._node(node), _absent(node))
         return self._start(node, request)
 
     def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:

@@ -131,7 +131,17 @@ def test_the_flags_of_a_launch_are_those_of_the_command(method: Any) -> None:
     parser = build_parser(["launch"])
     given = vars(parser.parse_args(["launch"]))
     # What is not about the launch: the session's own, how it is shown, and what comes after.
-    others = {"inventory", "accept_new", "json", "detach", "dry_run", "verb", "verbose", "quiet"}
+    others = {
+        "inventory",
+        "accept_new",
+        "fanout",
+        "json",
+        "detach",
+        "dry_run",
+        "verb",
+        "verbose",
+        "quiet",
+    }
     others |= {"print_completion"}
     assert set(LaunchFlags.__annotations__) - {"origins"} == set(given) - others
 

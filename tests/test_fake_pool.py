@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from clusterctl.errors import CouldNotTell, NodeError
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.wire import Message
@@ -36,8 +34,9 @@ def test_a_node_without_answers_is_unreachable() -> None:
     pool = FakePool(cluster_of(A, B), {"a": {}})
     assert [r.state for r in pool.open()] == ["ok", "unreachable"]
     assert [r.state for r in pool.call({"b": HELLO})] == ["unreachable"]
-    with pytest.raises(CouldNotTell):
-        pool.start("b", HELLO)
+    ((_, reply),) = pool.follow({"b": pool.start("b", HELLO)})
+    assert isinstance(reply, Reply)
+    assert reply.state == "unreachable"
 
 
 def test_what_is_followed_ends_with_a_reply() -> None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Pools:
     """Pools that are made when they are first needed; several threads may use them."""
 
-    def __init__(self, cluster: Cluster, *, accept_new: bool) -> None:
+    def __init__(self, cluster: Cluster, *, accept_new: bool, fanout: int | None) -> None:
         """Prepare; nothing is connected yet."""
-        self._cluster, self._accept_new = cluster, accept_new
+        self._cluster, self._accept_new, self._fanout = cluster, accept_new, fanout
         self._pools: dict[tuple[object, ...], Pool] = {}
         """The connections to the inventory's nodes; a run of other nodes has its own."""
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class Pools:
                 raise UsageError("this session is closed", hint="open another: Session(...)")
             if key not in self._pools:
                 first = self._cluster if known else cluster
-                self._pools[key] = Pool(first, accept_new=self._accept_new)
+                self._pools[key] = Pool(first, accept_new=self._accept_new, fanout=self._fanout)
             return self._pools[key].again(cluster)
 
     def close(self) -> None:

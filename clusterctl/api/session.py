@@ -49,12 +49,14 @@ class Session:
         inventory: str | os.PathLike[str] | Cluster | None = None,
         *,
         accept_new: bool = False,
+        fanout: int | None = None,
     ) -> None:
         """Read the inventory; nothing is connected yet.
 
         Args:
             inventory: a hosts.yaml or hostfile; None: $CLUSTERCTL_INVENTORY, else ./hosts.yaml.
             accept_new: record the keys of hosts that are not known yet.
+            fanout: the most logins and starts at once; None: as many as answer in time.
 
         Raises:
             InventoryError: the file is missing or has problems.
@@ -71,7 +73,7 @@ class Session:
                 " allocation: clusterctl launch --launcher slurm",
             )
         self._records = Records()
-        self._pools = Pools(self.cluster, accept_new=accept_new)
+        self._pools = Pools(self.cluster, accept_new=accept_new, fanout=fanout)
 
     def __repr__(self) -> str:
         """Name the cluster."""

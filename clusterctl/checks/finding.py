@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -64,16 +65,38 @@ passed = functools.partial(finding, "pass")
 
 
 def fold_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Fold findings that differ only in their GPUs, then in their nodes; the worst come first."""
+    """Fold findings that differ only in their GPUs, then in their nodes; the worst come first.
+
+    A remedy that names the node itself differs only in its node too.
+    """
     gpus: dict[Finding, set[int]] = {}
     for each in findings:
         gpus.setdefault(replace(each, gpus=()), set()).update(each.gpus)
-    nodes: dict[Finding, list[str]] = {}
+    alike: dict[Finding, dict[str, str]] = {}
     for each, numbers in gpus.items():
-        named = nodes.setdefault(replace(each, gpus=tuple(sorted(numbers)), nodes=()), [])
-        named.extend(node for node in each.nodes if node not in named)
-    joined = [_with_gpus(replace(each, nodes=tuple(named))) for each, named in nodes.items()]
+        remedy = without_name(each.remedy, *each.nodes[:1])
+        key = replace(each, gpus=tuple(sorted(numbers)), nodes=(), remedy=remedy)
+        remedies = alike.setdefault(key, {})
+        for node in each.nodes:
+            remedies.setdefault(node, each.remedy)
+    joined = [
+        _with_gpus(replace(each, nodes=tuple(remedies), remedy=likewise(remedies.values())))
+        for each, remedies in alike.items()
+    ]
     return tuple(sorted(joined, key=lambda each: ORDER.index(each.status)))
+
+
+def without_name(text: str, *names: str) -> str:
+    """Return a text with HOST for each of a node's names."""
+    for name in names:
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", "HOST", text)
+    return text
+
+
+def likewise(remedies: Iterable[str]) -> str:
+    """Return one remedy for all: the first node's, which can be typed."""
+    first, *others = dict.fromkeys(remedies)
+    return f"{first}; likewise for the other nodes" if others else first
 
 
 def _with_gpus(each: Finding) -> Finding:

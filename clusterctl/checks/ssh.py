@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, fail, unknown, warn
+from clusterctl.checks.finding import Finding, fail, likewise, unknown, warn, without_name
 from clusterctl.checks.registry import SSH, Check, Facts
 from clusterctl.checks.wording import NOT_IN_FACTS
 from clusterctl.facts.values.machine import SshStatus
@@ -42,21 +43,25 @@ _REMEDY = {
 )
 def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Report why each node failed, with the SSH server's own message; fold equal failures."""
-    alike: dict[tuple[str, str], dict[str, str]] = {}
+    alike: dict[tuple[str, str], dict[str, tuple[str, str, str]]] = {}
     for node in cluster.nodes:
         reach = facts[node.name].reach if node.name in facts else SshStatus(state="unreachable")
         if reach.state != "ok":
             message = _MESSAGE.get(reach.state, reach.state) + _ping_note(reach)
             remedy = reach.hint or _REMEDY.get(reach.state, "").format(host=shlex.quote(node.host))
             phase = "" if reach.phase in {"", reach.state} else f"{reach.phase}: "
-            alike.setdefault((message, remedy), {})[node.name] = phase + reach.words
-    for (message, remedy), found in alike.items():
+            words = phase + reach.words
+            plain = [without_name(text, node.host, node.name) for text in (remedy, words)]
+            alike.setdefault((message, plain[0]), {})[node.name] = remedy, words, plain[1]
+    for (message, _), failed in alike.items():
+        shared = Counter(plain for _, _, plain in failed.values())
+        found = (words if shared[plain] == 1 else plain for _, words, plain in failed.values())
         yield fail(
-            tuple(found),
+            tuple(failed),
             message,
             wanted="an answer over SSH",
-            found="\n".join(dict.fromkeys(found.values())),
-            remedy=remedy,
+            found="\n".join(dict.fromkeys(found)),
+            remedy=likewise(remedy for remedy, _, _ in failed.values()),
         )
 
 

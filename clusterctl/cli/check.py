@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_selection, add_workdir, given_workdir, load_all
+from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir, load_all
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
@@ -30,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--deep", action="store_true", help="also try GPUs and network with the job's torch"
     )
     parser.add_argument("--strict", action="store_true", help="a warning counts as a failure")
-    parser.add_argument(
-        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
-    )
+    add_login(parser)
     parser.add_argument(
         "--facts", type=Path, metavar="FILE", help="judge saved facts; connect to no node"
     )
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.report is not None:
         form_of(args.report)  # refuse a bad name before any node is asked
-    session = Session(load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
     with session, screen.progress() as progress:
         result = session.check(
             nodes=args.nodes,

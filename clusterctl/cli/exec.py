@@ -6,7 +6,7 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_selection, load_all, positive_seconds
+from clusterctl.cli.options import add_login, add_selection, load_all, positive_seconds
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.exec import LinePrinter, show_ends, show_outputs
@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stream", action="store_true", help="print lines as they come, [NODE] in front"
     )
-    parser.add_argument(
-        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
-    )
+    add_login(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--sudo", action="store_true", help=argparse.SUPPRESS)
 
@@ -47,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             "expected either --stream or --json, found both", hint="clusterctl exec --help"
         )
     screen, lines = Screen(), LinePrinter()
-    session = Session(load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
     with session, screen.progress() as progress:
         result = session.exec(
             args.command,

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_inventory, load_all
+from clusterctl.cli.options import add_inventory, add_login, load_all
 from clusterctl.cli.run_option import run_name
 from clusterctl.report.console import Screen
 from clusterctl.report.join import show_join
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help="nodes of the inventory that join: names and ranges such as gpu[02-04,07]",
     )
-    parser.add_argument(
-        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
-    )
+    add_login(parser)
     parser.add_argument(
         "--force",
         action="store_true",
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Let them join; 0 all joined, 1 a node was refused, 3 a node did not answer."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
     with session, screen.progress() as progress:
         try:
             result = session.join(

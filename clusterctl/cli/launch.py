@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         with refusals(display):
             overrides = launch_options(args.command, flags).overrides
             return submit_and_follow(args, cluster, overrides)
-    session = Session(cluster, accept_new=args.accept_new)
+    session = Session(cluster, accept_new=args.accept_new, fanout=args.fanout)
     with session, refusals(display):
         plan = partial(session.plan, args.command, **flags)
         return start(args, display, plan, partial(session.launch, args.command, **flags))

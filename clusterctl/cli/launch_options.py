@@ -10,6 +10,7 @@ from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.options import (
+    add_login,
     add_selection,
     add_workdir,
     flag_or_variable,
@@ -38,9 +39,9 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 
 OURS_ALONE = frozenset({
-    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--launcher",
-    "--lost-after", "--master-port", "--no-check", "--no-sync", "--nodes", "--procs-per-node",
-    "--start-timeout",
+    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--fanout",
+    "--launcher", "--lost-after", "--master-port", "--no-check", "--no-sync", "--nodes",
+    "--procs-per-node", "--start-timeout",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 
@@ -82,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-sync", action="store_true", help="do not mirror the current folder first")
     add("--delete", action="store_true", help=DELETE_HELP)
     add("--force", action="store_true", help="launch even if checks failed")
-    add("--accept-new", action="store_true", help="record the keys of hosts not known yet")
+    add_login(parser)
     add("--json", action="store_true", help="print one JSON object per line")
     add("--run-id", help=argparse.SUPPRESS)  # of a batch job: see `clusterctl/verbs/batch/`
 

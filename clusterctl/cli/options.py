@@ -38,6 +38,24 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclude", metavar="SPEC", help="leave these nodes out")
 
 
+def add_login(parser: argparse.ArgumentParser) -> None:
+    """Add `--accept-new` and `--fanout N`."""
+    parser.add_argument(
+        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
+    )
+    add_fanout(parser)
+
+
+def add_fanout(parser: argparse.ArgumentParser) -> None:
+    """Add `--fanout N`."""
+    parser.add_argument(
+        "--fanout",
+        type=whole(1),
+        metavar="N",
+        help="most logins and starts at once (default: as many as answer in time)",
+    )
+
+
 def complete_files(action: argparse.Action) -> None:
     """Let shells complete an argument to file names (shtab.FILE, without importing it)."""
     words = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_selection, complete_files, load_all
+from clusterctl.cli.options import add_login, add_selection, complete_files, load_all
 from clusterctl.report.console import Screen
 from clusterctl.report.push import show_push
 
@@ -30,16 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the node that has it (default: this machine if it has, else a node that has all)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent")
-    parser.add_argument(
-        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
-    )
+    add_login(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     """Push; 0, 1 (a node does not have a path) or 3 (a node did not answer)."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
     with session, screen.progress() as progress:
         result = session.push(
             *args.paths,

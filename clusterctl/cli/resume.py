@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if submits(args, cluster):
             overrides = launch_options(args.command, flags).overrides
             return submit_and_follow(args, cluster, overrides)
-        with Session(cluster, accept_new=args.accept_new) as session:
+        with Session(cluster, accept_new=args.accept_new, fanout=args.fanout) as session:
             run, which, command = before.run, args.checkpoint, args.command
             plan = partial(session.plan, command, run=run, checkpoint=which, **flags)
             launch = partial(session.resume, run, checkpoint=which, command=command, **flags)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_inventory, inventory_path, load_all
+from clusterctl.cli.options import add_fanout, add_inventory, inventory_path, load_all
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import DEFAULT, VARIABLE, fingerprint
@@ -51,6 +51,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help="the run; omitted: the only live one, else the newest",
     )
     add_inventory(parser)
+    add_fanout(parser)
 
 
 def open_session(args: argparse.Namespace) -> Session:
@@ -61,7 +62,7 @@ def open_session(args: argparse.Namespace) -> Session:
     """
     records = Records()
     if not args.run:
-        return Session(known_cluster(args, records))
+        return Session(known_cluster(args, records), fanout=args.fanout)
     record = records.find(args.run)
     if record is None and not _has_inventory(args):
         raise ClusterError(
@@ -69,7 +70,8 @@ def open_session(args: argparse.Namespace) -> Session:
             f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
             hint=f"-i {DEFAULT}" if not records.all() else "clusterctl runs",
         )
-    return Session(load_all(args) if record is None else to_ask(args, record))
+    cluster = load_all(args) if record is None else to_ask(args, record)
+    return Session(cluster, fanout=args.fanout)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import json
 
 from clusterctl.api.session import Session
 from clusterctl.cli.batch import list_batches
-from clusterctl.cli.options import add_inventory, whole
+from clusterctl.cli.options import add_fanout, add_inventory, whole
 from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
@@ -20,6 +20,7 @@ from clusterctl.verbs.runs.records import Records
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_inventory(parser)
+    add_fanout(parser)
     parser.add_argument(
         "--discover",
         action="store_true",
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     cluster = known_cluster(args, Records())
     listed = list_batches(cluster) if args.prune is None else None
     if listed is None:
-        with Session(cluster) as session:
+        with Session(cluster, fanout=args.fanout) as session:
             if args.prune is not None:
                 return _prune(args, session, screen)
             listed = session.runs(discover=args.discover)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_selection, complete_files, load_all
+from clusterctl.cli.options import add_login, add_selection, complete_files, load_all
 from clusterctl.report.console import Screen
 from clusterctl.report.setup import Doings, show_setup
 
@@ -32,16 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="download the wheels here and send them: for nodes without a network",
     )
-    parser.add_argument(
-        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
-    )
+    add_login(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make it; 0 if all nodes have it alike, 1 if not, 3 if a node did not answer."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
     with session, screen.progress() as progress:
         result = session.setup(
             requirements=args.requirements,

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
-from clusterctl.cli.options import add_selection, add_workdir, given_workdir, load_all
+from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir, load_all
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 
@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_selection(parser)
     add_workdir(parser)
-    parser.add_argument(
-        "--accept-new", action="store_true", help="record the keys of hosts not known yet"
-    )
+    add_login(parser)
     parser.add_argument("--delete", action="store_true", help=DELETE_HELP)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
@@ -27,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new)
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
     with session, screen.progress() as progress:
         result = session.sync(
             nodes=args.nodes,

@@ -56,6 +56,8 @@ class AgentCall(Call):
         self._position = 0
         """How many bytes of the buffer were read."""
         self._answering = False
+        self._ended = False
+        """The agent will never speak."""
         self._failure: NodeError | None = NodeError(
             "lost", "answer", "the call was closed before its answer"
         )
@@ -72,8 +74,18 @@ class AgentCall(Call):
             logger.debug("%s: sending the agent: %s", node.name, error)
         self._speaks_by = time.monotonic() + timeouts.answer
 
+    def await_agent(self) -> None:
+        """Wait until the agent speaks; why it does not is in the reply."""
+        try:
+            self._find_marker()
+        except NodeError as failure:
+            self._failure = failure
+            self._ended = True
+
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, up to and with the last."""
+        if self._ended:
+            return
         try:
             if not self._answering:
                 self._find_marker()

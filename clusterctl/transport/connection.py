@@ -6,6 +6,8 @@ import dataclasses
 import math
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
@@ -27,6 +29,10 @@ class Connection(ABC):
         """Keep the node, and the limit of each phase of its calls."""
         self.node = node
         self._timeouts = timeouts
+        self.in_turn: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Waits for a turn to start an agent; the connector sets it."""
+        self.login_seconds = 0.0
+        """How long the login took once its turn had come."""
 
     @property
     @abstractmethod
@@ -46,13 +52,20 @@ class Connection(ABC):
         """Close the connection; what runs detached on the node lives on."""
 
     def call(self, request: Request, *, timeout: float = math.inf) -> Call:
-        """Start an operation of the agent on the node; `timeout` is for the whole of it.
+        """Start an operation of the agent on the node, in turn; wait until the agent speaks.
+
+        Args:
+            request: what to do.
+            timeout: seconds for the whole of it, from when its turn has come.
 
         Raises:
             NodeError: no channel could be opened; `pool` turns it into the node's reply.
         """
-        stream = self.start_agent()
-        return AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)
+        with self.in_turn():
+            stream = self.start_agent()
+            call = AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)
+            call.await_agent()
+            return call
 
 
 class LocalConnection(Connection):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import sockets
+from clusterctl.transport.concurrency_limit import ConcurrencyLimit, Turn
 from clusterctl.transport.connection import Connection, LocalConnection, OpensshConnection
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.host_keys import HostKeyVerifier
@@ -64,9 +65,12 @@ if TYPE_CHECKING:
 class Connector:
     """Opens connections; safe from several threads."""
 
-    def __init__(self, cluster: str, *, timeouts: Timeouts, accept_new: bool) -> None:
+    def __init__(
+        self, cluster: str, *, timeouts: Timeouts, accept_new: bool, fanout: int | None = None
+    ) -> None:
         """Prepare what connections share; files are read when they are first needed."""
         self._timeouts = timeouts
+        self._limit = ConcurrencyLimit(timeouts, fanout)
         self._resolver = SshConfigResolver()
         self._verifier = HostKeyVerifier(cluster, accept_new=accept_new)
         self._connecting = 0
@@ -105,17 +109,27 @@ class Connector:
                 self._connecting -= 1
 
     def _connect(self, node: Node) -> Connection:
-        if node.local:
-            return LocalConnection(node, self._timeouts)
-        if node.ssh.via == "srun":
-            return SrunConnection(node, self._timeouts)
+        if node.local or node.ssh.via == "srun":
+            kind = LocalConnection if node.local else SrunConnection
+            child = kind(node, self._timeouts)
+            child.in_turn = partial(self._limit.turn, "local" if node.local else "srun", "call")
+            return child
         endpoint = self._resolver.resolve(node)
+        # A ProxyCommand may log in to its gateway for each node.
+        server = endpoint.gateway if endpoint.proxy_command else endpoint.target
+        in_turn = partial(self._limit.login, endpoint.gateway, server)
+        connection: Connection
         if node.ssh.via == "openssh":
-            return self._by_openssh(node, endpoint)
-        return self._by_paramiko().connect(node, endpoint, partial(self._dial, endpoint))
+            connection = in_turn(lambda turn: self._by_openssh(node, endpoint, turn))
+        else:
+            dial = partial(self._dial, endpoint)
+            connection = self._by_paramiko().connect(node, endpoint, in_turn, dial)
+        connection.in_turn = partial(self._limit.turn, endpoint.gateway, "call")
+        return connection
 
     def close(self) -> None:
-        """Close what connections share."""
+        """Close what connections share, and let nobody wait for a turn."""
+        self._limit.close()
         if self._paramiko is not None:
             self._paramiko.keyring.close()
         self.folder.close()
@@ -128,7 +142,7 @@ class Connector:
         limit = endpoint.connect_timeout or self._timeouts.connect
         return sockets.connect(endpoint.hostname, endpoint.port, timeout=limit)
 
-    def _by_openssh(self, node: Node, endpoint: Endpoint) -> Connection:
+    def _by_openssh(self, node: Node, endpoint: Endpoint, turn: Turn) -> Connection:
         """Let the system's ssh connect and log in; it reads its ssh_config itself.
 
         Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
@@ -151,7 +165,9 @@ class Connector:
             options += ["-o", "ProxyCommand=none"]
         name = endpoint.target
         master = self._jumps.log_in(endpoint, options, name=name, through=through)
-        return OpensshConnection(node, master, self._timeouts)
+        connection = OpensshConnection(node, master, self._timeouts)
+        connection.login_seconds = turn.seconds
+        return connection
 
     def _by_paramiko(self) -> ParamikoConnector:
         with self._lock:

@@ -17,6 +17,7 @@ from paramiko.auth_handler import AuthHandler
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
+from clusterctl.transport.concurrency_limit import Turn
 from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.jump_hosts import ProxySocket
@@ -28,8 +29,6 @@ from clusterctl.transport.paramiko_connection import (
 )
 from clusterctl.transport.ssh_config import Endpoint
 
-LOGINS_AT_ONCE = 8
-"""Connections that may be logging in at one endpoint: sshd drops more than ten (MaxStartups)."""
 BANNER_TRIES = 5
 """A server that drops us before its banner is at MaxStartups, which passes."""
 RETRY_SECONDS = 0.4
@@ -40,13 +39,15 @@ BANNER_LIMIT = 300
 _PENALTY = "Not allowed at this time"
 """What sshd sends to an address that it punishes (PerSourcePenalties); each try makes it worse."""
 
+InTurn = Callable[[Callable[[Turn], "ParamikoConnection"]], "ParamikoConnection"]
+
 logger = logging.getLogger(__name__)
 
 
 class ParamikoConnector:
     """Opens a command's connections by paramiko; safe from several threads.
 
-    They share the keys, and take turns at busy servers.
+    They share the keys.
     """
 
     def __init__(self, verifier: HostKeyVerifier, timeouts: Timeouts) -> None:
@@ -54,44 +55,47 @@ class ParamikoConnector:
         self.keyring = Keyring()
         self._verifier = verifier
         self._timeouts = timeouts
-        self._slots: dict[str, threading.Semaphore] = {}
-        self._lock = threading.Lock()
 
     def connect(
-        self, node: Node, endpoint: Endpoint, dial: Callable[[], socket.socket]
+        self, node: Node, endpoint: Endpoint, in_turn: InTurn, dial: Callable[[], socket.socket]
     ) -> ParamikoConnection:
         """Connect, check the host's key, log in.
 
         Args:
             node: the node to reach.
             endpoint: where it is.
+            in_turn: runs each login when its turn has come.
             dial: opens the socket to it.
 
         Raises:
             NodeError: it could not be reached, or did not let us in.
         """
-        with self._lock:
-            slots = self._slots.setdefault(endpoint.target, threading.Semaphore(LOGINS_AT_ONCE))
         offer = self.keyring.offer(endpoint)
+
+        def log_in(turn: Turn) -> ParamikoConnection:
+            sock = dial()
+            turn.accepted = True
+            transport = self._handshake(endpoint, sock)
+            try:
+                _log_in(endpoint, transport, offer)
+            except BaseException:
+                transport.close()
+                raise
+            connection = ParamikoConnection(node, endpoint, transport, self._timeouts)
+            connection.login_seconds = turn.seconds
+            return connection
+
         attempt = 0
         while True:
             attempt += 1
             try:
-                with slots:
-                    transport = self._handshake(endpoint, dial())
-                    try:
-                        _log_in(endpoint, transport, offer)
-                    except BaseException:
-                        transport.close()
-                        raise
+                return in_turn(log_in)
             except NodeError as failure:
                 dropped = failure.state == "lost" and failure.phase == "banner"
                 if not dropped or attempt == BANNER_TRIES or _PENALTY in failure.message:
                     raise
                 jitter = random.uniform(0.1, 1)  # noqa: S311  (no secret)
                 time.sleep(jitter * RETRY_SECONDS * 2**attempt)
-            else:
-                return ParamikoConnection(node, endpoint, transport, self._timeouts)
 
     def _handshake(self, endpoint: Endpoint, sock: socket.socket) -> Transport:
         transport = Transport(sock)

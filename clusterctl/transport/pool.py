@@ -49,7 +49,12 @@ class Pool:
     """
 
     def __init__(
-        self, cluster: Cluster, *, timeouts: Timeouts | None = None, accept_new: bool = False
+        self,
+        cluster: Cluster,
+        *,
+        timeouts: Timeouts | None = None,
+        accept_new: bool = False,
+        fanout: int | None = None,
     ) -> None:
         """Prepare; nothing is connected yet.
 
@@ -57,10 +62,11 @@ class Pool:
             cluster: whose nodes to reach.
             timeouts: the limit of each phase.
             accept_new: record the keys of hosts that are not known yet.
+            fanout: the most logins and starts of agents at once; None: as many as answer in time.
         """
         self.cluster = cluster
         self._connector = Connector(
-            cluster.name, timeouts=timeouts or Timeouts(), accept_new=accept_new
+            cluster.name, timeouts=timeouts or Timeouts(), accept_new=accept_new, fanout=fanout
         )
         # Those left out are reached only where somebody asks for one by name.
         self._nodes = {node.name: node for node in (*cluster.nodes, *cluster.left_out)}
@@ -68,8 +74,8 @@ class Pool:
         self._opened: dict[str, Connection] = {}
         self._failed: dict[str, Reply] = {}
         """Of each node that this command could not reach, why."""
-        self._login_seconds: dict[str, float] = {}
-        """How long the connections took that `open` has not reported yet."""
+        self._unreported: set[str] = set()
+        """The nodes whose new connection `open` has not reported yet."""
         self._retired: dict[str, Connection] = {}
         """Of each node the last connection that broke, or did not answer in time."""
         self._closed = threading.Event()
@@ -116,7 +122,9 @@ class Pool:
 
         def connected(connection: Connection) -> Reply:
             name = connection.node.name
-            return Reply(node=name, seconds=self._login_seconds.pop(name, 0.0))
+            new = name in self._unreported
+            self._unreported.discard(name)
+            return Reply(node=name, seconds=connection.login_seconds if new else 0.0)
 
         return self._each({node.name: connected for node in self.cluster.nodes})
 
@@ -152,14 +160,25 @@ class Pool:
         )
 
     def start(self, node: str, request: Request) -> Call:
-        """Start an operation that is followed while it runs; does not wait for its channel.
+        """Start an operation that is followed while it runs; waits for nothing.
 
-        Raises:
-            CouldNotTell: the node cannot be reached.
+        A node that cannot be reached, also one that was lost just now, is a failed reply.
         """
-        connection = self._connection(node)
-        ended = partial(self._ended, node, connection)
-        return PendingCall(connection.node, partial(connection.call, request), ended=ended)
+        used: list[Connection] = []
+
+        def begin() -> Call:
+            opened = self._open(node)
+            if isinstance(opened, Reply):
+                assert opened.error is not None, "a node that is not open has failed"
+                raise opened.error
+            used.append(opened)
+            return opened.call(request)
+
+        def ended(reply: Reply) -> None:
+            for connection in used:
+                self._ended(node, connection, reply)
+
+        return PendingCall(self._nodes[node], begin, ended=ended)
 
     def follow(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Message | Reply]]:
         """Merge the messages of calls as they come; a reply ends a node's part."""
@@ -243,23 +262,9 @@ class Pool:
 
     def _start_anew(self, name: str, request: Request) -> Call:
         """Start an operation on a node, also on one that could not be reached the last time."""
-        used: list[Connection] = []
-
-        def start() -> Call:
-            opened = self._open(name)
-            if isinstance(opened, Reply):
-                self._failed.pop(name, None)
-                self._connector.refresh()
-                assert opened.error is not None, "a node that is not open has failed"
-                raise opened.error
-            used.append(opened)
-            return opened.call(request)
-
-        def ended(reply: Reply) -> None:
-            for connection in used:
-                self._ended(name, connection, reply)
-
-        return PendingCall(self._nodes[name], start, ended=ended)
+        if self._failed.pop(name, None) is not None:
+            self._connector.refresh()
+        return self.start(name, request)
 
     def _ended(self, name: str, connection: Connection, reply: Reply) -> None:
         """Use a connection no further if it broke or fell silent: the next call reconnects."""
@@ -320,5 +325,5 @@ class Pool:
             if self._closed.is_set():
                 return Reply.failed(node.name, NodeError("lost", "connect", "given up"))
             return Reply.failed(node.name, unexpected_error(node.name, error))
-        self._login_seconds[node.name] = time.monotonic() - began
+        self._unreported.add(node.name)
         return connection

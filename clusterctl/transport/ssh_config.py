@@ -80,6 +80,11 @@ class Endpoint:
         return f"{name}:{self.port}"
 
     @property
+    def gateway(self) -> str:
+        """The way to it that it shares with others: jump hosts or a program; empty: directly."""
+        return self.jump or (self.proxy_command or "").replace(self.hostname, "%h")
+
+    @property
     def key_name(self) -> str:
         """The name its host key is recorded under."""
         return self.alias or self.hostname

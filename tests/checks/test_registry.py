@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from clusterctl.checks.all import every_check
-from clusterctl.checks.finding import Finding, Status, fold_findings, skip
-from clusterctl.checks.registry import SSH, Check, Facts, exit_code, judge_all
+from clusterctl.checks.finding import Finding, Status, fail, fold_findings, skip
+from clusterctl.checks.registry import CHECKS, SSH, Check, Facts, exit_code, judge_all
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.network.choice import Network
+from clusterctl.network.choice import Network, choose_network
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("a", "b", "c")
@@ -151,3 +151,36 @@ def test_every_check_says_how_it_is_fixed_and_where_its_facts_are_from(rule: Che
         assert (ROOT / rule.source).is_file()
     else:
         assert re.fullmatch(r"(https://\S+)?", rule.source)
+
+
+def test_a_thousand_hosts_with_one_fault_are_one_finding() -> None:
+    names = [f"gpu{number}" for number in range(1, 1001)]
+    nodes = tuple(Node(host=f"{name}.lab", name=name, ssh=Ssh()) for name in names)
+    cluster = Cluster(name="t", nodes=nodes)
+    lost = {
+        name: NodeFacts(
+            node=name,
+            reach=SshStatus(
+                state="timeout",
+                phase="banner",
+                words=f"{name}.lab:22: connected, then silent for 10 s",
+                hint=f"try: ssh {name}.lab uptime",
+            ),
+        )
+        for name in names
+    }
+    every_check()
+    (found,) = judge_all([CHECKS[SSH]], lost, choose_network(cluster, lost), cluster)
+    assert found.nodes == tuple(names)
+    assert found.found == "banner: HOST:22: connected, then silent for 10 s"
+    assert found.remedy == "try: ssh gpu1.lab uptime; likewise for the other nodes"
+
+
+def test_remedies_that_name_different_hosts_besides_their_own_stay_apart() -> None:
+    one = fail("gpu1", "slow", remedy="compare gpu1 with gpu3")
+    two = fail("gpu2", "slow", remedy="compare gpu2 with gpu4")
+    assert len(fold_findings([one, two])) == 2
+    same = fail("gpu2", "slow", remedy="compare gpu2 with gpu3")
+    (folded,) = fold_findings([one, same])
+    assert folded.nodes == ("gpu1", "gpu2")
+    assert folded.remedy == "compare gpu1 with gpu3; likewise for the other nodes"

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import CouldNotTell, NodeError
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.safe_text import WORDS_LIMIT, printable_words
 from clusterctl.sandbox.loopback import free_port
@@ -470,13 +470,13 @@ def test_one_dead_node_does_not_hide_the_others(sshd: Sshd) -> None:
     assert replies == again == {"dead": "refused", "alive": "ok"}
 
 
-def test_starting_on_a_dead_node_cannot_tell() -> None:
+def test_starting_on_a_dead_node_is_its_failed_reply() -> None:
     dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=free_port()))
-    with (
-        Pool(cluster_of(dead)) as pool,
-        pytest.raises(CouldNotTell, match=r"dead: refused \(connect\)"),
-    ):
-        pool.start("dead", Request(op="hello", args={}))
+    with Pool(cluster_of(dead)) as pool:
+        call = pool.start("dead", Request(op="hello", args={}))
+        assert list(call.messages()) == []
+        error = error_of(call.reply())
+    assert (error.state, error.phase, error.node) == ("refused", "connect", "dead")
 
 
 def test_a_call_has_a_limit(sshd: Sshd) -> None:

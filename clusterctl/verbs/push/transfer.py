@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterctl.errors import ClusterError, CouldNotTell, NodeError
+from clusterctl.errors import ClusterError, NodeError
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Event
@@ -143,15 +143,12 @@ class Transfer:
         )
 
     def _start(self, name: str, manifest: bytes) -> None:
-        """Let a node take part; one that died since the last path does not keep the others."""
+        """Let a node take part."""
         own = make_identity("push")
         member = self.members[name] = _Member(name=name, token=secrets.token_hex(8), identity=own)
         secret = {"certificate": own.certificate, "key": own.key, "token": own.token}
         args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
-        try:
-            self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
-        except CouldNotTell as error:
-            member.error = NodeError("lost", "connect", str(error), error.hint or "")
+        self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
     def _list(self) -> Generator[Event, None, bytes]:
         """Have the source hash the path; return its manifest."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from clusterctl.errors import ClusterError, CouldNotTell, NodeError
+from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.plan.certificate import make_identity
-from clusterctl.transport.interface import Call
+from clusterctl.transport.interface import Call, Reply
 from clusterctl.verbs.push import transfer as module
 from clusterctl.verbs.push.result import HERE, WantedPath
 from clusterctl.verbs.push.transfer import SOURCE, Transfer, _Member
@@ -79,15 +78,9 @@ def test_the_node_before_one_that_died_serves_the_next(
 
 
 def test_a_node_that_died_since_the_last_path_is_left_out() -> None:
-    class Gone:
-        def start(self, node: str, _request: object) -> None:
-            raise CouldNotTell(f"{node}: unreachable", hint="ping it")
-
     found, _ = begun()
-    found.pool = cast("Any", Gone())
-    found.wanted = replace(found.wanted, targets={**found.wanted.targets, "d": "/m"})
-    found._start("d", b"")
-    outcome = found._outcome(found.members["d"])
+    found._take("b", Reply.failed("b", NodeError("refused", "connect", "", "ping it")))
+    outcome = found._outcome(found.members["b"])
     assert (outcome.state, outcome.hint) == ("unreachable", "ping it")
 
 
