@@ -69,8 +69,8 @@ def test_launcher_arguments_are_words_of_the_shell_and_begin_with_dashes(
     words = ["launch", "--launcher-args", "--rdzv-backend=c10d", "--dry-run"]
     args = build_parser(["launch"]).parse_args(words)
     assert (args.launcher_args, args.dry_run) == (["--rdzv-backend=c10d"], True)
+    monkeypatch.setenv("CLUSTERCTL_LAUNCHER_ARGS", "'open")
     with pytest.raises(UsageError, match="CLUSTERCTL_LAUNCHER_ARGS"):
-        monkeypatch.setenv("CLUSTERCTL_LAUNCHER_ARGS", "'open")
         options()
 
 
