@@ -20,6 +20,7 @@ class LaunchFlags(TypedDict, total=False):
     """The options of `launch`, which `resume` takes too: each is the command's flag."""
 
     launcher: LauncherName | None
+    launcher_args: Sequence[str] | None
     nodes: str | int | None
     """Names and ranges such as `gpu[02-04,07]`, or the first so many."""
     exclude: str | None
@@ -70,12 +71,15 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
     unknown = sorted(flags.keys() - LaunchFlags.__annotations__.keys())
     if unknown:
         raise TypeError(f"launch has no flag {unknown[0]!r}")
-    if isinstance(command, str):
-        raise UsageError(
-            f"command: expected a list of words, found {command!r}", hint="shlex.split(...)"
-        )
+    args = flags.get("launcher_args")
+    for name, words in (("command", command), ("launcher_args", args)):
+        if isinstance(words, str):
+            raise UsageError(
+                f"{name}: expected a list of words, found {words!r}", hint="shlex.split(...)"
+            )
     settings: dict[str, Any] = {name: flags.get(name) for name in SETTINGS}
     settings |= {"command": tuple(command), "workdir": folder(flags.get("workdir"))}
+    settings["launcher_args"] = None if args is None else tuple(args)
     overrides = Options(
         **settings,
         env=tuple((flags.get("env") or {}).items()),

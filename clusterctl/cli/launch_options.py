@@ -25,8 +25,22 @@ from clusterctl.plan.launchers import LAUNCHERS
 
 logger = logging.getLogger("clusterctl")
 
+
+def _launcher_args(text: str) -> tuple[str, ...]:
+    """Read words as a shell would.
+
+    Raises:
+        argparse.ArgumentTypeError: a quote is open.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected words, found {text!r}: {error}") from error
+
+
 _READERS: dict[str, Callable[[str], object]] = {
     "launcher": str,
+    "launcher_args": _launcher_args,
     "gpus": whole(0),
     "procs_per_node": whole(1, 4096),
     "workdir": workdir_argument,
@@ -40,7 +54,8 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 OURS_ALONE = frozenset({
     "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--fanout",
-    "--launcher", "--lost-after", "--master-port", "--no-check", "--no-sync", "--nodes",
+    "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
+    "--nodes",
     "--procs-per-node", "--start-timeout",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
@@ -56,6 +71,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add(flag, type=_READERS[name], metavar=metavar, help=text)
 
     add("--launcher", choices=tuple(LAUNCHERS), help="what starts the ranks (default: the job's)")
+    args = "arguments for the launcher instead of job.launcher_args; repeatable"
+    add("--launcher-args", action="extend", type=_launcher_args, metavar="'ARGS'", help=args)
     add("--exclude-unhealthy", action="store_true", help="leave out nodes that fail a check")
     add_value("gpus", "N", "GPUs to use on every node at most")
     procs = "ranks on every node, however many GPUs it has; 1 if the script starts its own"

@@ -76,6 +76,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """For the end of each verb's help."""
 
 EXIT_USAGE = 2
+LAUNCHER_ARGS = "--launcher-args"
 
 _CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
 _ONE_VALUE = re.compile(r"argument (.+?): expected one argument")
@@ -109,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         """Parse; a verb that is left with words says so itself, as it knows its own flags."""
         self.words = tuple(args or ())
         self._refuse_help_of_a_command()
-        found, rest = super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(_with_value(self.words), namespace)
         if rest:
             self._refuse(rest)
         return found, rest
@@ -123,12 +124,27 @@ class Parser(argparse.ArgumentParser):
         if not wrong.startswith("-"):
             self._end(f"expected no further word, found {wrong!r}", None)
         flag = wrong.partition("=")[0]
+        self._answer_foreign(rest)
         near = _nearest(flag, self._option_string_actions)
         typed = with_word(self.words, flag, near) if near else None
         if self.command and not near:  # it may be a flag of the command
             self.command = (*self.command, *rest)
             typed = self._own_words(rest)
         self._end(f"expected a flag of it, found {flag}", typed)
+
+    def _answer_foreign(self, rest: Sequence[str]) -> None:
+        """End because of a flag of another launcher, with what to type instead."""
+        from clusterctl.cli.foreign_flags import translate  # noqa: PLC0415  (only for an error)
+
+        known = self._option_string_actions.__contains__
+        typed, unknown, answers = translate(self._own_words(rest), rest, known)
+        if not answers:
+            return
+        self.command = (*self.command, *unknown)
+        why = "; ".join(answer.why for answer in answers)
+        hint = next((answer.hint for answer in answers if answer.hint), self._typed(typed))
+        sys.stderr.write(f"error: {self.prog}: {why}\nhint: {hint}\n")
+        sys.exit(EXIT_USAGE)
 
     def _refuse_help_of_a_command(self) -> None:
         """End if `-h` stands behind a command without `--`: it is a flag of that command."""
@@ -192,11 +208,21 @@ class Parser(argparse.ArgumentParser):
         return message.removeprefix("argument "), ""
 
 
+def _with_value(words: Sequence[str]) -> list[str]:
+    """Return the words with the launcher's arguments in one with their flag.
+
+    To argparse, a word that begins with a dash is never a value.
+    """
+    at = words.index(LAUNCHER_ARGS) if LAUNCHER_ARGS in words[:-1] else len(words)
+    joined = ["=".join(words[at : at + 2])] if at < len(words) else []
+    return [*words[:at], *joined, *words[at + 2 :]]
+
+
 def _nearest(wrong: str, known: Iterable[str]) -> str | None:
     """Return what was probably meant."""
     import difflib  # noqa: PLC0415  (only where a word is wrong)
 
-    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.7)), None)
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.8)), None)
 
 
 class _PrintCompletion(argparse.Action):

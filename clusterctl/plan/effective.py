@@ -75,6 +75,8 @@ def _relaunched(job: Job, options: Options) -> Job:
     name = options.launcher or job.launcher
     job = replace(job, launcher=name, args_for=job.args_for or job.launcher)
     job = replace(job, args_for=None) if job.args_for == name else job
+    if options.launcher_args is not None:
+        job = replace(job, launcher_args=options.launcher_args, args_for=None)
     if options.max_restarts is None:
         return job
     limit_restarts = launchers.find_launcher(name).limit_restarts

@@ -94,6 +94,17 @@ _KINDS = {
 }
 
 
+def launcher_flag(flag: str) -> tuple[str, str, bool] | None:
+    """Return whose a launcher's flag with a value is, and clusterctl's flag for it.
+
+    The last item tells whether it counts the processes of all nodes together.
+    """
+    for name, kind in _KINDS.items():
+        if flag in kind.ours:
+            return name, kind.ours[flag], flag in kind.total
+    return None
+
+
 def require_no_launcher(cluster: Cluster) -> None:
     """Raise UsageError for a command that starts the ranks itself, unless it runs once per node.
 

@@ -37,6 +37,8 @@ class Options:
     """The options of one launch; None: not set, so the inventory or clusterctl decides."""
 
     launcher: LauncherName | None = None
+    launcher_args: tuple[str, ...] | None = None
+    """Instead of the inventory's."""
     command: tuple[str, ...] = ()
     """After `--`; empty: the job's."""
     env: tuple[tuple[str, str], ...] = ()
@@ -62,8 +64,9 @@ class Options:
                 raise UsageError(f"{name}: expected {limit}, found {value}")
 
     def says(self, name: str) -> bool:
-        """Tell whether an option is set; 0 is a value, too."""
-        return getattr(self, name) not in (None, ())
+        """Tell whether an option is set; 0 is a value, too, and so are no launcher's arguments."""
+        value = getattr(self, name)
+        return bool(value) if name == "command" else value is not None
 
     def origin(self, name: str) -> str:
         """Return the origin of a field's value."""

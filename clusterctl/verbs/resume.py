@@ -164,7 +164,10 @@ def _taken_over(before: RunRecord, given: Options) -> Options:
     old = before.options
     found = {n: old[n] for n in KEPT if old.get(n) is not None and not given.says(n)}
     if given.launcher not in (None, old.get("launcher"), before.cluster.job.launcher):
-        found.pop("max_restarts", None)  # another launcher may have no such thing
+        for name in ("max_restarts", "launcher_args"):
+            found.pop(name, None)  # another launcher may have no such thing
+    if "launcher_args" in found:
+        found["launcher_args"] = tuple(found["launcher_args"])
     env, own = dict(old.get("env") or ()), dict(given.env)
     kept = [f"env.{name}" for name in env if name not in own]
     origins = dict.fromkeys((*found, *kept), _origin(before))

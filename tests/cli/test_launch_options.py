@@ -12,6 +12,7 @@ from clusterctl.api.flags import launch_options
 from clusterctl.cli import launch_options as module
 from clusterctl.cli.launch import refusals
 from clusterctl.cli.main import main, split_command
+from clusterctl.cli.parser import build_parser
 from clusterctl.errors import (
     ClusterError,
     CouldNotTell,
@@ -53,6 +54,24 @@ def test_a_workdir_is_an_absolute_folder(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv("CLUSTERCTL_WORKDIR", bad)
         with pytest.raises(UsageError, match="CLUSTERCTL_WORKDIR: expected an absolute path"):
             options()
+
+
+def test_launcher_arguments_are_words_of_the_shell_and_begin_with_dashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_LAUNCHER_ARGS", "--tee 3 --log-dir 'a b'")
+    plan = options().overrides
+    assert plan.launcher_args == ("--tee", "3", "--log-dir", "a b")
+    assert plan.origin("launcher_args") == "CLUSTERCTL_LAUNCHER_ARGS"
+    given = options("--launcher-args=--tee 1", "--launcher-args=--log-dir=x").overrides
+    assert given.launcher_args == ("--tee", "1", "--log-dir=x")
+    assert options("--launcher-args=").overrides.launcher_args == ()
+    words = ["launch", "--launcher-args", "--rdzv-backend=c10d", "--dry-run"]
+    args = build_parser(["launch"]).parse_args(words)
+    assert (args.launcher_args, args.dry_run) == (["--rdzv-backend=c10d"], True)
+    monkeypatch.setenv("CLUSTERCTL_LAUNCHER_ARGS", "'open")
+    with pytest.raises(UsageError, match="CLUSTERCTL_LAUNCHER_ARGS"):
+        options()
 
 
 def test_values_may_hold_anything() -> None:

@@ -35,3 +35,16 @@ def test_an_agent_of_another_version_answers_for_its_own_run(make_run: Callable[
     assert run.status()["schema"] == 1
     agent.unlink()
     assert run.status()["state"] == "stopped"
+
+
+def test_an_agent_of_another_version_gets_more_arguments_than_a_command_line_may_hold(
+    make_run: Callable[..., Run],
+) -> None:
+    run = make_run(SLEEP).start()
+    run.wait_for_log(0, b"here")
+    other = altered("clusterctl.node.run.status", b'"schema": 1,', b'"schema": 0,')
+    Path(run.paths().agent).write_bytes(other)
+    since = {f"ranks/{rank}.log": 0 for rank in range(10_000)}  # 200 KB
+    answers = run.tail(since={**since, "ranks/0.log": 2})
+    assert answers[-1].head["node"]["schema"] == 0
+    assert b"".join(answer.body for answer in answers if answer.head.get("rank") == 0) == b"re\n"

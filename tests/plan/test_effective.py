@@ -62,6 +62,11 @@ def test_arguments_of_a_launcher_are_not_anothers_and_come_back_with_it() -> Non
     assert effective(kept, Options()).job.args == ()
     again = effective(kept, Options(launcher="torchrun"))
     assert again.job == LAB.job
+    given = Options(launcher="torchrun", launcher_args=("--tee", "3"), max_restarts=1)
+    replaced = effective(effective(kept, given), given)
+    assert replaced.job.args == ("--tee", "3", "--max-restarts=1")
+    assert replaced.origin("launcher_args", "") == "--launcher-args"
+    assert effective(kept, Options(launcher="torchrun", launcher_args=())).job.args == ()
     limited = effective(kept, Options(launcher="torchrun", max_restarts=1))
     assert limited.job.args == ("--tee", "3", "--max-restarts=1")
 

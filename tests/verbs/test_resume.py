@@ -110,6 +110,10 @@ def test_variables_are_merged_by_name() -> None:
 def test_another_launcher_is_not_asked_for_the_restarts_of_the_one_before() -> None:
     before = replace(BEFORE, options=plain(Options(max_restarts=3)))
     assert resume._taken_over(before, Options(launcher="direct")).max_restarts is None
+    before = replace(BEFORE, options=plain(Options(launcher_args=("--tee", "3"))))
+    assert resume._taken_over(before, Options()).launcher_args == ("--tee", "3")
+    assert resume._taken_over(before, Options(launcher_args=())).launcher_args == ()
+    assert resume._taken_over(before, Options(launcher="direct")).launcher_args is None
 
 
 def test_the_inventorys_arguments_of_a_launcher_come_back_with_it() -> None:

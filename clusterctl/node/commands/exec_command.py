@@ -1,4 +1,7 @@
-"""The operation `exec`: runs a user's command, sends what it prints, and leaves nothing behind.
+"""The operation `exec`: runs a user's command until it exits, and sends what it prints.
+
+A command that is interrupted, or takes too long, is ended with all that it started. A daemon that
+it leaves behind when it exits keeps running.
 
 Its words go to the program as they are: no shell reads them.
 """

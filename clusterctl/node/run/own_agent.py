@@ -11,6 +11,7 @@ import stat
 import sys
 
 from clusterctl.node.agent import loader
+from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import to_json
@@ -21,10 +22,26 @@ if TYPE_CHECKING:
 
 HANDED_OVER = "handed_over"
 
+_RUN_AGENT = """\
+import sys
+with open(int(sys.argv[1]), encoding="utf-8") as file:
+    sys.argv[:] = [*sys.argv[2:], file.read()]
+with open(sys.argv[0], "rb") as file:
+    exec(compile(file.read(), sys.argv[0], "exec"))
+"""
+"""Runs an agent whose last argument comes from a descriptor, as the kernel allows 128 KiB in one.
+
+It works with the agents of every version: they see nothing but their `sys.argv`.
+"""
+
 
 def agent_argv(paths: NodePaths, function: str, *args: str) -> List[str]:
     """Return the command that calls a function of the run's own agent."""
-    return [sys.executable, "-X", "utf8", "-I", "-S", paths.agent, function, *args]
+    return [*_python(), paths.agent, function, *args]
+
+
+def _python() -> List[str]:
+    return [sys.executable, "-X", "utf8", "-I", "-S"]
 
 
 def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePaths) -> None:
@@ -35,9 +52,15 @@ def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePa
     if args.get(HANDED_OVER):
         return
     kept = _kept_agent(paths)
-    if kept is not None and kept != loader.program():
-        args_json = to_json({**args, HANDED_OVER: True}).decode()
-        channel.exec_program(agent_argv(paths, "clusterctl.node.handover:take_over", op, args_json))
+    if kept is None or kept == loader.program():
+        return
+    descriptor = anonymous_file("args")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(to_json({**args, HANDED_OVER: True}))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.set_inheritable(descriptor, True)
+    call = [paths.agent, "clusterctl.node.handover:take_over", op]
+    channel.exec_program([*_python(), "-c", _RUN_AGENT, str(descriptor), *call])
 
 
 def _kept_agent(paths: NodePaths) -> Optional[bytes]:

@@ -128,11 +128,17 @@ class RayNode:
 
     def _start_ray(self) -> subprocess.Popen[bytes]:
         argv = [*self._job["launcher_argv"], "--temp-dir=" + ray_folder.make(self._paths.folder)]
-        if not any(word.startswith(CLIENT_PORT) for word in argv):
+        if self._has_client() and not any(word.startswith(CLIENT_PORT) for word in argv):
             argv.append("%s=%d" % (CLIENT_PORT, self._free_port()))
         # Not into the launcher's log: it says how to end all Ray processes of the machine.
         with open(self._start_log, "wb") as log:
             return self._start(argv, log.fileno())
+
+    def _has_client(self) -> bool:
+        """Tell whether Ray has its client's server, which needs grpcio: `ray` alone lacks it."""
+        argv = [os.fsencode(self._job["launcher_argv"][0]), b"-c", b"import grpc"]
+        done = subprocess.run(argv, env=self._environment, stderr=subprocess.DEVNULL, check=False)
+        return done.returncode == 0
 
     @property
     def _start_log(self) -> str:

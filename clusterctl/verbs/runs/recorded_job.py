@@ -16,6 +16,7 @@ logger = logging.getLogger("clusterctl")
 
 _FLAGS = {
     "launcher": "--launcher NAME",
+    "launcher_args": "--launcher-args ARGS",
     "procs_per_node": "--procs-per-node N",
     "command": "-- COMMAND",
     "env": "--env NAME=VALUE",
@@ -106,12 +107,13 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     env = {name: value for name, value in then.env if name not in flagged}
     env |= {name: value for name, value in now.env if name in flagged}
     same_names = set(then.env_from) == set(now.env_from) - flagged
-    restarts = old.get("max_restarts") is not None  # it is among the launcher's arguments
+    # Those of --max-restarts are among the launcher's arguments.
+    args_flagged = any(old.get(name) is not None for name in ("launcher_args", "max_restarts"))
     procs_flagged = old.get("procs_per_node") is not None
     written = replace(
         then,
-        launcher=now.launcher if restarts else then.args_for or then.launcher,
-        launcher_args=now.launcher_args if restarts else then.launcher_args,
+        launcher=now.launcher if args_flagged else then.args_for or then.launcher,
+        launcher_args=now.launcher_args if args_flagged else then.launcher_args,
         procs_per_node=now.procs_per_node if procs_flagged else then.procs_per_node,
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),

@@ -12,7 +12,7 @@ from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[
-    "queued", "starting", "running", "hung", "stopping", "restarting",
+    "queued", "starting", "running", "stopping",
     "finished", "failed", "stopped", "lost", "unreachable",
 ]  # fmt: skip
 

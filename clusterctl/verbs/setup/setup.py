@@ -222,6 +222,7 @@ def _make(
             found[reply.node] = reply
     yield Progress.of_nodes("installing", names, found)
     last: dict[str, Message] = {}
+    unsent = set(calls)
     for name, item in nodes.follow(calls):
         if isinstance(item, Reply):
             messages = (last[name],) if name in last else ()
@@ -229,7 +230,8 @@ def _make(
             yield Progress.of_nodes("installing", names, found)
         elif "doing" in item.head:
             yield Doing(node=name, text=str(item.head["doing"]))
-        elif "wants" in item.head:
+        elif "wants" in item.head and name in unsent:  # a node gets them once
+            unsent.remove(name)
             # Beside the others' answers: what a node prints must not wait for another's wheels.
             send = (calls[name], wheels.get(name, ()))
             threading.Thread(target=_send_wheels, args=send, daemon=True).start()

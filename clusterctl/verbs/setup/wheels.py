@@ -13,11 +13,18 @@ from clusterctl.verbs.setup.requirements import Requirements
 KEPT_LINES = 8
 _GLIBC = (17, 28, 34, 35)
 """Minor versions of glibc that wheels are built for, besides the node's own."""
+_MUSL = (2, 1)
 
 
 def platforms(arch: str, glibc: str) -> tuple[str, ...]:
-    """Return the platform tags of wheels that run on a node: `manylinux_2_28_x86_64`."""
-    minor = int(re.sub(r"\D", "", glibc.partition(".")[2]) or _GLIBC[0])
+    """Return the platform tags of wheels that run on a node: `manylinux_2_28_x86_64`.
+
+    A node without glibc has musl, and Python 3.9 or newer comes with musl 1.2.
+    """
+    if not glibc:
+        return tuple(f"musllinux_1_{minor}_{arch}" for minor in _MUSL)
+    found = re.fullmatch(r"2\.(\d{1,3})", glibc)
+    minor = int(found[1]) if found else _GLIBC[0]
     known = sorted({*(each for each in _GLIBC if each <= minor), minor}, reverse=True)
     return (*(f"manylinux_2_{each}_{arch}" for each in known), f"manylinux2014_{arch}")
 

@@ -48,6 +48,7 @@ def none(_run: str) -> None:
         Options(launcher="direct", procs_per_node=2, command=("other.py",)),
         Options(env=(("LR", "2"), ("NEW", "1"), ("HF_TOKEN", "x"))),
         Options(max_restarts=3, start_timeout=5.0, debug=True),
+        Options(launcher_args=("--log-dir", "logs")),
     ],
 )
 def test_what_a_flag_set_at_the_launch_is_no_change(options: Options) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import UsageError
-from clusterctl.verbs.setup.requirements import read_requirements
-from clusterctl.verbs.setup.wheels import platforms
+from clusterctl.verbs.setup.requirements import Requirements, read_requirements
+from clusterctl.verbs.setup.wheels import download, platforms
 from tests.verbs.setup.wheelhouse import UV, write_wheel
 
 PROJECT = """
@@ -124,4 +124,17 @@ def test_wheels_for_older_systems_run_on_newer_ones() -> None:
     assert platforms("x86_64", "2.28")[0] == "manylinux_2_28_x86_64"
     assert "manylinux_2_17_aarch64" in platforms("aarch64", "2.36")
     assert "manylinux_2_34_x86_64" not in platforms("x86_64", "2.31")
-    assert platforms("x86_64", "")[0] == "manylinux_2_17_x86_64"
+    assert platforms("x86_64", "2." + "9" * 9999)[0] == "manylinux_2_17_x86_64"
+    assert platforms("x86_64", "") == ("musllinux_1_2_x86_64", "musllinux_1_1_x86_64")
+
+
+def test_a_node_with_musl_gets_wheels_for_musl(tmp_path: Path) -> None:
+    for tag in ("manylinux_2_17_x86_64", "musllinux_1_2_x86_64"):
+        write_wheel(tmp_path / "wheels", "alpha", "1.0", tag=f"cp311-cp311-{tag}")
+    text = f"--no-index\n--find-links {tmp_path / 'wheels'}\nalpha\n"
+    requirements = Requirements(source=tmp_path / "requirements.txt", text=text)
+    for libc, tag in (("", "musllinux_1_2"), ("2.36", "manylinux_2_17")):
+        folder = tmp_path / tag
+        folder.mkdir()
+        (found,) = download(requirements, "3.11", platforms("x86_64", libc), folder)
+        assert found.name == f"alpha-1.0-cp311-cp311-{tag}_x86_64.whl"

@@ -1,0 +1,131 @@
+"""Flags of torchrun, accelerate, deepspeed, mpirun, srun and pdsh: what to type instead."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clusterctl.plan.nested import launcher_flag
+
+_TORCH = frozenset({
+    "--log-dir", "--monitor-interval", "--rdzv-backend", "--rdzv-conf", "--redirects",
+    "--start-method", "--tee",
+})  # fmt: skip
+_ACCELERATE = frozenset({
+    "--config-file", "--dynamo-backend", "--gradient-accumulation-steps", "--mixed-precision",
+})  # fmt: skip
+"""These and `_TORCH` have a value, and go to the launcher."""
+_OURS = {"--include": "--nodes", "-w": "--nodes", "-x": "--exclude"}
+_SLURM = frozenset({
+    "--account", "--constraint", "--cpus-per-task", "--gres", "--mem", "--partition", "--qos",
+    "--reservation", "--time",
+})  # fmt: skip
+_SLURM_SHORT = {"-A": "--account", "-C": "--constraint", "-p": "--partition", "-t": "--time"}
+_HOSTFILES = frozenset({"--hostfile", "-hostfile", "-f"})
+_SWITCHES = frozenset({
+    "--standalone", "--no-python", "--multi-gpu", "--no-ssh", "--force-multi", "--same-network",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What to type instead of one flag and its value."""
+
+    why: str
+    words: tuple[str, ...] = ()
+    hint: str = ""
+    """Instead of the command that was typed."""
+
+
+def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | None:
+    """Return what to type for a flag of another program; None: it is none that we know.
+
+    Args:
+        flag: with its dashes, as typed.
+        value: empty if it has none.
+        known: tells whether the verb has a flag.
+    """
+    name = flag.replace("_", "-")
+    if name in _OURS:
+        ours = _OURS[name]
+        return _instead(flag, ours, value) if value and known(ours) else None
+    if not known("--launcher"):  # a verb without a job
+        return None
+    found = (read(flag, name, value) for read in (_needless, _passed_on, _of_sbatch, _translated))
+    return next(filter(None, found), None)
+
+
+def _needless(flag: str, name: str, value: str) -> Answer | None:
+    if name in _HOSTFILES:
+        return Answer(
+            why=f"{flag}: the hosts are those of the inventory, which init makes of a hostfile",
+            hint=shlex.join(("clusterctl", "init", "--from", value or "hostfile")),
+        )
+    why = f"{flag} is not needed: clusterctl starts the launcher on every node"
+    return Answer(why=why) if name in _SWITCHES else None
+
+
+def _passed_on(flag: str, name: str, value: str) -> Answer | None:
+    elastic = name == "--nnodes" and ":" in value
+    if not elastic and name not in _TORCH | _ACCELERATE:
+        return None
+    args = f"--launcher-args={shlex.quote(f'{flag}={value}')}"
+    launcher = ("--launcher", "accelerate") if name in _ACCELERATE else ()
+    why = f"{flag} is the launcher's: --launcher-args passes it on"
+    return Answer(why=why, words=(*launcher, args))
+
+
+def _of_sbatch(flag: str, name: str, value: str) -> Answer | None:
+    name = _SLURM_SHORT.get(name, name)
+    hint = f"job: {{slurm: {{{name[2:]}: {value or 'VALUE'}}}}} in the inventory"
+    why = f"{flag} is sbatch's, which the inventory names"
+    return Answer(why=why, hint=hint) if name in _SLURM else None
+
+
+def _translated(flag: str, name: str, value: str) -> Answer | None:
+    program, ours, counts_all = launcher_flag(name) or ("", "", False)
+    if not program:
+        return None
+    if counts_all:
+        rule = "clusterctl starts one per GPU (fewer: --gpus N, per node)"
+        return Answer(why=f"{flag} counts the ranks of all nodes: {rule}")
+    if not ours:
+        return Answer(why=f"{flag} is {program}'s: clusterctl sets it itself")
+    if ours == "--gpus" and not value.isdecimal():
+        return Answer(why=f"{flag}={value}: clusterctl starts one rank per GPU by itself")
+    return _instead(flag, ours, value)
+
+
+def _instead(flag: str, ours: str, value: str) -> Answer:
+    return Answer(why=f"expected {ours}, found {flag}", words=(ours, value))
+
+
+def translate(
+    words: Sequence[str], rest: Sequence[str], known: Callable[[str], bool]
+) -> tuple[list[str], list[str], list[Answer]]:
+    """Return our words for what was typed, what is still unknown, and an answer for each flag.
+
+    Args:
+        words: what was typed without the rest.
+        rest: the words that the verb does not know.
+        known: tells whether the verb has a flag.
+    """
+    typed, unknown, answers = list(words), list[str](), list[Answer]()
+    pending = list(rest)
+    while pending:
+        word = pending.pop(0)
+        flag, equals, value = word.partition("=")
+        takes = not equals and bool(pending) and not pending[0].startswith("-")
+        if word.startswith("-") and flag.replace("_", "-") in _SWITCHES:
+            takes = False
+        answer = answer_to(flag, pending[0] if takes else value, known)
+        if answer is None or not word.startswith("-"):
+            unknown.append(word)
+            continue
+        if takes:
+            del pending[0]
+        answers.append(answer)
+        new = answer.words
+        typed += new[2:] if new[0:1] == ("--launcher",) and "--launcher" in typed else new
+    return typed, unknown, answers

@@ -1,0 +1,81 @@
+"""Each launcher runs in an environment that has only what its page tells people to install."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.clean_venv import install
+from tests.cli.conftest import MakeProject
+from tests.cli.runs import Project
+from tests.conftest import MakeSandbox
+from tests.waiting import BUSY
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(1800)]
+RAY = """
+import ray
+ray.init(logging_level="ERROR")
+print("nodes", len(ray.nodes()), flush=True)
+"""
+TORCH = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+ranks = torch.ones(1)
+dist.all_reduce(ranks)
+print("ranks", int(ranks), flush=True)
+dist.destroy_process_group()
+"""
+ACCELERATE = """
+import accelerate
+state = accelerate.PartialState(cpu=True)
+state.wait_for_everyone()
+print("ranks", state.num_processes, flush=True)
+"""
+DIRECT = """
+import os
+print("ranks", os.environ["WORLD_SIZE"], flush=True)
+"""
+
+
+def launched_in(project: Project, launcher: str, program: str, *packages: str) -> str:
+    """Launch a program on two nodes whose Python has these packages; return what it prints."""
+    install(project.sandbox.shared / "venv", *packages)
+    (project.folder / "program.py").write_text(program)
+    document = yaml.safe_load(project.inventory.read_text())
+    document["defaults"]["python"] = "/shared/venv/bin/python"
+    document["nodes"] = document["nodes"][:2]
+    project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = project.run("launch", "--launcher", launcher, "--", "program.py", seconds=BUSY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project.run("logs", "--raw").stdout
+
+
+@pytest.fixture
+def project(make_sandbox: MakeSandbox, make_project: MakeProject) -> Project:
+    """A project on two hosts, which share the folder of the environment."""
+    return make_project(make_sandbox(nodes=2))
+
+
+def test_ray_runs_with_what_pip_install_ray_installs(project: Project) -> None:
+    document = yaml.safe_load(project.inventory.read_text())
+    small = ["--num-cpus=1", "--object-store-memory=80000000"]
+    document["job"] = {"launcher": "ray", "launcher_args": small}
+    project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    assert "nodes 2" in launched_in(project, "ray", RAY, "ray")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("launcher", "program", "packages"),
+    [
+        ("direct", DIRECT, ()),
+        ("torchrun", TORCH, ("torch",)),
+        ("accelerate", ACCELERATE, ("accelerate",)),
+    ],
+)
+def test_a_launcher_runs_with_its_own_package(
+    project: Project, launcher: str, program: str, packages: tuple[str, ...]
+) -> None:
+    printed = launched_in(project, launcher, program, *packages)
+    assert printed.splitlines().count("ranks 2") == 2, printed

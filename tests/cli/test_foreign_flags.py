@@ -1,0 +1,99 @@
+"""Flags that users of other launchers try: each gets a true answer, and a command that works."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from clusterctl.cli.main import main
+from clusterctl.cli.parser import build_parser
+
+PROGRAM = "-- train.py"
+
+
+@pytest.mark.parametrize(
+    ("typed", "instead"),
+    [
+        # torchrun
+        ("--nnodes 2", "--nodes 2"),
+        ("--nnodes=2:3", "--launcher-args=--nnodes=2:3"),
+        ("--nproc-per-node 8", "--gpus 8"),
+        ("--nproc_per_node=4", "--gpus 4"),
+        ("--nproc-per-node=gpu", ""),
+        ("--node-rank 0 --master_addr 10.0.0.1", ""),
+        ("--master_port 29500", "--master-port 29500"),
+        ("--max_restarts=3", "--max-restarts 3"),
+        ("--rdzv-backend=c10d", "--launcher-args=--rdzv-backend=c10d"),
+        ("--rdzv_endpoint gpu1:29500 --rdzv_id 7", ""),
+        ("--standalone --nnodes=1", "--nodes 1"),
+        (
+            "--tee 3 --rdzv_conf timeout=9",
+            "--launcher-args=--tee=3 --launcher-args=--rdzv_conf=timeout=9",
+        ),
+        # accelerate
+        ("--num_machines 2 --machine_rank 0", "--nodes 2"),
+        ("--num_processes 16", ""),
+        ("--main_process_ip 10.0.0.1", ""),
+        ("--main_process_port 29500", "--master-port 29500"),
+        ("--mixed_precision bf16", "--launcher accelerate --launcher-args=--mixed_precision=bf16"),
+        (
+            "--launcher accelerate --config_file fsdp.yaml",
+            "--launcher accelerate --launcher-args=--config_file=fsdp.yaml",
+        ),
+        ("--multi_gpu", ""),
+        # deepspeed
+        ("--num_gpus 4", "--gpus 4"),
+        ("--num_nodes=2", "--nodes 2"),
+        ("--include gpu1", "--nodes gpu1"),
+        # mpirun and srun
+        ("-np 16", ""),
+        ("--gpus 2 -np 4 --bind-to none", "--gpus 2"),
+        ("--ntasks-per-node=8", "--gpus 8"),
+        ("--gpus-per-node 8", "--gpus 8"),
+        ("-N 2", "--nodes 2"),
+        ("--ntasks 16", ""),
+        # pdsh
+        ("-w gpu1,gpu2", "--nodes gpu1,gpu2"),
+        ("-x gpu3", "--exclude gpu3"),
+        # a typo, and a flag of the program
+        ("--nods 2", "--nodes 2"),
+    ],
+)
+def test_a_flag_of_another_launcher_gets_the_command_to_type(
+    typed: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", *shlex.split(f"{typed} {PROGRAM}")]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert hint == "hint: " + shlex.join(("clusterctl", "launch", *f"{instead} {PROGRAM}".split()))
+    for flag in (word.partition("=")[0] for word in typed.split() if word.startswith("-")):
+        assert flag in problem or flag in instead
+    build_parser(["launch"]).parse_args(["launch", *instead.split()])  # it works when typed
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("--hostfile hosts.txt", "clusterctl init --from hosts.txt"),
+        ("--partition gpu", "job: {slurm: {partition: gpu}} in the inventory"),
+        ("-p gpu", "job: {slurm: {partition: gpu}} in the inventory"),
+        ("--time 1-0", "job: {slurm: {time: 1-0}} in the inventory"),
+    ],
+)
+def test_a_flag_that_is_no_flag_here_gets_its_place(
+    typed: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", *shlex.split(f"{typed} {PROGRAM}")]) == 2
+    assert capsys.readouterr().err.splitlines()[1] == f"hint: {hint}"
+
+
+@pytest.mark.parametrize("verb", ["check", "exec", "sync"])
+def test_pdsh_s_hosts_are_nodes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([verb, "-w", "gpu1"])
+    assert capsys.readouterr().err.splitlines()[1] == f"hint: clusterctl {verb} --nodes gpu1"
+
+
+def test_what_no_launcher_has_is_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["launch", *shlex.split(f"--lr 3 --nnodes 2 {PROGRAM}")])
+    hint = "clusterctl launch --nodes 2 -- train.py --lr 3"
+    assert capsys.readouterr().err.splitlines()[1] == f"hint: {hint}"
