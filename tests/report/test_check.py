@@ -27,6 +27,7 @@ from clusterctl.report.check import print_check, print_choices, print_explanatio
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, LastGood, judge
+from tests.small_disk import small_disk
 
 EVIL = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script> [bold]|x|\nsecond"
 
@@ -362,3 +363,14 @@ def test_what_was_measured_but_not_judged_is_shown(result: CheckResult) -> None:
 
     assert "note deep.node  gpu1\n     reaches 5 Gb/s; nothing to compare it with" in shown
     assert "does not apply" not in shown
+
+
+def test_a_full_disk_leaves_the_earlier_report_whole(result: CheckResult, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        (disk / "a.html").write_text("earlier")
+        (disk / "filling").write_bytes(bytes((1 << 20) - 8192))
+        many = replace(result, findings=result.findings * 100)
+        with pytest.raises(UsageError, match="No space left on device"):
+            write_page(disk / "a.html", many)
+        assert (disk / "a.html").read_text() == "earlier"
+        assert {path.name for path in disk.iterdir()} == {"a.html", "filling"}

@@ -31,7 +31,7 @@ from clusterctl.node.run.processes import ENV_LOCK, become_subreaper, run_enviro
 from clusterctl.node.run.run_files import write_json
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_stale
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 from clusterctl.wire import Message
 
 STEP = b"SLURM_STEP_ID"
