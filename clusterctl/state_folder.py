@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 VARIABLE = "CLUSTERCTL_STATE"
+ANOTHER_FOLDER = f"set {VARIABLE} to another folder"
+"""What helps where the folder cannot be used."""
 
 
 def state_folder() -> Path:

@@ -22,7 +22,8 @@ ALLOWED: dict[str, set[str]] = {
     "safe_text": set(),
     "errors": {"safe_text"},
     "wire": set(),
-    "node": {"wire"},
+    "own_files": set(),
+    "node": {"own_files", "wire"},
     "facts": {"wire"},
     "inventory": {"errors", "safe_text", "wire"},
     "network": {"facts", "inventory", "wire"},
@@ -30,16 +31,19 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"network", "facts", "inventory", "node", "wire", "errors"},
     "logs": {"facts", "safe_text", "wire"},
     "state_folder": set(),
-    "transport": {"inventory", "wire", "errors", "safe_text", "node", "state_folder"},
-    "sync": {"transport", "inventory", "wire", "errors", "safe_text", "node"},
+    "transport": {
+        "inventory", "wire", "errors", "safe_text", "node", "own_files", "state_folder",
+    },
+    "sync": {"transport", "inventory", "wire", "errors", "safe_text", "node", "own_files"},
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
         "checks", "plan", "logs", "transport",
-        "sync", "state_folder", "network", "facts", "inventory", "wire", "errors", "safe_text",
+        "sync", "own_files", "state_folder", "network", "facts", "inventory", "wire", "errors",
+        "safe_text",
     },
     "report": {
-        "verbs", "checks", "plan", "logs", "network", "facts", "inventory", "wire", "errors",
-        "safe_text",
+        "verbs", "checks", "plan", "logs", "network", "facts", "inventory", "own_files", "wire",
+        "errors", "safe_text",
     },
     # Only when a value is printed: a program that prints none does not wait for rich.
     "api": {

@@ -11,8 +11,11 @@ from clusterctl.inventory.cluster import Cluster, Node
 
 Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state"]
 
-DEFAULT_STATE = "/var/tmp"  # noqa: S108  (only read)
-"""Where the folders of runs are, with their logs, if the inventory sets no `state:`."""
+DEFAULT_STATE = "/var/tmp/clusterctl-UID"  # noqa: S108  (only read)
+"""Where the folders of runs are, with their logs, if the inventory sets no `state:`.
+
+The node knows its UID. The folder itself counts: it may be a mount, or have a quota of its own.
+"""
 
 _WRITES = re.compile(r"out|save|log|ckpt|checkpoint|result|profile|trace|cache|tmp|temp")
 """In an option's name: its path is written to, often by one node only."""

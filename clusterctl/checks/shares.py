@@ -20,6 +20,12 @@ from clusterctl.facts.values.pairwise import TokenSeen
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 
+REFUSED = {
+    "Permission denied": "is in a folder that this user may not enter",
+    "Not a directory": "is below a file, not below a folder",
+    "Too many levels of symbolic links": "is below a link that leads in a circle",
+}
+"""By the system's error: why a path cannot be looked at, on a filesystem that answers."""
 STALE = {
     "Stale file handle": "is a stale NFS handle: what the server exported is not there any more",
     "Transport endpoint is not connected": "has lost its FUSE program",
@@ -59,7 +65,9 @@ class MissingShares:
 
 def no_answer(path: PathFacts) -> str:
     """Return what is wrong with a path that cannot be looked up, after its name."""
-    return STALE.get(path.problem, "does not answer")
+    if not path.problem or path.problem.startswith("no answer"):
+        return "does not answer"
+    return {**REFUSED, **STALE}.get(path.problem, "cannot be looked at")
 
 
 def remount(mount: str) -> str:

@@ -6,11 +6,13 @@ import posixpath
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.run_paths import DEFAULT_STATE, command_paths, run_paths
 from clusterctl.checks.shares import (
+    REFUSED,
     STALE,
     MissingShares,
     no_answer,
@@ -31,6 +33,8 @@ FREE_WARN = 4 * GIB
 FILES_FAIL = 1000
 FILES_WARN = 50_000
 _LOOK = "clusterctl check"
+DANGLING = " is a link to "
+"""In the problem of a path that cannot be made."""
 DELAY_WARN_S = 2.0
 """Beyond this, programs that wait for each other's files time out: NFS caches for up to 60 s."""
 
@@ -114,7 +118,10 @@ def known_paths(
         if known is None or not known.answered:
             continue
         for path in dict.fromkeys(p.path for p in run_paths(cluster, node) if p.role in roles):
-            yield node, known, known.path(path) or PathFacts(path=path, problem=NOT_IN_FACTS)
+            found = known.path(path) or PathFacts(path=path, problem=NOT_IN_FACTS)
+            if path == DEFAULT_STATE and known.uid is not None:
+                found = replace(found, path=path.replace("UID", str(known.uid)))
+            yield node, known, found
 
 
 def _not_checked(path: PathFacts) -> bool:
@@ -151,12 +158,29 @@ def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Find
     """Judge by a file that was created and removed there."""
     missing = MissingShares.of(facts, cluster)
     for node, known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
-        if path.writable or (_is_state_only(node, path, cluster) and path.writable is None):
+        is_state = _is_state_only(node, path, cluster)
+        if is_state and (path.writable is None or (known.machine and known.machine.state_problem)):
+            continue  # `storage.state` reports the second
+        if path.writable and (path.folder or path.exists is False):
+            continue
+        if path.writable and path.exists:
+            named = shlex.quote(path.path)
+            yield finding(
+                "unknown" if path.folder is None else "fail",
+                node.name,
+                f"{path.path} {'may be a file' if path.folder is None else 'is not a folder'}",
+                wanted=f"a folder that {known.user or 'the user'} can write to",
+                found="unknown" if path.folder is None else "a file",
+                remedy=f"mv {named} {named}.old (on the node), or choose another path in the"
+                " inventory",
+            )
             continue
         if missing.explains(node.name, path.path):
             yield skip_missing(node.name, path.path)
             continue
-        silent = path.writable is None and path.exists is None and path.problem not in STALE
+        silent = (
+            path.writable is None and path.exists is None and path.problem not in {*STALE, *REFUSED}
+        )
         yield finding(
             "unknown" if silent else "fail",
             node.name,
@@ -177,17 +201,26 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 def _make_writable(path: PathFacts, user: str) -> str:
     named = shlex.quote(path.path)
+    if path.exists is None:
+        return _make_reachable(path, user)
+    if path.problem in _FULL:
+        return _list_largest(path.mount or path.path)
+    if path.read_only:
+        return f"sudo mount -o remount,rw {shlex.quote(path.mount)}"
+    if DANGLING in path.problem:
+        named = f'"$(readlink -m {named})"'
+    return f"sudo mkdir -p {named} && sudo chown {user} {named}"
+
+
+def _make_reachable(path: PathFacts, user: str) -> str:
+    named = shlex.quote(path.path)
     if _not_checked(path):
         return _LOOK
     if path.problem in STALE:
         return remount(path.mount or path.path)
-    if path.exists is None:
-        return f"findmnt -T {named} (on the node) names its file server; check that it answers"
-    if path.problem in _FULL:
-        return _list_largest(path)
-    if path.read_only:
-        return f"sudo mount -o remount,rw {shlex.quote(path.mount)}"
-    return f"sudo mkdir -p {named} && sudo chown {user} {named}"
+    if path.problem in REFUSED:
+        return f"namei -l {named} (on the node) shows where; correct that folder for {user}"
+    return f"findmnt -T {named} (on the node) names its file server; check that it answers"
 
 
 @Check(
@@ -201,46 +234,52 @@ def _make_writable(path: PathFacts, user: str) -> str:
 def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge the space that an unprivileged user can still use."""
     missing = MissingShares.of(facts, cluster)
-    seen: set[tuple[str, str]] = set()
+    by_node: dict[str, list[PathFacts]] = defaultdict(list)
     for node, _known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
-        again = (node.name, path.mount or path.path) in seen
-        alone = all(name != node.name for name, _ in seen)
-        seen.add((node.name, path.mount or path.path))
-        silent = path.exists is None and not alone
-        if again and path.exists is not None:
-            continue  # already judged
-        if path.path == (node.state or DEFAULT_STATE) and silent:
-            continue  # already reported for workdir, or a root filesystem that hangs
-        if missing.explains(node.name, path.path):
-            yield skip_missing(node.name, path.path)
-        elif path.exists is None or not path.total_bytes:
-            # `storage.writable` reports the first; some FUSE filesystems report 0 bytes of 0.
-            why = _why_silent(path) if path.exists is None else "does not report its free space"
-            message = f"{path.mount or path.path} {why}"
-            yield skip(node.name, message)
-        elif path.free_bytes is not None and path.free_bytes < FREE_WARN:
-            yield finding(
-                "fail" if path.free_bytes < FREE_FAIL else "warn",
-                node.name,
-                f"low free space on {path.mount or path.path}",
-                wanted=f"{FREE_WARN // GIB} GiB or more for {path.path}",
-                found=f"{path.free_bytes / GIB:.2f} GiB",
-                remedy=_list_largest(path),
-            )
-        elif path.total_files and path.free_files is not None and path.free_files < FILES_WARN:
-            yield finding(
-                "fail" if path.free_files < FILES_FAIL else "warn",
-                node.name,
-                f"few free inodes on {path.mount or path.path}",
-                wanted=f"room for {FILES_WARN} files or more for {path.path}",
-                found=f"{path.free_files} of {path.total_files} inodes free",
-                remedy=f"du -x --inodes --max-depth=2 {shlex.quote(path.mount or path.path)}"
-                " | sort -n | tail",
-            )
+        by_node[node.name].append(path)
+    for name, paths in by_node.items():
+        lost = [path for path in paths if missing.explains(name, path.path)]
+        looked_at = [path for path in paths if path.exists is not None and path not in lost]
+        # A folder with a quota of its own reports another size than its filesystem.
+        disks = {(path.mount or path.path, path.total_bytes): path for path in looked_at[::-1]}
+        mounts = Counter(mount for mount, _ in disks)
+        for (mount, _), path in reversed(disks.items()):
+            yield from _room(name, path, path.path if mounts[mount] > 1 else mount)
+        # What could be looked at tells of its whole disk; else `storage.writable` reports it.
+        unseen = [path for path in paths if (path.mount or path.path) not in mounts]
+        alone = {path.mount or path.path: path for path in unseen[::-1]}
+        for path in reversed(alone.values()):
+            if path in lost:
+                yield skip_missing(name, path.path)
+            elif path is not paths[-1] or len(paths) == 1:  # the last is the state folder
+                yield skip(name, f"{path.path} {_why_silent(path)}")
 
 
-def _list_largest(path: PathFacts) -> str:
-    return f"du -xh --max-depth=2 {shlex.quote(path.mount or path.path)} | sort -h | tail"
+def _room(node: str, path: PathFacts, where: str) -> Iterator[Finding]:
+    if not path.total_bytes:  # some FUSE filesystems report 0 bytes of 0
+        yield skip(node, f"{where} does not report its free space")
+    elif path.free_bytes is not None and path.free_bytes < FREE_WARN:
+        yield finding(
+            "fail" if path.free_bytes < FREE_FAIL else "warn",
+            node,
+            f"low free space on {where}",
+            wanted=f"{FREE_WARN // GIB} GiB or more for {path.path}",
+            found=f"{path.free_bytes / GIB:.2f} GiB",
+            remedy=_list_largest(where),
+        )
+    elif path.total_files and path.free_files is not None and path.free_files < FILES_WARN:
+        yield finding(
+            "fail" if path.free_files < FILES_FAIL else "warn",
+            node,
+            f"few free inodes on {where}",
+            wanted=f"room for {FILES_WARN} files or more for {path.path}",
+            found=f"{path.free_files} of {path.total_files} inodes free",
+            remedy=f"du -x --inodes --max-depth=2 {shlex.quote(where)} | sort -n | tail",
+        )
+
+
+def _list_largest(where: str) -> str:
+    return f"du -xh --max-depth=2 {shlex.quote(where)} | sort -h | tail"
 
 
 @Check(

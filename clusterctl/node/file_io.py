@@ -45,27 +45,6 @@ def read_json(path: Union[str, bytes]) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def replace_file(
-    path: Union[str, bytes], data: bytes, *, mode: int = 0o600, sync: bool = False
-) -> None:
-    """Write a file so that it is there whole or as before; `sync`: after a power failure too.
-
-    Raises:
-        OSError: it could not be written; nothing has changed.
-    """
-    new = os.fsencode(path) + b".new"
-    try:  # noqa: SIM105  (start-up counts)
-        os.unlink(new)  # written into, one that is linked elsewhere would change there
-    except FileNotFoundError:
-        pass
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    os.replace(new, path)
-
-
 def overwrite_start(path: str, data: bytes) -> None:
     """Write over a file's first bytes: on a full disk, too, if it has them.
 

@@ -22,7 +22,7 @@ import time
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 
 NAME = "clusterctl-run"
 """The lock of a machine; the loopback sandbox adds its port, for several nodes on one machine."""

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
+from clusterctl.own_files import write_named
 from clusterctl.report.check import (
     details,
     gpus,
@@ -78,7 +79,7 @@ def write_page(path: Path, result: CheckResult) -> None:
     """
     page = form_of(path)(result)
     try:
-        path.write_text(page, encoding="utf-8", errors="backslashreplace")
+        write_named(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise UsageError(
             f"{path}: expected a place to write, found: {error.strerror}",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from clusterctl.node.mirror.manifest import stat_key
 from clusterctl.node.mirror.tree_hash import digest_of, path_text
+from clusterctl.own_files import NotPrivateError, make_private, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +79,13 @@ class Digests:
             return
         document = {"schema": SCHEMA, "device": self._device, "files": self._kept}
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._path.parent.parent, self._path.parent)
             _forget_old(self._path.parent)
-            with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as file:
-                data = json.dumps(document, separators=(",", ":")).encode()
-                file.write(_check(data) + b"\n" + data)
-            Path(file.name).replace(self._path)
+            data = json.dumps(document, separators=(",", ":")).encode()
+            replace_file(self._path, _check(data) + b"\n" + data)
+        except NotPrivateError as error:
+            hint = error.hint or f"remove {error.filename}, as its owner"
+            logger.warning("cannot cache file digests: %s; hint: %s", error.strerror, hint)
         except OSError as error:
             logger.info("%s: cannot cache file digests: %s", self._path, error)
 

@@ -1,4 +1,7 @@
-"""What git says of a folder: its files, its commit; a git that fails is an error, never silence."""
+"""What git says of a folder: its files, its commit; a git that fails is an error, never silence.
+
+The folder may be somebody else's: no program that its own `.git/config` names is run.
+"""
 
 # ruff: noqa: PTH112, PTH114
 # Paths are bytes here, and there are many of them.
@@ -24,6 +27,9 @@ _MISLEADING = (
     *("GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
 )
 """Set in hooks, for one repository; each folder of a sync is asked for its own."""
+_NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+"""Options that hold in submodules, too."""
+_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 _UNREADABLE = re.compile(rb"^warning: could not open directory '(.*)': (.*)$", re.MULTILINE)
 
 
@@ -68,9 +74,10 @@ class Worktree:
 
     def diff(self) -> str:
         """Return what differs from HEAD as a patch; new files by name only."""
-        done = _run(
-            self.folder, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", "."
-        )
+        # Not into submodules: their own configuration names filters, too.
+        options = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+        words = ("diff", "HEAD", "--binary", "--no-color", *options, "--", ".")
+        done = _run(self.folder, *self._without_own_filters(), *words)
         shown = done.stdout[:DIFF_LIMIT].decode("utf-8", "backslashreplace")
         if len(done.stdout) > DIFF_LIMIT:
             shown += f"\n# cut: {len(done.stdout)} bytes\n"
@@ -79,6 +86,18 @@ class Worktree:
         new = _git(self.folder, "ls-files", "-z", "--others", "--exclude-standard")
         names = [path_text(name) for name in filter(None, new.stdout.split(b"\0"))]
         return shown + "".join(f"# new file: {name!r}\n" for name in names)
+
+    def _without_own_filters(self) -> list[str]:
+        """Return options against filters of the clone's own; those of the user are trusted."""
+        options: list[str] = []
+        for scope in ("--local", "--worktree"):
+            asked = ("config", scope, "--includes", "--name-only", "-z", "--get-regexp", _FILTERS)
+            found = _run(self.folder, *asked).stdout
+            for name in sorted(set(map(os.fsdecode, filter(None, found.split(b"\0"))))):
+                if "=" in name:  # git could not be told which
+                    raise _failed(self.folder, f"its configuration has the filter {name!r}")
+                options += ["-c", f"{name}={'false' if name.endswith('.required') else ''}"]
+        return options
 
     def ignores_folder(self) -> bool:
         """Say whether git ignores the folder as a whole."""
@@ -135,10 +154,11 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     environment = {k: v for k, v in os.environ.items() if k not in _MISLEADING}
-    environment.update(LC_ALL="C", GIT_OPTIONAL_LOCKS="0")
+    # No protocol: a partial clone would fetch what it lacks, by a program of its own choice.
+    environment.update(LC_ALL="C", GIT_OPTIONAL_LOCKS="0", GIT_ALLOW_PROTOCOL="none")
     try:
         return subprocess.run(
-            ["git", *words],
+            ["git", *_NO_PROGRAMS, *words],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

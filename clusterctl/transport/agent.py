@@ -65,9 +65,10 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]+")
 
 _NODE = "clusterctl.node."
 CHECK_MODULES = (
+    "clusterctl.own_files",
     "clusterctl.wire",
     *(_NODE + "agent." + name for name in ("call_channel", "child_tasks", "main", "operations")),
-    *(_NODE + name for name in ("address_family", "file_io", "program_path", "users")),
+    *(_NODE + name for name in ("address_family", "file_io", "program_path")),
     *(
         _NODE + "probe." + name
         for name in (

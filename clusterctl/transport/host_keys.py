@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, NodeError
-from clusterctl.state_folder import state_folder
+from clusterctl.own_files import make_private
+from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
 from clusterctl.transport.known_hosts import (
     KnownHosts,
     KnownHostsLine,
@@ -162,7 +163,11 @@ class HostKeyVerifier:
         Args:
             endpoint: the host that `ssh` is to log in to, never one behind it.
         """
-        self._own_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            make_private(self._own_file.parent.parent, self._own_file.parent)
+            self._own_file.touch(mode=0o600)  # ssh would let all users read it
+        except OSError as error:
+            raise self._unwritable(endpoint.host, error) from error
         # The first file is also where `ssh` records a new key.
         paths = [self._own_file, *endpoint.known_hosts]
         with self._lock:
@@ -193,12 +198,15 @@ class HostKeyVerifier:
         try:
             record(self._own_file, name, key_type, blob)
         except OSError as error:
-            words = f"the host key of {name} cannot be recorded: {self._own_file}: {error.strerror}"
-            hint = f"make {state_folder()} writable, or set CLUSTERCTL_STATE to a folder that is"
-            raise NodeError("hostkey", "hostkey", words, hint) from error
+            raise self._unwritable(name, error) from error
         line = KnownHostsLine(hosts=name, key_type=key_type, blob=blob, where=str(self._own_file))
         for known in self._known.values():
             known.add(line)
+
+    def _unwritable(self, name: str, error: OSError) -> NodeError:
+        words = f"the host key of {name} cannot be recorded: {self._own_file}: {error.strerror}"
+        hint = f"make {state_folder()} writable, or {ANOTHER_FOLDER}"
+        return NodeError("hostkey", "hostkey", words, getattr(error, "hint", "") or hint)
 
     def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
         if where.startswith(str(self._own_file)):

@@ -14,11 +14,12 @@ import hmac
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
+
+from clusterctl.own_files import make_private, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -219,17 +220,12 @@ def forget(path: Path, host: str) -> int:
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent.parent, path.parent)
     # The lock is a file of its own: the records are replaced, and a lock belongs to its inode.
-    with path.with_name(path.name + ".lock").open("w") as lock:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o600), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         old = path.read_text(errors="surrogateescape") if path.exists() else ""
         new = change(old)
-        if new == old:
-            return
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-        with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
-            file.write(new)
-            file.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(path)
+        if new != old:
+            replace_file(path, new.encode(errors="surrogateescape"), sync=True)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import ClusterError, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.transport.host_keys import names_of, own_file
 from clusterctl.transport.known_hosts import KnownHosts, forget, known_name
 from clusterctl.transport.ssh_config import SshConfigResolver
@@ -28,9 +29,18 @@ class Forgotten:
 
 
 def forget_nodes(cluster: Cluster, nodes: Iterable[Node]) -> tuple[Forgotten, ...]:
-    """Drop the keys of nodes from the cluster's own known_hosts."""
+    """Drop the keys of nodes from the cluster's own known_hosts.
+
+    Raises:
+        ClusterError: it cannot be written.
+    """
     ssh_config = SshConfigResolver()
-    return tuple(_forget(cluster, node, ssh_config) for node in nodes)
+    try:
+        return tuple(_forget(cluster, node, ssh_config) for node in nodes)
+    except OSError as error:
+        hint = getattr(error, "hint", "") or f"make it writable, or {ANOTHER_FOLDER}"
+        message = f"cannot write {own_file(cluster.name)}: {error.strerror}"
+        raise ClusterError(message, hint=hint) from error
 
 
 def _forget(cluster: Cluster, node: Node, ssh_config: SshConfigResolver) -> Forgotten:

@@ -21,7 +21,7 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.control_socket import ControlSocket
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 from clusterctl.wire import Message
 from tests.damage import ANY_JSON, as_json, damaged, damaged_json
 from tests.waiting import wait_until

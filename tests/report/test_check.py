@@ -27,6 +27,7 @@ from clusterctl.report.check import print_check, print_choices, print_explanatio
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, LastGood, judge
+from tests.small_disk import small_disk
 
 EVIL = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script> [bold]|x|\nsecond"
 
@@ -377,3 +378,14 @@ def test_a_nodes_words_are_no_markup(result: CheckResult) -> None:
     assert not re.search(r"[*_`\[\]()!#|~@<]|://|www\.", found), found
     (hint,) = [line for line in text.splitlines() if line.startswith("- hint: ")]
     assert re.fullmatch(r"- hint: `ls [^`]*`", hint)
+
+
+def test_a_full_disk_leaves_the_earlier_report_whole(result: CheckResult, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        (disk / "a.html").write_text("earlier")
+        (disk / "filling").write_bytes(bytes((1 << 20) - 8192))
+        many = replace(result, findings=result.findings * 100)
+        with pytest.raises(UsageError, match="No space left on device"):
+            write_page(disk / "a.html", many)
+        assert (disk / "a.html").read_text() == "earlier"
+        assert {path.name for path in disk.iterdir()} == {"a.html", "filling"}

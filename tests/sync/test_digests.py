@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from clusterctl.node.mirror.tree_hash import digest_of
 from clusterctl.sync import digests
 from clusterctl.sync.digests import Digests
 from clusterctl.sync.source import read_source
+from tests.small_disk import small_disk
 
 
 @pytest.fixture
@@ -143,3 +145,29 @@ def test_a_link_is_read_each_time(folder: Path, read: list[str]) -> None:
         one.of(b"link", "l", status)
         one.save()
     assert read == ["link", "link"]
+
+
+def test_a_full_disk_leaves_nothing_of_the_cache_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+        kept = disk / "clusterctl" / "digests"
+        kept.mkdir(parents=True)
+        with contextlib.suppress(OSError):
+            (disk / "filling").write_bytes(bytes(1 << 20))
+        read_source(folder)
+        assert list(kept.iterdir()) == []
+
+
+def test_a_cache_that_others_may_write_is_left_alone_with_a_warning(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache" / "clusterctl"
+    cache.chmod(0o775)
+    (folder / "a.py").write_text("A.py")
+    time.sleep(0.1)
+    before = {path: path.read_bytes() for path in cache.rglob("*.json")}
+    read_source(folder)
+    assert {path: path.read_bytes() for path in cache.rglob("*.json")} == before
+    assert f"chmod -R go-w {cache}" in caplog.text

@@ -162,3 +162,83 @@ def test_a_repository_without_a_commit_is_one(tmp_path: Path) -> None:
     found = read_source(tmp_path)
     assert set(found.listing) == {b"a.py"}
     assert found.commit is None
+
+
+_SCRIPT = """#!/bin/sh
+echo "$0" >> {told}
+cat
+"""
+
+
+def _arm(folder: Path, told: Path) -> None:
+    """Let a clone's own configuration name a program wherever git could run one."""
+    asked = ["git", "rev-parse", "--absolute-git-dir"]
+    own = subprocess.run(asked, cwd=folder, check=True, capture_output=True, text=True)
+    own_folder = Path(own.stdout.strip())
+    program = own_folder / "program"
+    program.write_text(_SCRIPT.format(told=shlex.quote(str(told))))
+    program.chmod(0o755)
+    (own_folder / "hooks").mkdir(exist_ok=True)
+    shutil.copy(program, own_folder / "hooks" / "post-index-change")
+    git(folder, "config", "core.fsmonitor", str(program))
+    for key in (
+        *("diff.external", "diff.all.command", "diff.all.textconv"),
+        *("filter.all.clean", "filter.all.smudge", "filter.worktree.clean"),
+    ):
+        git(folder, "config", key, str(program))
+    git(folder, "config", "filter.all.required", "true")
+    git(folder, "config", "extensions.worktreeConfig", "true")
+    git(folder, "config", "--worktree", "filter.worktree.process", str(program))
+    attributes = "*.py filter=all diff=all\n*.txt filter=worktree\n"
+    (own_folder / "info").mkdir(exist_ok=True)
+    (own_folder / "info" / "attributes").write_text(attributes)
+
+
+def test_no_program_that_a_clones_own_configuration_names_is_run(
+    code: Path, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    (code / "b.txt").write_text("b\n")
+    git(code, "add", ".")
+    git(code, "commit", "-qm", "second")
+    nested = repository(code / "vendor")
+    git(code, "submodule", "add", "-q", str(repository(tmp_path / "other")), "module")
+    git(code, "commit", "-qm", "module")
+    for folder in (code, nested, code / "module"):
+        _arm(folder, told)
+        (folder / "a.py").write_text("A = 22\n")
+    (code / "b.txt").write_text("bb\n")
+    told.unlink(missing_ok=True)
+
+    source = read_source(code)
+
+    assert not told.exists(), told.read_text()
+    assert {b"a.py", b"b.txt", b"vendor/a.py", b"module/a.py"} <= set(source.listing)
+    assert "+A = 22" in source.diff
+    assert "+bb" in source.diff
+    git(code, "diff", "HEAD")
+    assert told.exists()  # the trap works
+
+
+def test_a_partial_clone_fetches_nothing(code: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "program"
+    program.write_text(_SCRIPT.format(told=shlex.quote(str(told))))
+    program.chmod(0o755)
+    git(code, "config", "remote.origin.url", "ssh://host/code")
+    git(code, "config", "remote.origin.promisor", "true")
+    git(code, "config", "core.sshCommand", str(program))
+    git(code, "config", "protocol.ssh.allow", "always")
+    blob = subprocess.run(
+        ["git", "rev-parse", "HEAD:a.py"], cwd=code, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    (code / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    (code / "a.py").write_text("A = 2\n")
+    assert "# git diff failed" in read_source(code).diff
+    assert not told.exists()
+
+
+def test_a_filter_whose_name_git_cannot_be_told_is_refused(code: Path) -> None:
+    git(code, "config", "filter.a=b.clean", "true")
+    with pytest.raises(UsageError, match=r"filter\.a=b\.clean"):
+        read_source(code)

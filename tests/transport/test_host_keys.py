@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,33 @@ def test_a_key_that_another_cluster_accepted_is_taken_over(own_state: Path, tmp_
     trust.check(host, "ssh-ed25519", blob(b"1"))
     assert own_file("new").exists()
     assert not (tmp_path / "known_hosts").exists()
+
+
+def test_only_this_user_may_read_what_is_recorded(own_state: Path, tmp_path: Path) -> None:
+    host = endpoint(tmp_path / "known_hosts")
+    before = os.umask(0o002)
+    try:
+        HostKeyVerifier("lab", accept_new=True).openssh_options(host)
+        HostKeyVerifier("lab", accept_new=True).check(host, "ssh-ed25519", blob(b"1"))
+    finally:
+        os.umask(before)
+    made = [own_state, *own_state.rglob("*")]
+    assert {path.name for path in made} >= {"clusterctl", "lab", "known_hosts", "known_hosts.lock"}
+    assert not [path for path in made if path.stat().st_mode & 0o077]
+
+
+def test_a_folder_that_others_may_write_is_refused_with_the_command_that_mends_it(
+    own_state: Path, tmp_path: Path
+) -> None:
+    own_file("lab").parent.mkdir(parents=True)
+    own_file("lab").parent.parent.chmod(0o775)
+    trust = HostKeyVerifier("lab", accept_new=True)
+    host = endpoint(tmp_path / "known_hosts")
+    asked = (
+        lambda: trust.check(host, "ssh-ed25519", blob(b"1")),
+        lambda: trust.openssh_options(host),
+    )
+    for ask in asked:
+        with pytest.raises(NodeError, match="is not a folder of this user alone") as refused:
+            ask()
+        assert refused.value.hint == f"chmod -R go-w {own_state / 'clusterctl'}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
@@ -39,3 +40,18 @@ def test_an_alias_is_forgotten_as_openssh_and_as_we_record_it(
     assert (forgotten.name, forgotten.dropped) == ("[alias]:2200", 2)
     assert own.read_text() == f"10.0.0.1 {KEY}\n"
     assert forgotten.elsewhere == (f"{user_file}:1",)
+
+
+def test_keys_in_a_folder_that_others_may_write_are_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    own = own_file("lab")
+    own.parent.mkdir(parents=True)
+    own.write_text(f"gpu1 {KEY}\n")
+    own.parent.chmod(0o777)
+    node = Node(host="gpu1", name="gpu1", ssh=Ssh())
+    with pytest.raises(ClusterError, match="is not a folder of this user alone") as refused:
+        forget_nodes(Cluster(name="lab", nodes=(node,)), (node,))
+    assert refused.value.hint == f"chmod -R go-w {own.parent}"
+    assert own.read_text() == f"gpu1 {KEY}\n"

@@ -102,7 +102,7 @@ def read_sources() -> Sources:
     if _installed is not None:
         return _installed.sources
     top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    files = [os.path.join(top, "wire.py")]
+    files = [os.path.join(top, name) for name in ("own_files.py", "wire.py")]
     for folder, folders, names in os.walk(os.path.join(top, "node")):
         folders.sort()
         found = (name for name in sorted(names) if name.endswith(".py") and name != "__init__.py")

@@ -20,10 +20,11 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.commands.exec_command import end_descendants
-from clusterctl.node.file_io import read_json, replace_file
+from clusterctl.node.file_io import read_json
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run import processes
 from clusterctl.node.run.environ_bytes import original_environment
+from clusterctl.own_files import replace_file
 from clusterctl.wire import Message
 
 MARKER = ".clusterctl-setup.json"

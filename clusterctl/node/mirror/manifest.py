@@ -11,8 +11,9 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from clusterctl.node.file_io import read_json, replace_file
+from clusterctl.node.file_io import read_json
 from clusterctl.node.mirror.tree_hash import Entry, digest_of, entry_kind, path_bytes, path_text
+from clusterctl.own_files import replace_file
 
 SCHEMA = 1
 FOLDER = b".clusterctl"

@@ -74,6 +74,8 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
         channel.send(_plan(manifest, plan))
         if not _wait_to_proceed(channel):
             return Message({"aborted": True})
+        if plan.changes:
+            _refuse_run(root, args)  # one may have started while the other nodes made their plans
         complete = not plan.changes and manifest.tree == args["tree"]
         temporary = _temporary(root, args)
         if alone:
@@ -108,13 +110,17 @@ def _refuse_conflicts(root: bytes, args: Dict[str, Any], plan: SyncPlan) -> None
     Raises:
         OperationError: `busy`: a run works in the folder; `in-the-way`: something of the user's.
     """
-    busy = run_lock.live_run(root, args.get("lock", run_lock.NAME))
-    if busy is not None:
-        raise OperationError("busy", "a run works in this folder", holder=busy)
+    _refuse_run(root, args)
     if plan.conflicts:
         paths = [path_text(path) for path in plan.conflicts]
         message = "something of the user's is in the way: " + ", ".join(paths[:MAX_SHOWN])
         raise OperationError("in-the-way", message, paths=paths)
+
+
+def _refuse_run(root: bytes, args: Dict[str, Any]) -> None:
+    busy = run_lock.live_run(root, args.get("lock", run_lock.NAME))
+    if busy is not None:
+        raise OperationError("busy", "a run works in this folder", holder=busy)
 
 
 def _plan(manifest: Manifest, plan: SyncPlan) -> Message:

@@ -18,10 +18,10 @@ from typing import Any, Dict, Iterator, List, Optional
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.tree_hash import Entry, Listing, decode_listing, path_text, tree_hash
-from clusterctl.node.users import describe_file, user_name
+from clusterctl.own_files import describe_file, user_name
 from clusterctl.wire import Message
 
-OWN_FILES = (b"lock", b"manifest.json", b"manifest.json.new", b".gitignore")
+OWN_FILES = (b"lock", b"manifest.json", b".gitignore")
 """The files in our folder."""
 
 MAX_SHOWN = 20

@@ -6,10 +6,9 @@ All of it is the kernel's own memory, read in a few milliseconds: no program is 
 from __future__ import annotations
 
 import os
-import stat
 import time
 
-from clusterctl.node.users import describe_file
+from clusterctl.own_files import NotPrivateError, require_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -241,11 +240,12 @@ def _state_problem() -> str:
     """Return why runs would refuse the usual state folder; empty if it is ours or not there."""
     path = STATE + str(os.getuid())
     try:
-        seen = os.lstat(path)
+        require_private(path)
     except FileNotFoundError:
         return ""
-    ours = seen.st_uid == os.getuid() and stat.S_ISDIR(seen.st_mode) and not seen.st_mode & 0o022
-    return "" if ours else "%s is %s" % (path, describe_file(seen))
+    except NotPrivateError as error:
+        return "%s is %s" % (path, error.found)
+    return ""
 
 
 def _unsynchronized() -> Optional[bool]:

@@ -7,6 +7,8 @@ import os
 import stat
 import time
 
+STATE = "/var/tmp/clusterctl-UID"  # noqa: S108  (0700, owner checked)
+"""The usual folder of runs, as the controller names it; the number is this user's."""
 _OF_MODELS = (".safetensors", ".index.json", ".bin")
 
 TYPE_CHECKING = False
@@ -43,6 +45,8 @@ def probe_path(question: Dict[str, Any]) -> Dict[str, Any]:
         What was found; `problem` where the system refused.
     """
     path = os.path.expanduser(question["path"])
+    if path == STATE:
+        path = STATE[: -len("UID")] + str(os.getuid())
     answer: Dict[str, Any] = {"exists": False, "real": os.path.realpath(path)}
     try:
         status = os.stat(path)
@@ -54,6 +58,10 @@ def probe_path(question: Dict[str, Any]) -> Dict[str, Any]:
         return answer
     near = _nearest_folder(path)
     answer["near"] = os.path.realpath(near)
+    link = "" if answer["exists"] else _dangling_link(path)
+    if link:
+        answer.update(writable=False, problem=link)
+        return answer
     space = os.statvfs(near)
     answer["free"] = space.f_bavail * space.f_frsize
     answer["total"] = space.f_blocks * space.f_frsize
@@ -73,6 +81,15 @@ def _nearest_folder(path: str) -> str:
     while not os.path.isdir(path):
         path = os.path.dirname(path) or "/"
     return path
+
+
+def _dangling_link(path: str) -> str:
+    """Describe the link by which a path leads nowhere; empty if there is none on the way."""
+    while path and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.islink(path) or os.path.exists(path):
+        return ""
+    return "%s is a link to %s, which does not exist" % (path, os.readlink(path))
 
 
 def _try_write(folder: str, *, speed: bool) -> Dict[str, Any]:

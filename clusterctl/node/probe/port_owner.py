@@ -6,7 +6,7 @@ import posixpath
 
 from clusterctl.node import tcp_sockets
 from clusterctl.node.run.processes import command_of
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 
 MAX_CHARACTERS = 60
 

@@ -26,7 +26,7 @@ from clusterctl.node.probe.kernel_log import read_kernel_log
 from clusterctl.node.probe.machine_state import describe_machine
 from clusterctl.node.probe.path_probe import probe_path
 from clusterctl.node.program_path import find_program
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 from clusterctl.wire import BadFrame, Message, from_json, read_message, to_json
 
 TYPE_CHECKING = False

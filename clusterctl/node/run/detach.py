@@ -14,7 +14,7 @@ import subprocess
 from typing import List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")

@@ -12,10 +12,11 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set
 
-from clusterctl.node.file_io import overwrite_start, replace_file
+from clusterctl.node.file_io import overwrite_start
 from clusterctl.node.run.boot import uptime
 from clusterctl.node.run.processes import ProcessKey, alive
 from clusterctl.node.run.run_paths import LAUNCHER_LOG, NodePaths, times_of
+from clusterctl.own_files import replace_file
 
 RESERVE = 65536
 MAX_WAITING_EVENTS = 10000
@@ -76,8 +77,11 @@ class RunFiles:
         Raises:
             OSError: there is none even now.
         """
-        with open(self.paths.reserve, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, RESERVE)
+        descriptor = os.open(self.paths.reserve, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE)
+        finally:
+            os.close(descriptor)
 
     def keep_fresh(self) -> None:
         """Let no cleaner take a file for old that the run still needs.

@@ -20,11 +20,10 @@ Never under HOME, which may be one filesystem for all nodes and away just when i
 from __future__ import annotations
 
 import os
-import stat
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import list_folder
-from clusterctl.node.users import describe_file
+from clusterctl.own_files import NotPrivateError, make_private, require_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,9 +93,13 @@ class NodePaths:
     def ownership_problem(self) -> str:
         """Say why nothing in the folder may be believed; empty where all of it is ours."""
         try:
-            return next(filter(None, map(_ownership_problem, self._levels())), "")
+            for folder in self._levels():
+                require_private(folder)
+        except NotPrivateError as error:
+            return error.strerror
         except OSError as error:
             return "%s: %s" % (self.folder, error.strerror)
+        return ""
 
     def create(self) -> None:
         """Make the folder, new; every folder of ours on the way is ours alone.
@@ -104,18 +107,16 @@ class NodePaths:
         Raises:
             OperationError: `state-folder`: it cannot be made, is another's, or is there already.
         """
-        import contextlib  # noqa: PLC0415  (launches only)
-
         *parents, _ = self._levels()
         try:
-            for parent in parents:
-                with contextlib.suppress(FileExistsError):  # if it is no folder: see below
-                    os.makedirs(parent, mode=0o700, exist_ok=True)
-                problem = _ownership_problem(parent)
-                if problem:
-                    raise OperationError("state-folder", problem, folder=parent, hint=_HINT)
+            make_private(*parents)
             os.mkdir(self.folder, 0o700)
-            os.mkdir(os.path.join(self.folder, "ranks"), 0o700)
+            make_private(self.folder, os.path.join(self.folder, "ranks"))
+        except NotPrivateError as error:
+            hint = error.hint or _HINT
+            raise OperationError(
+                "state-folder", error.strerror, folder=error.filename, hint=hint
+            ) from error
         except OSError as error:
             raise OperationError(
                 "state-folder",
@@ -157,20 +158,6 @@ def run_folders(root: str, cluster: str) -> Iterator[NodePaths]:
             paths = NodePaths(os.path.join(root, cluster, run, node))
             if not paths.ownership_problem():
                 yield paths
-
-
-def _ownership_problem(folder: str) -> str:
-    """Say what is wrong with a folder that another user made or may write; empty for nothing.
-
-    /var/tmp is open to all: whoever comes first could put a folder there for us to believe in.
-    """
-    seen = os.lstat(folder)
-    ours = seen.st_uid == os.getuid()
-    if stat.S_ISDIR(seen.st_mode) and ours and not seen.st_mode & 0o022:
-        return ""
-    expected = "a folder of uid %d, mode 700" % os.getuid()
-    words = "%s is not a folder of this user alone: expected %s, found %s"
-    return words % (folder, expected, describe_file(seen))
 
 
 _HINT = "set `state:` of this node to another folder, on a local disk"

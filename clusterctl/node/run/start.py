@@ -18,6 +18,7 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
+from clusterctl.node.mirror.sync_lock import keep_syncs_out
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run import containers, rejoin
 from clusterctl.node.run.boot import boot_id
@@ -31,7 +32,7 @@ from clusterctl.node.run.processes import ENV_LOCK, become_subreaper, run_enviro
 from clusterctl.node.run.run_files import write_json
 from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.stop_file import remove_stale
-from clusterctl.node.users import user_name
+from clusterctl.own_files import user_name
 from clusterctl.wire import Message
 
 STEP = b"SLURM_STEP_ID"
@@ -67,10 +68,23 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if holder is not None:
         raise run_lock.in_use_error(holder)
     require_no_leftovers(job)
-    check_with_timeout(job["workdir"], lambda: require_workdir(job, forces=args.get("forces")))
+    check_with_timeout(job["workdir"], lambda: require_workdir(job))
     job["workdir_id"] = run_lock.workdir_id(os.fsencode(job["workdir"]))
+    with keep_syncs_out(os.fsencode(job["workdir"])):  # until the supervisor has the run's lock
+        return Message(_start_in_workdir(job, secrets, channel, forces=bool(args.get("forces"))))
+
+
+def _start_in_workdir(
+    job: NodeJob, secrets: Dict[str, Any], channel: CallChannel, *, forces: bool
+) -> Dict[str, Any]:
+    """Start the run while no sync may change its files; return the supervisor's first answer."""
     environment = compose_environment(job, secrets.pop("env", {}))
-    check_with_timeout(job["workdir"], lambda: require_commands(job, environment))
+
+    def look() -> None:
+        require_own_files(job, forces=forces)
+        require_commands(job, environment)
+
+    check_with_timeout(job["workdir"], look)
     refuse_container_client(job["argv"])
     remove_stale(job)
     unit = "clusterctl-%s-%s" % (job["run"], job["node"])
@@ -86,7 +100,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     guard = agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
     with rejoin.continued_folder(paths) if job["attempt"] > 1 else new_folder(paths):
         write_files(paths, job)
-        return Message(start_detached(paths, [*outliving, *guard], markers, start))
+        return start_detached(paths, [*outliving, *guard], markers, start)
 
 
 @contextlib.contextmanager
@@ -133,20 +147,29 @@ def error_from(error: Dict[str, Any]) -> OperationError:
     return OperationError(error.pop("kind"), error.pop("message"), **error)
 
 
-def require_workdir(job: NodeJob, *, forces: Optional[bool]) -> None:
-    """Refuse a working folder that is none, that a sync left incomplete, or that is shared.
-
-    Shared: two runs on this machine would share a stop file too.
+def require_workdir(job: NodeJob) -> None:
+    """Refuse a working folder that is none, or that this user may not enter.
 
     Raises:
-        OperationError: `workdir`, `sync` (unless `forces`) or `busy`.
+        OperationError: `workdir`.
     """
-    workdir, stop_file = job["workdir"], job["stop"].get("file")
+    workdir = job["workdir"]
     if not os.path.isdir(workdir) or not os.access(workdir, os.X_OK):
         what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
         message = "workdir %s %s" % (workdir, what)
         hint = "clusterctl sync, or set `workdir:` in the inventory"
         raise OperationError("workdir", message, workdir=workdir, hint=hint)
+
+
+def require_own_files(job: NodeJob, *, forces: bool) -> None:
+    """Refuse a working folder that a sync left incomplete, or that is shared.
+
+    Shared: two runs on this machine would share a stop file too.
+
+    Raises:
+        OperationError: `sync` (unless `forces`) or `busy`.
+    """
+    workdir, stop_file = job["workdir"], job["stop"].get("file")
     if not forces and sync_unfinished(os.fsencode(workdir)):
         message = "the last sync of workdir %s did not finish: its files do not belong together"
         hint = "clusterctl sync, or --force to run what is there"

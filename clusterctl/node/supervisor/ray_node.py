@@ -52,7 +52,7 @@ found = [
      "cpus": nodes[name]["Resources"].get("CPU", 0), "gpus": nodes[name]["Resources"].get("GPU", 0)}
     for name in names
 ]
-with open(file + ".new", "w") as new:
+with open(os.open(file + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:
     json.dump({"address": address, "version": ray.__version__, "nodes": found}, new)
 os.rename(file + ".new", file)
 """
@@ -131,7 +131,8 @@ class RayNode:
         if self._has_client() and not any(word.startswith(CLIENT_PORT) for word in argv):
             argv.append("%s=%d" % (CLIENT_PORT, self._free_port()))
         # Not into the launcher's log: it says how to end all Ray processes of the machine.
-        with open(self._start_log, "wb") as log:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with open(os.open(self._start_log, flags, 0o600), "wb") as log:
             return self._start(argv, log.fileno())
 
     def _has_client(self) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.own_files import make_private
+from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import SCRIPT, BatchJob, BatchJobs
 from clusterctl.verbs.runs import run_id
@@ -81,11 +83,11 @@ def submit(
     """
     folder = submission.folder
     try:
-        for made in (folder.parent.parent, folder.parent, folder):
-            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder.parent.parent, folder.parent, folder)
         write_private(folder / "job.sh", SCRIPT)
     except OSError as error:
-        raise ClusterError(f"cannot write {folder}: {error.strerror}") from error
+        hint = getattr(error, "hint", "") or ANOTHER_FOLDER
+        raise ClusterError(f"cannot write {folder}: {error.strerror}", hint=hint) from error
     try:
         job = slurm.submit(submission.argv)
     except ClusterError:

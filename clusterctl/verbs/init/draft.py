@@ -17,6 +17,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
 from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
+from clusterctl.own_files import write_named
 from clusterctl.verbs.init.ssh_names import expand_patterns
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
@@ -243,8 +244,9 @@ def write(path: Path, text: str, *, overwrite: bool) -> None:
         UsageError: it exists and is not to be overwritten, or cannot be written.
     """
     try:
-        with path.open("w" if overwrite else "x", encoding="utf-8") as stream:
-            stream.write(text)
+        if not overwrite:
+            path.touch(exist_ok=False)
+        write_named(path, text.encode())
     except FileExistsError:
         expect_new(path, overwrite=overwrite)
         raise

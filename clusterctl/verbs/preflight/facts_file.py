@@ -11,6 +11,7 @@ from clusterctl.errors import UsageError
 from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.own_files import write_named
 
 
 def save_facts(path: Path, facts: Mapping[str, NodeFacts]) -> None:
@@ -20,7 +21,7 @@ def save_facts(path: Path, facts: Mapping[str, NodeFacts]) -> None:
         UsageError: the file cannot be written.
     """
     try:
-        path.write_text(json.dumps(to_document(facts), indent=1) + "\n", encoding="utf-8")
+        write_named(path, json.dumps(to_document(facts), indent=1).encode() + b"\n")
     except OSError as error:
         raise UsageError(
             f"{path}: expected a place to write, found: {error.strerror}",

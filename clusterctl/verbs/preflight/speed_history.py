@@ -13,6 +13,7 @@ from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.speeds import speeds_of, usual_of
 from clusterctl.facts.values.ladder import Speeds, UsualSpeeds
+from clusterctl.own_files import make_private
 from clusterctl.verbs.runs.records import write_private
 from clusterctl.wire import SCHEMA, plain
 
@@ -79,7 +80,7 @@ def keep_speeds(facts: Mapping[str, NodeFacts], findings: tuple[Finding, ...], p
         history[name] = (*history.get(name, ()), speeds)[-KEPT:]
     document = {"schema": SCHEMA, "nodes": plain(history)}
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent.parent, path.parent)
         write_private(path, json.dumps(document, indent=1) + "\n")
     except OSError:
         return

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,8 +25,9 @@ from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.from_json import from_json, type_hints
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.own_files import make_private, replace_file
 from clusterctl.plan.options import Options
-from clusterctl.state_folder import VARIABLE, state_folder
+from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
 from clusterctl.verbs.response_schema import (
     RECORDED_END,
     RECORDED_PLAN,
@@ -125,18 +125,16 @@ class Records:
         """
         folder = self.folder(record.cluster.name, record.run)
         try:
-            for made in (self.root, folder.parent, folder):
-                made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.root, folder.parent, folder)
             if diff:
                 write_private(folder / "dirty.diff", diff)
             if facts:
                 write_private(folder / "facts.json", json.dumps(to_document(facts)) + "\n")
             write_private(folder / "record.json", json.dumps(record.document(), indent=1) + "\n")
         except OSError as error:
-            raise ClusterError(
-                f"cannot keep the run's record in {folder}: {error.strerror}",
-                hint=f"make it writable, or set {VARIABLE} to another folder",
-            ) from error
+            hint = getattr(error, "hint", "") or f"make it writable, or {ANOTHER_FOLDER}"
+            message = f"cannot keep the run's record in {folder}: {error.strerror}"
+            raise ClusterError(message, hint=hint) from error
         return folder
 
     def read(self, cluster: str, run: str) -> RunRecord | None:
@@ -222,13 +220,7 @@ class Records:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file atomically, readable by this user only."""
-    new = path.with_name(path.name + ".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.replace(path)
+    replace_file(path, text.encode("utf-8", "surrogateescape"), sync=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

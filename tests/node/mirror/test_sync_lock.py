@@ -104,7 +104,7 @@ def test_a_lock_that_cannot_be_taken_by_readers_is_a_refusal(
     taken: Callable[[Any, int], None] = fcntl.flock
 
     def flock(file: Any, how: int) -> None:
-        if not file.writable():
+        if isinstance(file, int) or not file.writable():
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         taken(file, how)
 

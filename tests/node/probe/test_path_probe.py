@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.checks.run_paths import DEFAULT_STATE
 from clusterctl.node.probe import path_probe
 from clusterctl.node.probe.path_probe import probe_path
+from clusterctl.node.run.run_paths import default_state_folder
+from tests.small_disk import small_disk
 
 
 def test_a_folder_is_written_to_and_measured(tmp_path: Path) -> None:
@@ -123,3 +127,40 @@ def test_files_are_made_for_a_short_time_only(
     assert len(looked) == 2
     assert 0.06 < seen["file_s"] < 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_usual_folder_of_runs_is_looked_at_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a mount, or have a quota, and be full while the folder around it has room."""
+    monkeypatch.setattr(path_probe, "STATE", f"{tmp_path}/clusterctl-UID")
+    own = tmp_path / f"clusterctl-{os.getuid()}"
+    question = {"path": f"{tmp_path}/clusterctl-UID", "write": True}
+    around = probe_path(question)
+    assert (around["exists"], around["writable"]) == (False, True)
+    assert not own.exists()
+    with small_disk(own, 1) as disk:
+        assert probe_path(question)["total"] == 1 << 20
+        with contextlib.suppress(OSError):
+            (disk / "filling").write_bytes(bytes(1 << 20))
+        full = probe_path(question)
+    assert (full["writable"], full["problem"]) == (False, "No space left on device")
+
+
+def test_the_controller_and_the_node_mean_the_same_folder() -> None:
+    assert path_probe.STATE == DEFAULT_STATE
+    assert default_state_folder() == DEFAULT_STATE.replace("UID", str(os.getuid()))
+
+
+def test_a_link_that_leads_nowhere_cannot_be_made_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to("/nonexistent/data")
+    for path in (tmp_path / "data", tmp_path / "data" / "code"):
+        answer = probe_path({"path": str(path), "write": True})
+        assert (answer["exists"], answer["writable"]) == (False, False)
+        assert answer["problem"] == (
+            f"{tmp_path}/data is a link to /nonexistent/data, which does not exist"
+        )
+    (tmp_path / "file").touch()
+    assert probe_path({"path": str(tmp_path / "file"), "write": True})["folder"] is False
+    below = probe_path({"path": str(tmp_path / "file" / "code"), "write": True})
+    assert (below["exists"], below["problem"]) == (None, "Not a directory")

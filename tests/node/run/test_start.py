@@ -313,7 +313,7 @@ def test_a_state_folder_that_others_may_write_is_refused(make_run: MakeRun) -> N
     error = run.start_node(0)["error"]
     assert error["kind"] == "state-folder"
     assert "mode 777" in error["message"]
-    assert error["hint"] == "set `state:` of this node to another folder, on a local disk"
+    assert error["hint"] == f"chmod -R go-w {state}"
 
 
 def test_a_script_without_a_first_line_is_named_in_the_ranks_log(make_run: MakeRun) -> None:

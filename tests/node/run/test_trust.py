@@ -65,3 +65,18 @@ def test_an_agent_that_others_may_write_is_not_run(make_run: Callable[..., Run])
     agent.symlink_to(run.folder / "moved.py")
     assert run.status()["state"] == "lost"
     assert not (run.folder / "ran").exists()
+
+
+def test_nobody_else_may_read_anything_of_a_run(make_run: Callable[..., Run]) -> None:
+    before = os.umask(0)
+    try:
+        run = make_run(SLEEP).start()
+    finally:
+        os.umask(before)
+    run.wait_for_log(0, b"here")
+    top = Path(str(run.where()["state"]))
+    modes = {
+        str(path.relative_to(top)): path.stat().st_mode & 0o077 for path in [top, *top.rglob("*")]
+    }
+    assert "reserve" in {Path(name).name for name in modes}
+    assert not {name for name, mode in modes.items() if mode}

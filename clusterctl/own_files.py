@@ -1,0 +1,139 @@
+"""Files and folders of this user alone, on nodes and on the controller: made, checked, replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Union
+
+    AnyPath = Union[str, bytes, os.PathLike[str]]
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFLNK: "link",
+    stat.S_IFREG: "file",
+    stat.S_IFSOCK: "socket",
+}
+_OTHERS_WRITE = 0o022
+
+
+class NotPrivateError(OSError):
+    """A folder that must be this user's alone, and is not."""
+
+    def __init__(self, path: str, found: str, hint: str) -> None:
+        expected = "a folder of uid %d, mode 700" % os.getuid()
+        words = "%s is not a folder of this user alone: expected %s, found %s"
+        super().__init__(errno.EPERM, words % (path, expected, found), path)
+        self.found = found
+        """Its kind, owner and mode."""
+        self.hint = hint
+        """The command that mends it; empty: another user's folder is not ours to change."""
+
+
+def make_private(*levels: AnyPath) -> None:
+    """Make folders, the outermost first, each with mode 0700 whatever the umask; check each.
+
+    What is missing above the first is made likewise, and not checked: it is not ours alone.
+
+    Raises:
+        NotPrivateError: one is no folder, another user's, or others may write to it.
+        OSError: one cannot be made.
+    """
+    outer = os.path.dirname(os.path.abspath(os.fsencode(levels[0])))
+    missing = []
+    while not os.path.lexists(outer):
+        missing.append(outer)
+        outer = os.path.dirname(outer)
+    for folder in (*reversed(missing), *levels):
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            continue
+        os.chmod(folder, 0o700)  # the umask may have taken some of it
+    for folder in levels:
+        require_private(folder)
+
+
+def require_private(folder: AnyPath) -> None:
+    """Refuse a folder that another user made or may write to.
+
+    /var/tmp is open to all: whoever comes first could put a folder there for us to believe in.
+
+    Raises:
+        NotPrivateError: it is no folder of this user alone.
+        OSError: it is not there, or cannot be seen.
+    """
+    seen = os.lstat(folder)
+    is_ours = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid()
+    if is_ours and not seen.st_mode & _OTHERS_WRITE:
+        return
+    path = os.fsdecode(folder)
+    hint = ""
+    if is_ours:
+        import shlex  # noqa: PLC0415  (start-up counts)
+
+        hint = "chmod -R go-w %s" % shlex.quote(path)
+    raise NotPrivateError(path, describe_file(seen), hint)
+
+
+def replace_file(path: AnyPath, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
+    """Write a file so that it is there whole or as before; `sync`: after a power failure too.
+
+    Raises:
+        OSError: it could not be written; nothing has changed, and nothing is left.
+    """
+    # A name of its own: another process, or another node, may replace the same file now.
+    new = os.fsencode(path) + b".%s.new" % os.urandom(6).hex().encode()
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(descriptor)
+        os.replace(new, path)
+    except BaseException:
+        try:  # noqa: SIM105  (start-up counts)
+            os.unlink(new)
+        except OSError:  # deleted with its folder
+            pass
+        raise
+
+
+def write_named(path: AnyPath, data: bytes) -> None:
+    """Write to the path that a user gave: a file is replaced whole, where a link leads.
+
+    Raises:
+        OSError: it could not be written; a file that was there is as before.
+    """
+    target = os.path.realpath(os.fsencode(path))
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG | 0o666
+    if stat.S_ISREG(mode):
+        replace_file(target, data, mode=stat.S_IMODE(mode))
+        return
+    with open(path, "wb") as file:  # such as /dev/stdout
+        file.write(data)
+
+
+def user_name(uid: Optional[int] = None) -> str:
+    """Return a user's name, this user's by default; the number if there is none."""
+    number = os.getuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def describe_file(seen: os.stat_result) -> str:
+    """Return the kind, owner and mode of what was seen."""
+    kind = _KINDS.get(stat.S_IFMT(seen.st_mode), "device")
+    return "a %s of user %s, mode %o" % (kind, user_name(seen.st_uid), stat.S_IMODE(seen.st_mode))
