@@ -26,6 +26,8 @@ _OTHERS_WRITE = 0o022
 class NotPrivateError(OSError):
     """A folder that must be this user's alone, and is not."""
 
+    strerror: str
+
     def __init__(self, path: str, found: str, hint: str) -> None:
         expected = "a folder of uid %d, mode 700" % os.getuid()
         words = "%s is not a folder of this user alone: expected %s, found %s"
