@@ -45,7 +45,7 @@ _PART_STYLE = """
 
 
 _MARKUP = re.compile(
-    r"[\\`*_\[\](){}#!|~@]"
+    r"[\\`*_{}#|~@]|\](?=[(\[:])"  # the second: what ends the words of a link or an image
     r"|^[-+=]|(?<=^\d)[.)](?=\s)|(?<=^\d\d)[.)](?=\s)"  # lists, rules and headings
     r"|:(?=//)|(?<=\bwww)\.",  # what GitHub makes a link of
     re.IGNORECASE,
