@@ -140,11 +140,12 @@ class ConcurrencyLimit:
         Raises:
             NodeError: as `work` does.
         """
+        turn: Turn | None = None
         try:
             with self.turn(lane, "login", server=server) as turn:
                 return work(turn)
         except NodeError as failure:
-            if not (_late(failure) and turn.crowded):
+            if turn is None or not (_late(failure) and turn.crowded):
                 raise
         with self.turn(lane, "retry", server=server) as turn:
             return work(turn)
