@@ -189,7 +189,8 @@ def clusterctl(verb: str, folder: Path, env: dict[str, str]) -> Turn:
 def answered(verb: str, out: str, err: str) -> int:
     """Count the hosts that answered."""
     try:
-        document = json.loads(out)
+        # A launch prints a document a line: the check's, then the plan.
+        document = json.loads(out.partition("\n")[0] if verb == "launch" else out)
     except ValueError:
         print(f"  {verb}: no document: {err[-600:]}")
         return 0
