@@ -67,7 +67,7 @@ def no_answer(path: PathFacts) -> str:
     """Return what is wrong with a path that cannot be looked up, after its name."""
     if not path.problem or path.problem.startswith("no answer"):
         return "does not answer"
-    return {**REFUSED, **STALE}.get(path.problem, "cannot be looked at")
+    return {**REFUSED, **STALE}.get(path.problem, "cannot be read")
 
 
 def remount(mount: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.values.software import Image, Package, Python, Torch
+from clusterctl.facts.values.software import ForeignImport, Image, Package, Python, Torch
 
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
+SHADOW, _LINES = "import:", 3
+"""Begins the name of a pair that says from where a package is imported, in so many lines."""
 NAME_INTERPRETER = (
     "name the interpreter that has it: `defaults: {python: /path/venv/bin/python}` in hosts.yaml;"
     " clusterctl setup makes one there"
@@ -26,7 +28,8 @@ def parse_python(answers: Answers, *, asked: str, container: str = "") -> Python
         return Python(
             asked=asked, container=container, found=answer.state == "ok", problem=_why(answer)
         )
-    names, versions = words[_FIRST_PACKAGE::2], words[_FIRST_PACKAGE + 1 :: 2]
+    told = dict(zip(words[_FIRST_PACKAGE::2], words[_FIRST_PACKAGE + 1 :: 2], strict=True))
+    versions = {name: value for name, value in told.items() if not name.startswith(SHADOW)}
     return Python(
         asked=asked,
         container=container,
@@ -35,11 +38,21 @@ def parse_python(answers: Answers, *, asked: str, container: str = "") -> Python
         version=words[1],
         torch_build=words[2],
         packages=tuple(
-            Package(name=name, version=version)
-            for name, version in sorted(zip(names, versions, strict=True))
+            Package(name=name, version=version) for name, version in sorted(versions.items())
         ),
+        foreign=_foreign(told) if SHADOW in told else None,
         torch=_torch(answers),
     )
+
+
+def _foreign(told: dict[str, str]) -> tuple[ForeignImport, ...]:
+    found = []
+    for key, value in sorted(told.items()):
+        name, lines = key.removeprefix(SHADOW), value.split("\n")
+        if key.startswith(SHADOW) and name and len(lines) == _LINES:
+            file, hides, origin = lines
+            found.append(ForeignImport(name=name, file=file, hides=hides, origin=origin))
+    return tuple(found)
 
 
 def parse_image(answers: Answers) -> Image | None:

@@ -185,6 +185,8 @@ class FactRequest:
     """Names of packages to look for besides the usual ones."""
     container: ContainerWords | None = None
     """The container that the job runs in, with its interpreter; None: it runs on the node."""
+    python_env: tuple[tuple[str, str], ...] = ()
+    """The job's variables that Python itself reads, such as PYTHONPATH."""
     launcher_file: str = ""
     """The launcher's own configuration: a path, `~` for the home; empty: it has none."""
     listeners: bool = True
@@ -310,7 +312,7 @@ def _interpreter(
 
 def _environment(wanted: FactRequest) -> dict[str, Any]:
     """Return what gives a command the job's environment, if that changes what is asked."""
-    env = wanted.container.env if wanted.container is not None else ()
+    env = wanted.container.env if wanted.container is not None else wanted.python_env
     if not env and not wanted.env_init:
         return {}
     asked = [[name, value, "asked"] for name, value in env]

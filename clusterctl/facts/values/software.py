@@ -28,6 +28,18 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignImport:
+    """A package whose import loads a file outside of the interpreter's own folders."""
+
+    name: str
+    file: str
+    hides: str = ""
+    """The interpreter's own file that is not loaded; empty: it has none."""
+    origin: str = ""
+    """What put the folder on the path: `PYTHONPATH`, `user site`, a `.pth` file; empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
     """The job's interpreter in a non-interactive shell."""
 
@@ -39,6 +51,8 @@ class Python:
     version: str = ""
     packages: tuple[Package, ...] = ()
     """The installed ones of those that matter to training."""
+    foreign: tuple[ForeignImport, ...] | None = None
+    """None: nobody asked."""
     torch_build: str = ""
     """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
     torch: Torch | None = None

@@ -7,6 +7,7 @@ as long as all of this, so the names of the packages' metadata folders are read,
 
 from __future__ import annotations
 
+import _frozen_importlib_external
 import gc
 import os
 import sys
@@ -25,16 +26,25 @@ PACKAGES = (
 )  # fmt: skip
 
 
+MODULES = {"megatron-core": "megatron"}
+"""What is imported of a package, if its name does not say."""
+SHADOW = "import:"
+"""Begins the names of the pairs that say from where a package would be imported."""
+SHOWN, PTH_FILES, PTH_BYTES = 500, 200, 65536
+"""Characters of a path that are told; how many `.pth` files are read, and of each how much."""
+
+
 def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List[str]:
     """Return executable, version, what torch was built for, then names and versions in turn.
 
-    The names are those of PACKAGES and `packages`.
+    The names are those of PACKAGES and `packages`. Pairs of `import:NAME` follow: see `foreign`.
 
     With prefixes of variables, an empty word follows, and these variables and their values.
     """
     words = [sys.executable, "%d.%d.%d" % sys.version_info[:3], torch_build()]
-    for name, version in installed({*PACKAGES, *packages}).items():
-        words += [name, version]
+    wanted = {*PACKAGES, *packages}
+    for name, told in (*installed(wanted).items(), (SHADOW, "asked"), *foreign(wanted).items()):
+        words += [name, told]
     if prefixes:
         words.append("")
     for name, value in sorted(os.environ.items()):
@@ -61,6 +71,76 @@ def installed(wanted: Collection[str] = PACKAGES) -> Dict[str, str]:
                 # An egg's folder goes on with the Python that it is for.
                 found.setdefault(name, version.split("-py")[0])
     return found
+
+
+def foreign(wanted: Collection[str]) -> Dict[str, str]:
+    """Return the packages whose import would not load what lies in the interpreter's own folders.
+
+    Nothing is imported: the finders are asked, as an import asks them. The value has three lines:
+    the file that wins, the own file that it hides (or nothing), and what put its folder on the
+    path.
+    """
+    own = [folder for folder in sys.path if _is_own(folder)]
+    found: Dict[str, str] = {}
+    for name in sorted(wanted):
+        module = MODULES.get(name, name.replace("-", "_"))
+        file = _file_of(module, None)
+        # A package's folder is one above that of its file.
+        folder = os.path.dirname(file)
+        if os.path.basename(folder) == module:
+            folder = os.path.dirname(folder)
+        if file and not _is_own(folder):
+            lines = (file, _file_of(module, own), _origin_of(folder, own))
+            found[SHADOW + name] = "\n".join(line[:SHOWN].replace("\n", "?") for line in lines)
+    return found
+
+
+def _is_own(folder: str) -> bool:
+    prefixes = {sys.prefix, sys.base_prefix}
+    is_site = os.path.basename(folder) in {"site-packages", "dist-packages"}
+    return is_site and any(folder.startswith(prefix.rstrip("/") + "/") for prefix in prefixes)
+
+
+def _file_of(module: str, folders: Any) -> str:  # noqa: ANN401  (None: as an import would)
+    """Return the file that an import of a module would load; empty for none."""
+    path_finder = _frozen_importlib_external.PathFinder
+    for finder in sys.meta_path if folders is None else [path_finder]:
+        try:
+            spec = finder.find_spec(module, folders)
+        except Exception:  # noqa: BLE001, S112  (anyone's finder; an import would say)
+            continue
+        if spec is not None:
+            if spec.origin and spec.has_location:
+                return str(spec.origin)
+            places = list(spec.submodule_search_locations or ())
+            return str(places[0]) + "/" if places else ""
+    return ""
+
+
+def _origin_of(folder: str, own: Sequence[str]) -> str:
+    """Return what put a folder on the path: PYTHONPATH, a `.pth` file, or the user's packages."""
+    listed = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if folder in map(os.path.abspath, filter(None, listed)):
+        return "PYTHONPATH"
+    user_site = getattr(sys.modules.get("site"), "USER_SITE", None)
+    if folder == user_site:
+        return "user site"
+    files = [
+        os.path.join(site, name)
+        for site in [*own, *([user_site] if user_site else [])]
+        if os.path.isdir(site)
+        for name in sorted(os.listdir(site))
+        if name.endswith(".pth")
+    ]
+    for file in files[:PTH_FILES]:
+        try:
+            with open(file, encoding="utf-8", errors="replace") as lines:
+                listed = lines.read(PTH_BYTES).splitlines()
+        except OSError:
+            continue
+        if folder in (os.path.join(os.path.dirname(file), line.strip()) for line in listed if line):
+            return file
+    return ""
 
 
 def torch_build() -> str:

@@ -96,7 +96,7 @@ class NodePaths:
             for folder in self._levels():
                 require_private(folder)
         except NotPrivateError as error:
-            return error.strerror
+            return str(error.strerror)
         except OSError as error:
             return "%s: %s" % (self.folder, error.strerror)
         return ""
@@ -115,7 +115,7 @@ class NodePaths:
         except NotPrivateError as error:
             hint = error.hint or _HINT
             raise OperationError(
-                "state-folder", error.strerror, folder=error.filename, hint=hint
+                "state-folder", str(error.strerror), folder=error.filename, hint=hint
             ) from error
         except OSError as error:
             raise OperationError(

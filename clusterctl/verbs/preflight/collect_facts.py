@@ -167,6 +167,7 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         env_init=cluster.job.env_init,
         packages=tuple(name for name, _ in named_packages(cluster.job)),
         container=_container(cluster),
+        python_env=tuple(pair for pair in cluster.job.env if pair[0].startswith("PYTHON")),
         launcher_file=launcher_file(cluster.job, node),
         listeners=node.name == cluster.master.name,
     )

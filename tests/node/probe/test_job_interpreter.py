@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.facts.python import parse_job_environment, parse_python
+from clusterctl.facts.values.software import ForeignImport, Python
 from clusterctl.node.probe import job_interpreter as module
 from clusterctl.node.probe.job_interpreter import PACKAGES, describe, installed, torch_build
 from tests.facts.answering import answers
@@ -31,7 +32,7 @@ def test_the_description_is_in_threes_and_pairs() -> None:
 
     assert executable == sys.executable
     assert version == ".".join(map(str, sys.version_info[:3]))
-    assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == installed()
+    assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == {**installed(), "import:": "asked"}
 
 
 def test_variables_follow_an_empty_word_and_the_parser_splits_there(
@@ -98,4 +99,75 @@ def test_packages_that_the_job_names_are_looked_for_too() -> None:
     assert dict(zip(found[::2], found[1::2], strict=True)) == {
         **installed(),
         "pytest": pytest.__version__,
+        "import:": "asked",
     }
+
+
+def asked(python: Path | str, **env: str) -> Python:
+    """Ask an interpreter as a node does, and parse its answer."""
+    argv = [str(python), "-c", Path(module.__file__).read_text()]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env=env, cwd="/")
+    return parse_python(answers(commands={"python": done.stdout}), asked="p")
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """An environment of its own, with a package torch; to import it would fail."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    package(site)
+    return tmp_path / "venv"
+
+
+def package(folder: Path) -> Path:
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text("raise SystemExit('it was imported')\n")
+    return folder / "torch" / "__init__.py"
+
+
+def test_what_is_imported_from_the_interpreters_own_folders_is_not_told(venv: Path) -> None:
+    assert asked(venv / "bin" / "python").foreign == ()
+
+
+def test_a_pythonpath_that_hides_the_installed_package_is_told(venv: Path, tmp_path: Path) -> None:
+    other = package(tmp_path / "other")
+    (own,) = venv.glob("lib/python3*/site-packages/torch/__init__.py")
+    (found,) = asked(venv / "bin" / "python", PYTHONPATH=f"{other.parents[1]}").foreign or ()
+    assert found == ForeignImport(
+        name="torch", file=str(other), hides=str(own), origin="PYTHONPATH"
+    )
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_pth_file_that_leads_elsewhere_is_told(
+    venv: Path, tmp_path: Path, *, first: bool
+) -> None:
+    other = package(tmp_path / "other")
+    (own,) = venv.glob("lib/python3*/site-packages/torch/__init__.py")
+    line = str(other.parents[1])
+    if first:  # a line that begins with `import` is run
+        line = f"import sys; sys.path.insert(0, {line!r})\n{line}"
+    else:
+        own.unlink()
+        own.parent.rmdir()
+    pth = own.parents[1] / "old.pth"
+    pth.write_text(line + "\n")
+    (found,) = asked(venv / "bin" / "python").foreign or ()
+    assert (found.file, found.origin) == (str(other), str(pth))
+    assert found.hides == (str(own) if first else "")
+
+
+def test_a_package_of_the_users_own_is_told(tmp_path: Path) -> None:
+    base = Path(sys.base_prefix) / "bin" / "python3"
+    minor = ".".join(map(str, sys.version_info[:2]))
+    other = package(tmp_path / "lib" / f"python{minor}" / "site-packages")
+    (found,) = asked(base, PYTHONUSERBASE=str(tmp_path)).foreign or ()
+    assert (found.file, found.origin) == (str(other), "user site")
+
+
+def test_a_module_and_a_folder_without_init_count_too(venv: Path, tmp_path: Path) -> None:
+    (tmp_path / "a" / "numpy").mkdir(parents=True)
+    (tmp_path / "a" / "peft.py").touch()
+    found = asked(venv / "bin" / "python", PYTHONPATH=str(tmp_path / "a")).foreign or ()
+    files = {one.name: one.file for one in found}
+    assert files == {"numpy": f"{tmp_path}/a/numpy/", "peft": f"{tmp_path}/a/peft.py"}
