@@ -1,17 +1,25 @@
-"""Each launcher runs in an environment that has only what its page tells people to install."""
+"""Everything runs in an environment that has only what its page tells people to install."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
+from clusterctl.cli.parser import VERBS
 from tests.clean_venv import install
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
+from tests.installed import LOCATION
 from tests.waiting import BUSY
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(1800)]
+ROOT = Path(__file__).resolve().parents[2]
 RAY = """
 import ray
 ray.init(logging_level="ERROR")
@@ -55,6 +63,35 @@ def launched_in(project: Project, launcher: str, program: str, *packages: str) -
 def project(make_sandbox: MakeSandbox, make_project: MakeProject) -> Project:
     """A project on two hosts, which share the folder of the environment."""
     return make_project(make_sandbox(nodes=2))
+
+
+@pytest.mark.soak
+def test_clusterctl_needs_only_what_it_installs(tmp_path: Path) -> None:
+    python = install(tmp_path / "venv", str(ROOT))
+    for verb in VERBS:
+        argv = [python, "-I", "-m", "clusterctl", verb, "--help"]
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    make = [python, "-I", "-m", "clusterctl", "init", "--with-train"]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    assert (tmp_path / "train" / "requirements.txt").exists()
+
+
+@pytest.mark.soak
+def test_the_training_program_needs_only_its_requirements(tmp_path: Path) -> None:
+    python = install(tmp_path / "venv", "--requirement", str(requirements(tmp_path)))
+    for words in (
+        ("train.tools.demo_assets", "demo"),
+        ("train", "--config", "demo/config.yaml", "--max-steps", "1"),
+        ("train.tools.plot", "demo/output"),
+    ):
+        subprocess.run([python, "-m", *words], check=True, cwd=tmp_path)
+
+
+def requirements(folder: Path) -> Path:
+    """Let `init --with-train` write the program and what it needs; return the second."""
+    make = [sys.executable, "-m", "clusterctl", "init", "--with-train"]
+    subprocess.run(make, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(LOCATION)})
+    return folder / "train" / "requirements.txt"
 
 
 def test_ray_runs_with_what_pip_install_ray_installs(project: Project) -> None:
