@@ -69,9 +69,9 @@ def project(make_sandbox: MakeSandbox, make_project: MakeProject) -> Project:
 def test_clusterctl_needs_only_what_it_installs(tmp_path: Path) -> None:
     python = install(tmp_path / "venv", str(ROOT))
     for verb in VERBS:
-        argv = [python, "-I", "-m", "clusterctl", verb, "--help"]
+        argv: list[str | Path] = [python, "-I", "-m", "clusterctl", verb, "--help"]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
-    make = [python, "-I", "-m", "clusterctl", "init", "--with-train"]
+    make: list[str | Path] = [python, "-I", "-m", "clusterctl", "init", "--with-train"]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
     assert (tmp_path / "train" / "requirements.txt").exists()
 
