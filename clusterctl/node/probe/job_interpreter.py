@@ -139,7 +139,7 @@ def _origin_of(folder: str, own: Sequence[str]) -> str:
         except OSError:
             continue
         if folder in (os.path.join(os.path.dirname(file), line.strip()) for line in listed if line):
-            return file
+            return str(file)
     return ""
 
 
