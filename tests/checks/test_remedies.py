@@ -35,7 +35,8 @@ QUOTED = frozenset(
         "network.rdma-firmware", "network.rdma-gids", "network.rdma-links", "network.rdma-ports",
         "network.route", "network.subnet", "node.hostname", "node.ipc", "node.python",
         "node.session", "node.user", "python.cuda", "python.found", "python.launcher",
-        "python.packages", "python.torch", "python.version", "storage.room", "storage.writable",
+        "python.packages", "python.shadowed", "python.torch", "python.version", "storage.room",
+        "storage.writable",
     }
 )  # fmt: skip
 """Checks whose remedies have words of a node in them."""
