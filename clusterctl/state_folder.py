@@ -11,10 +11,10 @@ ANOTHER_FOLDER = f"set {VARIABLE} to another folder"
 
 
 def state_folder() -> Path:
-    """Return `$CLUSTERCTL_STATE`, else ours in the user's state folder."""
+    """Return `$CLUSTERCTL_STATE`, else ours in the user's state folder; where a link leads."""
     given = os.environ.get(VARIABLE)
     if given:
-        return Path(given)
+        return Path(os.path.realpath(given))
     import platformdirs  # noqa: PLC0415  (`clusterctl --help` must be quick)
 
-    return platformdirs.user_state_path("clusterctl")
+    return Path(os.path.realpath(platformdirs.user_state_path("clusterctl")))

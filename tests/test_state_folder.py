@@ -25,3 +25,12 @@ def test_without_the_variable_it_is_the_users_state_folder(
     monkeypatch.setenv("CLUSTERCTL_STATE", "")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state_folder() == tmp_path / "clusterctl"
+
+
+def test_a_link_to_another_disk_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "state").symlink_to("scratch")
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    assert state_folder() == tmp_path / "scratch"

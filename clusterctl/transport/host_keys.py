@@ -8,6 +8,7 @@ cluster accepted for the same host name and port is taken over: clusters are ren
 from __future__ import annotations
 
 import base64
+import itertools
 import logging
 import re
 import shlex
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_KEY = "unknown_key"
 """In the details of an error: the key that somebody may accept."""
 
+_MOST_FILES = 16
+"""Known hosts of other clusters that `ssh` is given; it refuses more than 32 in all."""
 _ORDER: tuple[Verdict, ...] = ("revoked", "known", "changed", "unknown")
 """What counts where a host is recorded under two names."""
 
@@ -163,18 +166,19 @@ class HostKeyVerifier:
         Args:
             endpoint: the host that `ssh` is to log in to, never one behind it.
         """
-        try:
-            make_private(self._own_file.parent.parent, self._own_file.parent)
-            self._own_file.touch(mode=0o600)  # ssh would let all users read it
-        except OSError as error:
-            raise self._unwritable(endpoint.host, error) from error
+        if self._accept_new:
+            try:
+                make_private(self._own_file.parent.parent, self._own_file.parent)
+                self._own_file.touch(mode=0o600)  # ssh would let all users read it
+            except OSError as error:
+                raise self._unwritable(endpoint.host, error) from error
         # The first file is also where `ssh` records a new key.
         paths = [self._own_file, *endpoint.known_hosts]
         with self._lock:
             known = self._load(endpoint)
             # Another key there proves nothing, and would keep `ssh` from accepting a new one.
             if not self._accept_new and not any(map(known.lines, names_of(endpoint))):
-                paths += self._files_elsewhere()
+                paths += self._files_elsewhere_about(endpoint)
         files = " ".join('"' + str(path).replace("%", "%%") + '"' for path in paths)
         strict = "accept-new" if self._accept_new else "yes"
         return ["-o", f"StrictHostKeyChecking={strict}", "-o", f"UserKnownHostsFile={files}"]
@@ -226,6 +230,16 @@ class HostKeyVerifier:
         if self._elsewhere is None:
             self._elsewhere = KnownHosts.load(self._files_elsewhere())
         return self._elsewhere
+
+    def _files_elsewhere_about(self, endpoint: Endpoint) -> list[Path]:
+        """Return those that name a host, as few as `ssh` takes: no more than 32 in all."""
+        names = names_of(endpoint)
+        about = (
+            file
+            for file in self._files_elsewhere()
+            if any(map(KnownHosts.load([file]).lines, names))
+        )
+        return list(itertools.islice(about, _MOST_FILES))
 
     def _files_elsewhere(self) -> list[Path]:
         files = sorted(state_folder().glob("*/known_hosts"))

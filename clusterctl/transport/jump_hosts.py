@@ -69,7 +69,7 @@ class ProxySocket(NoDelaySocket):
         """Close our end, and end the program as `ssh` does: it may not care about its stdin."""
         super().close()
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # it is gone, or another user's by now
                 os.killpg(self._process.pid, signal.SIGHUP)
 
     @property

@@ -104,7 +104,7 @@ NODE_RUN = _object(
     resumed=_object(
         {"run": str, "checkpoint": str, "command": _TEXTS}, step=_WHOLE, tree=str, commit=str
     ),
-    launched=_object({"record": str, "proof": str}),
+    launched=_object({}, record=str, proof=str),
     ray=_object(
         {
             "address": str,

@@ -107,3 +107,26 @@ def test_a_folder_that_others_may_write_is_refused_with_the_command_that_mends_i
         with pytest.raises(NodeError, match="is not a folder of this user alone") as refused:
             ask()
         assert refused.value.hint == f"chmod -R go-w {own_state / 'clusterctl'}"
+
+
+def test_ssh_needs_no_folder_of_ours_unless_it_records_keys(
+    tmp_path: Path, own_state: Path
+) -> None:
+    HostKeyVerifier("lab", accept_new=False).openssh_options(endpoint(tmp_path / "known_hosts"))
+    assert not own_state.exists()
+    HostKeyVerifier("lab", accept_new=True).openssh_options(endpoint(tmp_path / "known_hosts"))
+    assert own_file("lab").exists()
+
+
+def test_ssh_is_given_only_those_files_of_other_clusters_that_name_the_host(
+    tmp_path: Path, own_state: Path
+) -> None:
+    host = endpoint(tmp_path / "known_hosts")
+    for number in range(40):
+        record(own_file(f"other{number}"), "elsewhere", "ssh-ed25519", blob(b"1"))
+    record(own_file("same"), NAMES[0], "ssh-ed25519", blob(b"1"))
+    options = HostKeyVerifier("lab", accept_new=False).openssh_options(host)
+    (files,) = [option for option in options if option.startswith("UserKnownHostsFile=")]
+    named = files.split('"')[1::2]
+    assert str(own_file("same")) in named
+    assert len(named) == 3

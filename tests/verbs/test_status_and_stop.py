@@ -216,8 +216,9 @@ def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: f
     pool = FakePool(cluster, {name: {"stop": GONE} for name in "ab"})
     finish(stop(pool, RUN, cluster, grace=grace, reason="a test", prevent_start=True))
     orders = [request.args for _, request in pool.requests]
-    asked = {"grace": told, "signal": "USR1", "file": "STOP", "reason": "a test", "bars": True}
+    asked = {"grace": told, "reason": "a test", "bars": True}
     assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
+    assert not any({"signal", "file"} & set(order) for order in orders), "each node's job says how"
     assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]
 
 

@@ -45,7 +45,7 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Answer with the state of all runs of a cluster that are kept here: `cluster`, `node`.
 
-    With `launched` each has what the launch proved, too.
+    With `launched`, the ids of some runs, only those, with what their launches proved.
     """
     del body, channel
     root = args.get("state") or default_state_folder()
@@ -53,12 +53,18 @@ def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
     folders = run_folders(root, args["cluster"])
     # By its name first: a folder that all nodes share has a run's job once for each of them.
     own = [paths for paths in folders if wanted in (None, os.path.basename(paths.folder))]
+    named = args.get("launched")
+    if named is None:
+        return Message({"runs": [node_status(paths) for paths in own if read_json(paths.job)]})
     runs = []
     for paths in own:
-        job = read_json(paths.job)
+        job = (
+            read_json(paths.job)
+            if os.path.basename(os.path.dirname(paths.folder)) in named
+            else None
+        )
         if job:
-            proof = {"launched": job.get("launched")} if args.get("launched") else {}
-            runs.append({**node_status(paths), **proof})
+            runs.append({**node_status(paths), "launched": job.get("launched")})
     return Message({"runs": runs})
 
 

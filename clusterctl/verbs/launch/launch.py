@@ -34,7 +34,7 @@ from clusterctl.verbs.launch.validate_job import (
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.proof import prove
+from clusterctl.verbs.runs.proof import prove, require_key
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.sync.result import SyncOptions, SyncResult
 from clusterctl.verbs.sync.sync import sync
@@ -217,6 +217,7 @@ def _make_ready(
 ) -> Generator[Event, None, tuple[Plan, RunRecord]]:
     """Do all that comes before the start: judge, sync, plan, and keep what was planned."""
     require_secrets(cluster)
+    require_key(records.root)  # before any node is asked
     cluster, plan, verdict = yield from prepare(cluster, pool, options)
     _stop_if_blocked(verdict, options)
     synced = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +27,11 @@ class Discovered:
     """Nodes that did not answer."""
 
 
-def discover(nodes: Nodes, *, launched: bool = False) -> Discovered:
-    """Ask every node for its parts of runs; with `launched`, for their launches' records, too."""
+def discover(nodes: Nodes) -> Discovered:
+    """Ask every node for its parts of runs."""
     cluster = nodes.cluster
     requests = {
-        node.name: Request(op="runs", args={**node_args(cluster, node), "launched": launched})
-        for node in cluster.nodes
+        node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
     }
     node_runs: dict[str, dict[str, Mapping[str, Any]]] = {}
     answers, errors = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
@@ -44,6 +43,20 @@ def discover(nodes: Nodes, *, launched: bool = False) -> Discovered:
     views = [_view(cluster, run, found, errors) for run, found in node_runs.items()]
     views.sort(key=lambda view: view.began or 0.0, reverse=True)
     return Discovered(runs=tuple(views), errors=errors)
+
+
+def launches(
+    nodes: Nodes, some: Iterable[Node], runs: Sequence[str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Ask some nodes what they keep of the launches of runs; yield each answer with its run."""
+    requests = {
+        node.name: Request(op="runs", args={**node_args(nodes.cluster, node), "launched": runs})
+        for node in some
+    }
+    answers, _ = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
+    for answer in answers.values():
+        for one in answer["runs"]:
+            yield one["run"], one.get("launched") or {}
 
 
 class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,15 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.find_run import discover
+from clusterctl.verbs.runs.find_run import discover, launches
 from clusterctl.verbs.runs.node_answers import find_cause
-from clusterctl.verbs.runs.proof import proven_record
+from clusterctl.verbs.runs.proof import has_key, proven_record
 from clusterctl.verbs.runs.records import Claim, Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import SCHEMA, plain
+
+_NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
+"""Of how many nodes, and for how many runs each, proofs are asked at once: one may have 20 kB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,24 +79,48 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
         records: of this machine.
         rebuild: write a record of each run that only the nodes know, or that is unverified yet.
     """
-    found = discover(nodes, launched=rebuild)
+    found = discover(nodes)
     known = {record.run: record for record in records.all(nodes.cluster.name)}
     rebuilt = []
     if rebuild:
-        for view in found.runs:
-            before = known.get(view.run)
-            if before is None or before.discovered:
-                known[view.run] = _record(nodes.cluster, view, records.root)
-                if known[view.run] != before:
-                    records.write(known[view.run])
-                    rebuilt.append(view.run)
+        unproven = [
+            view for view in found.runs if view.run not in known or known[view.run].discovered
+        ]
+        proven = _proven(nodes, [view.run for view in unproven], records.root)
+        for view in unproven:
+            record = _record(nodes.cluster, view, proven.get(view.run))
+            if record != known.get(view.run):
+                records.write(record)
+                rebuilt.append(view.run)
+            known[view.run] = record
     seen = {view.run: view for view in found.runs}
     listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
     listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
     return RunList(runs=tuple(listed), errors=found.errors, rebuilt=tuple(rebuilt))
 
 
-def _record(cluster: Cluster, view: RunStatus, root: Path) -> RunRecord:
+def _proven(nodes: Nodes, runs: Sequence[str], root: Path) -> dict[str, RunRecord]:
+    """Return the records of those runs that this machine can prove.
+
+    Each node may have each of them: so few are asked at once, and only for what is missing.
+    """
+    proven: dict[str, RunRecord] = {}
+    if not has_key(root):
+        return proven
+    cluster = nodes.cluster
+    for first in range(0, len(cluster.nodes), _NODES_AT_ONCE):
+        some = cluster.nodes[first : first + _NODES_AT_ONCE]
+        missing = [run for run in runs if run not in proven]
+        for begin in range(0, len(missing), _RUNS_AT_ONCE):
+            named = missing[begin : begin + _RUNS_AT_ONCE]
+            for run, launched in launches(nodes, some, named):
+                record = proven_record(launched, run, cluster, root)
+                if run in named and record is not None:
+                    proven[run] = record
+    return proven
+
+
+def _record(cluster: Cluster, view: RunStatus, proven: RunRecord | None) -> RunRecord:
     """Rebuild a run's record from what its nodes keep: the launch's own with a proof, else claims.
 
     Claims steer nothing that runs: the job is the inventory's, without a command.
@@ -103,13 +130,11 @@ def _record(cluster: Cluster, view: RunStatus, root: Path) -> RunRecord:
         (node for node in cluster.nodes if node.name in node_runs),
         key=lambda node: int(node_runs[node.name].get("rank0") or 0),
     )
-    for one in node_runs.values():
-        record = proven_record(one.get("launched"), view.run, cluster, root)
-        if record is not None:
-            known = {node.name for node in record.cluster.nodes}
-            joined = (node for node in took_part if node.name not in known)
-            all_nodes = (*record.cluster.nodes, *joined)
-            return replace(record, cluster=record.cluster.with_nodes(all_nodes))
+    if proven is not None:
+        known = {node.name for node in proven.cluster.nodes}
+        joined = (node for node in took_part if node.name not in known)
+        all_nodes = (*proven.cluster.nodes, *joined)
+        return replace(proven, cluster=proven.cluster.with_nodes(all_nodes))
     return RunRecord(
         run=view.run,
         began=view.began or 0.0,

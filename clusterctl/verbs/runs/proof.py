@@ -5,13 +5,16 @@ The proof is made with a key that no node has: a node that changes what it keeps
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import shlex
+import stat
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +22,21 @@ from typing import Any
 
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.own_files import make_private
 from clusterctl.plan.plan import Plan
-from clusterctl.state_folder import VARIABLE
+from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import plain
 
 KEY_FILE = "launch.key"
 _KEY_BYTES = 32
+_WRITING_SECONDS = 1.0
+"""How long another launch may take to write the key that it makes."""
 _PURPOSE = b"clusterctl launch\n"
 _KEPT = ("run", "began", "tree", "commit", "dirty", "options", "resumed")
 """What the nodes keep of a record, besides the job, the nodes' names and most of the plan."""
+
+logger = logging.getLogger(__name__)
 
 
 def prove(record: RunRecord, plan: Plan, root: Path) -> dict[str, str]:
@@ -52,7 +60,7 @@ def prove(record: RunRecord, plan: Plan, root: Path) -> dict[str, str]:
         "plan": replace(plan, nodes=(master,), settings=()),
     }
     text = json.dumps(plain(kept), sort_keys=True)
-    return {"record": text, "proof": _proof(_made_key(root), text)}
+    return {"record": text, "proof": _proof(require_key(root), text)}
 
 
 def proven_record(
@@ -71,7 +79,7 @@ def proven_record(
     """
     text, proof = (str((launched or {}).get(name) or "") for name in ("record", "proof"))
     key = _read_key(root) if text else None
-    if key is None or not hmac.compare_digest(_proof(key, text).encode(), proof.encode()):
+    if key is None or not hmac.compare_digest(_proof(key, text).encode(), _bytes(proof)):
         return None
     kept = json.loads(text)
     if (kept["run"], kept["cluster"]) != (run, cluster.name):
@@ -86,32 +94,50 @@ def proven_record(
 
 
 def _proof(key: bytes, text: str) -> str:
-    return hmac.new(key, _PURPOSE + text.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, _PURPOSE + _bytes(text), hashlib.sha256).hexdigest()
 
 
-def _made_key(root: Path) -> bytes:
-    """Return this machine's key; the first launch makes it."""
+def _bytes(text: str) -> bytes:
+    """Return any text that JSON can hold, also what is no Unicode."""
+    return text.encode(errors="surrogatepass")
+
+
+def has_key(root: Path) -> bool:
+    """Tell whether this machine has launched anything, and so can prove it.
+
+    Raises:
+        ClusterError: the key cannot be read.
+    """
+    return _read_key(root) is not None
+
+
+def require_key(root: Path) -> bytes:
+    """Return this machine's key; the first launch makes it.
+
+    Raises:
+        ClusterError: it cannot be read or made.
+    """
     key = _read_key(root)
     if key is not None:
         return key
     path = root / KEY_FILE
-    new = root / f"{KEY_FILE}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        make_private(root)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another launch was first: its key counts
+        return require_key(root)
+    except OSError as error:
+        hint = getattr(error, "hint", "") or f"make {root} writable, or {ANOTHER_FOLDER}"
+        raise ClusterError(f"cannot make {path}: {error.strerror}", hint=hint) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another launch was first: its key counts
-            path.hardlink_to(new)
     except OSError as error:
-        raise ClusterError(
-            f"cannot make {path}: {error.strerror}",
-            hint=f"make {root} writable, or set {VARIABLE} to another folder",
-        ) from error
-    finally:
-        new.unlink(missing_ok=True)
-    return _read_key(root) or _made_key(root)
+        path.unlink(missing_ok=True)
+        raise ClusterError(f"cannot write {path}: {error.strerror}", hint="df -h") from error
+    return require_key(root)
 
 
 def _read_key(root: Path) -> bytes | None:
@@ -121,18 +147,34 @@ def _read_key(root: Path) -> bytes | None:
         ClusterError: it cannot be read, is damaged, or others can read it.
     """
     path = root / KEY_FILE
-    try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            seen, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unusable(path, str(error.strerror)) from error
-    if seen.st_mode & 0o077 or seen.st_uid != os.getuid():
-        raise _unusable(path, f"expected a file of mode 0600, found {seen.st_mode & 0o777:04o}")
-    if len(key) != _KEY_BYTES:
-        raise _unusable(path, f"expected {_KEY_BYTES} bytes, found {len(key)}")
+    until = time.monotonic() + _WRITING_SECONDS
+    while True:
+        try:
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                seen, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unusable(path, str(error.strerror)) from error
+        if len(key) == _KEY_BYTES:
+            break
+        if key or time.monotonic() > until:
+            raise _unusable(path, f"expected {_KEY_BYTES} bytes, found {len(key)}")
+        time.sleep(0.02)  # another launch has just made it
+    mode = stat.S_IMODE(seen.st_mode)
+    if seen.st_uid != os.getuid() or (mode & 0o077 and _keeps_modes(root)):
+        raise _unusable(path, f"expected a file of mode 0600, found {mode:04o}")
     return key
+
+
+def _keeps_modes(root: Path) -> bool:
+    """Tell whether files can be this user's alone; where one mode is for all, as on CIFS, warn."""
+    with tempfile.TemporaryFile(dir=root) as file:
+        open_to_all = os.fstat(file.fileno()).st_mode & 0o077
+    if open_to_all:
+        words = "others may be able to read the key of your launches in %s: %s"
+        logger.warning(words, root, ANOTHER_FOLDER)
+    return not open_to_all
 
 
 def _unusable(path: Path, why: str) -> ClusterError:

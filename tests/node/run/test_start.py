@@ -351,7 +351,7 @@ def test_the_record_of_a_launch_is_given_back_as_it_was(make_run: MakeRun) -> No
     launched = {"record": '{"command": "it\'s \\u00fc"}', "proof": "ab" * 32}
     run.change = {"launched": launched}
     run.start().ended()
-    where = {"cluster": "test", "state": str(run.folder / "state"), "launched": True}
+    where = {"cluster": "test", "state": str(run.folder / "state"), "launched": [run.plan.run]}
     (found,) = run.call(0, "runs", where)[-1].head["runs"]
     assert found["launched"] == launched
 

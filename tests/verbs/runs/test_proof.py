@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 import threading
 from collections.abc import Callable
@@ -80,6 +81,7 @@ FORGERIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "no proof": lambda proof: {**proof, "proof": None},
     "empty proof": lambda proof: {**proof, "proof": ""},
     "not ASCII": lambda proof: {**proof, "proof": "ü" * 64},
+    "no Unicode": lambda proof: {**proof, "proof": "\ud800", "record": "\ud800"},
     "longer": longer,
     "another command": lambda proof: {**proof, "record": proof["record"].replace("train", "evil")},
 }
@@ -120,6 +122,21 @@ def test_the_key_is_made_once_and_is_nobody_elses_to_read(records: Records) -> N
     assert (path.name, path.stat().st_size) == (KEY_FILE, 32)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes().hex() not in json.dumps(prove(LAUNCHED, PLAN, records.root))
+
+
+def test_a_folder_where_all_files_have_one_mode_is_used_with_a_warning(
+    records: Records, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    proof = prove(LAUNCHED, PLAN, records.root)
+    stat_of = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        seen = stat_of(descriptor)
+        return os.stat_result((seen.st_mode | 0o755, *seen[1:]))
+
+    monkeypatch.setattr("clusterctl.verbs.runs.proof.os.fstat", fstat)
+    assert prove(LAUNCHED, PLAN, records.root) == proof
+    assert "others may be able to read" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -189,6 +206,23 @@ def test_one_lying_node_does_not_change_a_record_that_another_proves(
     (line,) = listed.runs
     assert (line.command, line.verified, line.name) == (JOB.command, True, "mine")
     assert "unverified" not in shown(listed)
+
+
+def test_proofs_are_asked_of_few_nodes_and_only_for_what_is_missing(records: Records) -> None:
+    proof = prove(LAUNCHED, PLAN, records.root)
+    pool = nodes_with(a=part("a", launched=proof), b=part("b", launched=proof))
+    rebuilt(pool, records)
+    asked = [request.args.get("launched") for _, request in pool.requests]
+    assert [one for one in asked if one is not None] == [[RUN], [RUN]]
+    before = len(pool.requests)
+    runs(pool, records, rebuild=True)
+    assert not any("launched" in request.args for _, request in pool.requests[before:])
+
+
+def test_a_machine_that_launched_nothing_asks_for_no_proofs(records: Records) -> None:
+    pool = nodes_with(a=part("a"), b=part("b"))
+    rebuilt(pool, records)
+    assert not any("launched" in request.args for _, request in pool.requests)
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
