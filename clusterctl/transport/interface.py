@@ -79,8 +79,10 @@ class Request:
     head_limit: int = 8 * 1024 * 1024
     """Bytes of JSON that one answer may have; they take thirty times as much memory."""
     turn_until: str = ""
-    """A key of the answer that ends its turn, for work that keeps a node busy; else the turn ends as
-    soon as the agent runs, for others need not wait for what may take hours."""
+    """A key of the answer that ends its turn, for work that keeps a node busy.
+
+    Empty: the turn ends when the agent runs, for others need not wait for what may take hours.
+    """
     body_limit: int = 16 * 1024 * 1024
     """Bytes that may follow the JSON of one answer."""
 
