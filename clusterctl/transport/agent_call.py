@@ -56,6 +56,8 @@ class AgentCall(Call):
         self._position = 0
         """How many bytes of the buffer were read."""
         self._answering = False
+        self.end_turn: Callable[[], object] = lambda: None
+        """Lets other nodes have their turn; may be called again."""
         self._ended = False
         """The agent will never speak."""
         self._failure: NodeError | None = NodeError(
@@ -84,9 +86,9 @@ class AgentCall(Call):
 
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, up to and with the last."""
-        if self._ended:
-            return
         try:
+            if self._ended:
+                return
             if not self._answering:
                 self._find_marker()
             while True:
@@ -95,6 +97,8 @@ class AgentCall(Call):
                 ended = "end" in message.head
                 if ended:
                     self._failure = None
+                if ended or self._request.turn_until in message.head:
+                    self.end_turn()
                 yield message
                 if ended:
                     return
@@ -104,6 +108,8 @@ class AgentCall(Call):
             self._failure = NodeError("bad-output", "answer", f"not ours: {error}", _FOREIGN)
         except NodeError as failure:
             self._failure = failure
+        finally:
+            self.end_turn()
 
     def send(self, message: Message) -> None:
         """Send a further message; a node that takes none is found by `messages`."""
@@ -130,6 +136,7 @@ class AgentCall(Call):
     def close(self) -> None:
         """Close the channel."""
         self._stream.close()
+        self.end_turn()
 
     def take_over(self) -> tuple[bytes, Stream]:
         """Return what has been received and the stream, for a program that speaks itself."""
@@ -274,6 +281,7 @@ class PendingCall(Call):
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, once the call is open."""
         opened = self._opening.result()
+        self.login_seconds = opened.login_seconds if isinstance(opened, Call) else 0.0
         if isinstance(opened, Call):
             yield from opened.messages()
 

@@ -7,7 +7,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
@@ -61,10 +61,13 @@ class Connection(ABC):
         Raises:
             NodeError: no channel could be opened; `pool` turns it into the node's reply.
         """
-        with self.in_turn():
+        with ExitStack() as turn:
+            turn.enter_context(self.in_turn())
             stream = self.start_agent()
             call = AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)
             call.await_agent()
+            if request.turn_until:
+                call.end_turn = turn.pop_all().close
             return call
 
 

@@ -78,6 +78,11 @@ class Request:
     body: bytes = b""
     head_limit: int = 8 * 1024 * 1024
     """Bytes of JSON that one answer may have; they take thirty times as much memory."""
+    turn_until: str = ""
+    """A key of the answer that ends its turn, for work that keeps a node busy.
+
+    Empty: the turn ends when the agent runs, for others need not wait for what may take hours.
+    """
     body_limit: int = 16 * 1024 * 1024
     """Bytes that may follow the JSON of one answer."""
 
@@ -89,6 +94,8 @@ class Call(ABC):
     """
 
     node: Node
+    login_seconds: float = 0.0
+    """How long the login took that was made for it; 0: there was one already."""
 
     @abstractmethod
     def messages(self) -> Iterator[Message]:

@@ -121,10 +121,7 @@ class Pool:
         """
 
         def connected(connection: Connection) -> Reply:
-            name = connection.node.name
-            new = name in self._unreported
-            self._unreported.discard(name)
-            return Reply(node=name, seconds=connection.login_seconds if new else 0.0)
+            return Reply(node=connection.node.name, seconds=self._new_login(connection))
 
         return self._each({node.name: connected for node in self.cluster.nodes})
 
@@ -172,7 +169,9 @@ class Pool:
                 assert opened.error is not None, "a node that is not open has failed"
                 raise opened.error
             used.append(opened)
-            return opened.call(request)
+            call = opened.call(request)
+            call.login_seconds = self._new_login(opened)
+            return call
 
         def ended(reply: Reply) -> None:
             for connection in used:
@@ -278,6 +277,12 @@ class Pool:
             before, self._retired[name] = self._retired.get(name), connection
         if before is not None:
             before.close()
+
+    def _new_login(self, connection: Connection) -> float:
+        """Return how long a node's login took, once."""
+        new = connection.node.name in self._unreported
+        self._unreported.discard(connection.node.name)
+        return connection.login_seconds if new else 0.0
 
     def _connection_now(self, node: str) -> Connection:
         """Return a connection that works, also to a node that could not be reached before."""

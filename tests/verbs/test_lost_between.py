@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from clusterctl.api.run import run_to_end
+from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.exec import SILENT, exec_command
@@ -16,16 +17,16 @@ from tests.waiting import wait_until
 
 
 class LosingPool(Pool):
-    """Loses a node's connection between `open` and `start`; its server is gone too."""
+    """Loses a node's connection when it has been opened; its server is gone too."""
 
     dies: Callable[[], object] = staticmethod(lambda: None)
 
-    def open(self) -> Iterator[Reply]:
-        for reply in super().open():
-            if reply.node == "lost" and reply.ok:
-                self.dies()
-                wait_until(lambda: not self._opened["lost"].alive)
-            yield reply
+    def _open(self, name: str) -> Connection | Reply:
+        opened = super()._open(name)
+        if name == "lost" and isinstance(opened, Connection):
+            self.dies()
+            wait_until(lambda: not opened.alive)
+        return opened
 
 
 @pytest.fixture
@@ -53,6 +54,6 @@ def test_a_connection_that_dies_before_its_facts_ends_the_check_of_that_node_onl
 ) -> None:
     result = run_to_end(check(losing_pool.cluster, losing_pool, CheckOptions()), None)
     assert result.facts["alive"].answered
-    assert result.facts["lost"].reach.state == "refused"
+    assert result.facts["lost"].reach.state == "lost"
     found = [f for f in result.findings if f.check == "ssh.connect" and f.status == "fail"]
     assert [f.nodes for f in found] == [("lost",)]

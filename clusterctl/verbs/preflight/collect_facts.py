@@ -136,7 +136,13 @@ def collect_facts(
     """
     pings = Pings(session.cluster)
     try:
-        yield from _connect(session, pool)
+        for node in session.cluster.nodes:
+            args = {**read_arguments(fact_request(session.cluster, node)), "word": session.nonce}
+            # To read keeps a node busy, and a thousand of them may be one machine.
+            request = Request(op="survey", args=args, turn_until="answers")
+            call = session.calls[node.name] = pool.start(node.name, request)
+            call.set_deadline(FACTS_SECONDS)
+            session.clocks[node.name] = ClockProbe(began=time.monotonic())
         session.stream = pool.follow(session.calls)
         yield from _listen(session)
         answers = pings.answers()
@@ -187,33 +193,17 @@ def _container(cluster: Cluster) -> ContainerWords | None:
     )
 
 
-def _connect(session: FactsSession, pool: Nodes) -> Iterator[Event]:
-    """Open all connections, and let each node read as soon as its own is there."""
-    meant = {node.name for node in session.cluster.nodes}
-    done: set[str] = set()
-    for reply in pool.open():
-        if reply.node not in meant:
-            continue  # it was left out after the pool was made
-        done.add(reply.node)
-        if reply.ok:
-            wanted = fact_request(session.cluster, session.cluster.node(reply.node))
-            args = {**read_arguments(wanted), "word": session.nonce}
-            call = pool.start(reply.node, Request(op="survey", args=args))
-            call.set_deadline(FACTS_SECONDS)
-            session.calls[reply.node] = call
-            session.clocks[reply.node] = ClockProbe(began=time.monotonic())
-            if reply.seconds:
-                session.connect_s[reply.node] = reply.seconds
-        else:
-            session.facts[reply.node] = _silent(reply)
-        yield session.progress("connecting", done)
-
-
 def _listen(session: FactsSession) -> Iterator[Event]:
     """Read until each node has answered or failed."""
+    heard: set[str] = set()
     while len(session.facts) < len(session.cluster.nodes):
         name, item = next(session.stream)
         clock = session.clocks[name]
+        if name not in heard:
+            heard.add(name)
+            if seconds := session.calls[name].login_seconds:
+                session.connect_s[name] = seconds
+            yield session.progress("connecting", heard)
         if isinstance(item, Reply):
             session.ended.setdefault(name, item)
             session.facts.setdefault(name, _silent(item))
