@@ -93,7 +93,7 @@ def test_a_sync_that_was_cut_off_is_completed_by_the_next(project: Project) -> N
     refused = project.run("launch", "--no-sync", "--no-check", "--", "job.py")
     assert refused.returncode == 125
     assert f"the last sync of workdir {workdir} did not finish" in refused.stderr
-    assert "hint: clusterctl sync" in refused.stderr
+    assert "hint: the node suggests: clusterctl sync" in refused.stderr
 
     answer = project.run("sync", "--json")
     assert answer.returncode == 0, answer.stderr
