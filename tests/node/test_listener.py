@@ -310,7 +310,7 @@ def test_one_that_has_many_addresses_of_ipv6_takes_no_place_from_others(
 
 
 def test_one_address_of_ipv6_takes_no_place_from_others_of_its_network() -> None:
-    strangers, closed = UnauthenticatedPeers(EventLoop(), most=3, seconds=60), list[str]()
+    strangers, closed = UnauthenticatedPeers(EventLoop(), most=3, seconds=60), list[int]()
     flood = "2001:db8::2"
     for n, address in enumerate(["2001:db8:0:1::1", "2001:db8::1", *[flood] * 4]):
         strangers.add(lambda n=n: closed.append(n), address)  # type: ignore[misc]

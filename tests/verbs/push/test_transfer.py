@@ -166,6 +166,7 @@ def test_a_node_that_is_caught_holds_nobody_back() -> None:
     assert sent[SOURCE].links() == before
     said(found, "b", complete=True)
     found._advance()
+    found._advance()
     assert sent[SOURCE].links() == [*before, "a"]
 
 
@@ -187,6 +188,15 @@ def test_a_node_that_takes_a_byte_now_and_then_comes_to_an_end(
     assert outcome.state == "failed"
     assert "less than 1.0 MB arrived in 60 s" in outcome.words
     assert outcome.received <= SIZE
+
+
+def test_a_node_cannot_lack_more_than_there_is() -> None:
+    found, _ = begun()
+    found.totals = SIZE, 1
+    found.members["a"].step = "compare"
+    told = {"missing": 1 << 60, "files": 1, "free": 1 << 60}
+    found._take("a", Message({"found": told}))
+    assert found.members["a"].missing == SIZE
 
 
 def test_a_slow_link_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
