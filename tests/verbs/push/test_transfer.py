@@ -194,9 +194,9 @@ def test_a_node_cannot_lack_more_than_there_is() -> None:
     found, _ = begun()
     found.totals = SIZE, 1
     found.members["a"].step = "compare"
-    told = {"missing": 1 << 60, "files": 1, "free": 1 << 60}
+    told = {"missing": SIZE + 1, "files": 1, "free": SIZE + 1, "free_files": 1}
     found._take("a", Message({"found": told}))
-    assert found.members["a"].missing == SIZE
+    assert (found.members["a"].missing, found.members["a"].step) == (SIZE, "found")
 
 
 def test_a_slow_link_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
