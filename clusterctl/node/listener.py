@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import _thread
 import errno
+import time
 
 from clusterctl.node.event_loop import EventLoop
 
@@ -32,35 +33,50 @@ _PREFIX = 8
 class UnauthenticatedPeers:
     """Connections that have not shown who they are: few at a time, and none for long.
 
-    If there are too many, the origin with the most loses its oldest. So one that connects all the
-    time takes no place from the others.
+    If there are too many, the network with the most loses one: the oldest of its address with the
+    most. So one that connects all the time takes no place from the others.
     """
 
     def __init__(self, loop: EventLoop, *, most: int, seconds: float) -> None:
         self._loop, self._most, self._seconds = loop, most, seconds
-        self._waiting: Dict[Callback, Tuple[PeerOrigin, Timer]] = {}
-        """By the call that closes the connection, the oldest first."""
-        self._origins: Dict[PeerOrigin, int] = {}
-        """How many wait of each: a flood must not make each of its connections cost more."""
+        self._waiting: Dict[Callback, Tuple[PeerOrigin, PeerOrigin, Timer]] = {}
+        """Network and address, by the call that closes the connection, the oldest first."""
+        self._networks: Dict[PeerOrigin, Dict[PeerOrigin, int]] = {}
+        """How many wait of each address of each network."""
+        self._sizes: Dict[PeerOrigin, int] = {}
+        """How many wait of each network: a flood must not make each connection cost more."""
 
     def add(self, close: Callback, origin: PeerOrigin) -> None:
         """Call `close` in time, or earlier if too many others come; unless it is removed."""
-        origin = _owned(origin)
+        network, address = _network_and_address(origin)
         timer = self._loop.call_later(self._seconds, lambda: self._close(close))
-        self._waiting[close] = origin, timer
-        self._origins[origin] = self._origins.get(origin, 0) + 1
+        self._waiting[close] = network, address, timer
+        addresses = self._networks.setdefault(network, {})
+        addresses[address] = addresses.get(address, 0) + 1
+        self._sizes[network] = self._sizes.get(network, 0) + 1
         if len(self._waiting) > self._most:
-            largest = max(self._origins, key=lambda each: self._origins[each])
-            self._close(next(c for c, (each, _) in self._waiting.items() if each == largest))
+            network = max(self._sizes, key=self._sizes.__getitem__)
+            most = max(self._networks[network].values())
+            largest = {a for a, count in self._networks[network].items() if count == most}
+            self._close(
+                next(
+                    each
+                    for each, (other, address, _) in self._waiting.items()
+                    if other == network and address in largest
+                )
+            )
 
     def remove(self, close: Callback) -> None:
         """Keep this connection: it has shown who it is, or it is closed."""
         if close in self._waiting:
-            origin, timer = self._waiting.pop(close)
+            network, address, timer = self._waiting.pop(close)
             timer.cancel()
-            self._origins[origin] -= 1
-            if not self._origins[origin]:
-                del self._origins[origin]
+            for counts, key in ((self._networks[network], address), (self._sizes, network)):
+                counts[key] -= 1
+                if not counts[key]:
+                    del counts[key]
+            if network not in self._sizes:
+                del self._networks[network]
 
     def greet(
         self,
@@ -77,7 +93,8 @@ class UnauthenticatedPeers:
             hear: called when there is something to read. It returns None to be called again, True
                 if the connection is one of ours, and False to close it. Whatever it raises closes
                 the connection too, without a word.
-            keep: takes one of ours over.
+            keep: takes one of ours over. What it raises closes the connection, and is logged if it
+                is no OSError.
         """
         descriptor = connection.fileno()
 
@@ -93,11 +110,17 @@ class UnauthenticatedPeers:
             if known is None:
                 return
             self.remove(close)
-            if known and keep is not None:
-                self._loop.remove_descriptor(descriptor)
-                keep()
-            else:
+            if not known or keep is None:
                 close()
+                return
+            self._loop.remove_descriptor(descriptor)
+            try:
+                keep()
+            except OSError:  # it has left
+                connection.close()
+            except Exception:  # noqa: BLE001  (one connection may not end the listener)
+                _log_exception()
+                connection.close()
 
         self.add(close, origin)
         self._loop.add_descriptor(descriptor, ready)
@@ -112,12 +135,18 @@ class UnauthenticatedPeers:
         close()
 
 
-def _owned(origin: PeerOrigin) -> PeerOrigin:
-    """Return what all addresses of one owner have in common: it may have 2^64 of IPv6."""
+def _network_and_address(origin: PeerOrigin) -> Tuple[PeerOrigin, PeerOrigin]:
+    """Return what all addresses of one owner have in common, as it may have 2^64; and this one."""
     if not isinstance(origin, str) or ":" not in origin:
-        return origin
+        return origin, origin
     address = _socket.inet_pton(_socket.AF_INET6, origin.partition("%")[0])
-    return address if address.startswith(_MAPPED) else address[:_PREFIX]
+    return address if address.startswith(_MAPPED) else address[:_PREFIX], address
+
+
+def _log_exception() -> None:
+    import traceback  # noqa: PLC0415  (rare, and start-up counts)
+
+    traceback.print_exc()
 
 
 class Listener:
@@ -169,9 +198,7 @@ class Listener:
             except OSError:  # it has left
                 connection.close()
             except Exception:  # noqa: BLE001  (one connection may not end the run; the log has it)
-                import traceback  # noqa: PLC0415  (rare, and start-up counts)
-
-                traceback.print_exc()
+                _log_exception()
                 connection.close()
 
 
@@ -189,14 +216,17 @@ class ListenerThread:
         """Serve a socket that already listens.
 
         Raises:
-            OSError: there is no descriptor to spare.
+            OSError: there is no descriptor or no thread to spare.
         """
         self._socket, self._loop = listening, EventLoop()
         self._peers = UnauthenticatedPeers(self._loop, most=most, seconds=seconds)
         self._listener = Listener(
             self._loop, listening, lambda *connection: on_connection(self._peers, *connection)
         )
-        _thread.start_new_thread(self._run, ())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def close(self) -> None:
         """Have nobody connect any more; the thread closes the socket."""
@@ -208,7 +238,11 @@ class ListenerThread:
     def _run(self) -> None:
         try:
             while not self._listener.closed:
-                self._loop.run_once()
+                try:
+                    self._loop.run_once()
+                except Exception:  # noqa: BLE001  (nobody could connect any more; the log has it)
+                    _log_exception()
+                    time.sleep(SHORTAGE_SECONDS)
         finally:
             self._listener.close()
             self._peers.close()

@@ -17,7 +17,7 @@ import pytest
 
 from clusterctl.node import listener, run_lock
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.listener import Listener, UnauthenticatedPeers
+from clusterctl.node.listener import Listener, ListenerThread, UnauthenticatedPeers
 from clusterctl.node.run import processes
 from tests.node.conftest import Run
 from tests.waiting import wait_until
@@ -309,6 +309,17 @@ def test_one_that_has_many_addresses_of_ipv6_takes_no_place_from_others(
     assert closed == others[:4]
 
 
+def test_one_address_of_ipv6_takes_no_place_from_others_of_its_network() -> None:
+    strangers, closed = UnauthenticatedPeers(EventLoop(), most=3, seconds=60), list[int]()
+    flood = "2001:db8::2"
+    for n, address in enumerate(["2001:db8:0:1::1", "2001:db8::1", *[flood] * 4]):
+        strangers.add(lambda n=n: closed.append(n), address)  # type: ignore[misc]
+    assert closed == [2, 3, 4]
+    strangers.close()
+    assert not strangers._networks
+    assert not strangers._sizes
+
+
 @pytest.mark.parametrize("error", [OSError, ValueError, RecursionError])
 def test_whatever_a_stranger_causes_it_is_closed_without_a_word(
     error: type[Exception], capfd: pytest.CaptureFixture[str]
@@ -331,6 +342,58 @@ def test_whatever_a_stranger_causes_it_is_closed_without_a_word(
     assert not strangers._waiting
     made.close()
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("error", "logged"), [(OSError, False), (RuntimeError, True)])
+def test_one_of_ours_that_cannot_be_kept_ends_alone(
+    error: type[Exception], *, logged: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures: list[Exception] = [error("no thread")]
+    kept = list[socket.socket]()
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def greet(peers: UnauthenticatedPeers, connection: socket.socket, address: str) -> None:
+        def keep() -> None:
+            if failures:
+                raise failures.pop()
+            kept.append(connection)
+
+        peers.greet(connection, address, lambda: True, keep)
+
+    thread = ListenerThread(listening, greet, most=3, seconds=60)
+    with socket.create_connection(listening.getsockname(), timeout=10) as first:
+        first.sendall(b"x")
+        with pytest.raises(ConnectionResetError):
+            first.recv(1)
+    with socket.create_connection(listening.getsockname(), timeout=10) as second:
+        second.sendall(b"x")
+        wait_until(lambda: bool(kept))
+    kept[0].close()
+    thread.close()
+    assert ("no thread" in capfd.readouterr().err) is logged
+
+
+def test_a_thread_that_listens_outlives_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken = list[socket.socket]()
+    listening = socket.create_server(("127.0.0.1", 0))
+    turn, failures = EventLoop.run_once, [MemoryError("no memory")]
+
+    def run_once(self: EventLoop) -> None:
+        if failures:
+            raise failures.pop()
+        turn(self)
+
+    monkeypatch.setattr(EventLoop, "run_once", run_once)
+    thread = ListenerThread(
+        listening, lambda _peers, connection, _: taken.append(connection), most=3, seconds=60
+    )
+    with socket.create_connection(listening.getsockname(), timeout=10):
+        wait_until(lambda: bool(taken))
+    taken[0].close()
+    thread.close()
+    assert "no memory" in capfd.readouterr().err
 
 
 def test_a_connection_that_cannot_be_served_ends_alone(capfd: pytest.CaptureFixture[str]) -> None:

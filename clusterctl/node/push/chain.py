@@ -207,7 +207,7 @@ class Sender:
             return
         try:
             self._send(address, port, client_context(certificate), shown)
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError) as error:
             words = getattr(error, "strerror", None) or str(error) or "the connection broke"
         if not self._stopped.is_set():
             self._done(words)
@@ -279,7 +279,10 @@ def inflated(data: bytes, blocks: int) -> bytes:
     Raises:
         EOFError: it is not that.
     """
-    have = zlib.decompressobj().decompress(data, blocks + 1)
+    try:
+        have = zlib.decompressobj().decompress(data, blocks + 1)
+    except zlib.error as error:
+        raise EOFError("it does not speak our language") from error
     if len(have) != blocks or have.strip(b"\0\1"):
         raise EOFError("it does not speak our language")
     return have

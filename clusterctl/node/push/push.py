@@ -242,19 +242,28 @@ class _Node:
 
     def _relay(self, message: Message) -> None:
         """Send blocks through the controller."""
+        peer = message.head["peer"]
+        try:
+            have = inflated(message.body, self._tree.manifest.blocks)
+        except EOFError as error:
+            self._report_sender(peer, str(error))
+            return
         self._relaying.set()
         self._relaying = stopped = threading.Event()
-        peer = message.head["peer"]
-        have = inflated(message.body, self._tree.manifest.blocks)
 
         def run() -> None:
-            with contextlib.suppress(ControllerDisconnected):
+            words: Optional[str] = None
+            try:
                 for index, data in lacking_blocks(self._tree, have, stopped):
                     for start in range(0, len(data), PIECE):
                         head = {"block": index, "to": peer, "more": start + PIECE < len(data)}
                         self._channel.send(Message(head, bytes(data[start : start + PIECE])))
-                if not stopped.is_set():
-                    self._channel.send(Message({"sent": peer}))
+            except ControllerDisconnected:
+                return
+            except OSError as error:
+                words = error.strerror or str(error)
+            if not stopped.is_set():
+                self._report_sender(peer, words)
 
         threading.Thread(target=run, daemon=True).start()
 

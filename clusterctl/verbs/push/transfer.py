@@ -30,8 +30,11 @@ ALIVE_SECONDS = 10.0
 """How often nodes hear that the controller is still there."""
 RETRY_SECONDS = 1.0
 STALL_SECONDS = 60.0
-"""Without a block for so long, the link to a node is made again: TCP would wait for a quarter of an
+"""Without blocks for so long, the link to a node is made again: TCP would wait for a quarter of an
 hour where packets are lost on the way."""
+STALL_BYTES = 1 << 20
+"""Less than this in that time, unless it is the rest, counts as nothing: else a node that takes a
+byte now and then would keep a push open."""
 RETRIES = 2
 """How often a link that broke is made again before the node after it is given up."""
 SOURCE = "<source>"
@@ -51,8 +54,10 @@ class _Member:
     """The last step that it answered."""
     missing: int = 0
     received: int = 0
+    counted: int = 0
+    """How much of it had come when enough last came."""
     received_at: float = 0.0
-    """When a block last came."""
+    """When that was."""
     compared: int = 0
     port: int = 0
     lost: int = 0
@@ -64,8 +69,10 @@ class _Member:
     """Names that the source does not have."""
     leader: str = ""
     """The node that is given the blocks, if it shares this one's filesystem."""
-    apart: bool = False
-    """The source itself serves it, after the chain: it complained of the node before it."""
+    fed: bool = False
+    """It was asked what it has since it was last linked: the blocks come through this machine."""
+    suspect: bool = False
+    """The node after it complained of it, or it of that one."""
     rechecked: bool = False
     """The source was asked whether a block is wrong that this node says was."""
     error: NodeError | None = None
@@ -91,6 +98,8 @@ class Transfer:
     calls: dict[str, Call] = field(default_factory=dict)
     chain: list[str] = field(default_factory=list)
     """The nodes that are given blocks, in the order in which these pass."""
+    apart: list[str] = field(default_factory=list)
+    """The nodes that the source itself serves after the chain, one by one."""
     totals: tuple[int, int] = (0, 0)
     """Bytes and files."""
     relaying: bool = False
@@ -221,15 +230,17 @@ class Transfer:
 
     def _note(self, member: _Member, item: Message) -> None:
         head = item.head
-        if (head.get("received") or 0) > member.received:
-            member.received, member.received_at = head["received"], time.monotonic()
+        member.received = max(member.received, min(head.get("received") or 0, member.missing))
+        if member.counted < member.received >= min(member.counted + STALL_BYTES, member.missing):
+            member.counted, member.received_at = member.received, time.monotonic()
         member.compared = max(member.compared, head.get("compared") or 0)
         if "ready" in head and member.step == "start":
             member.step = "ready"
         elif "seen" in head and member.step == "see":
             member.step, member.seen = "seen", tuple(head["seen"])
         elif "found" in head and member.step == "compare":
-            member.step, member.missing = "found", head["found"]["missing"]
+            member.step = "found"
+            member.missing = min(head["found"]["missing"], self.totals[0])
             self._judge_room(member, head["found"])
         elif "listening" in head and member.step == "begin":
             member.step, member.port = "listening", head["listening"]
@@ -244,7 +255,10 @@ class Transfer:
         if "failed" in head:
             self._drop(member, NodeError("file", "operation", head["failed"]))
         elif "feeding" in head:
-            self._send(SOURCE, {"step": "relay", "peer": member.name}, item.body)
+            # Of another than the first it would end the relay that the others wait for.
+            if member.fed and self.chain[:1] == [member.name]:
+                member.fed = False
+                self._send(SOURCE, {"step": "relay", "peer": member.name}, item.body)
         elif "lost" in head:
             self._link_lost(member.name, head["lost"], head.get("why") or "")
         elif "bad" in head:
@@ -289,11 +303,17 @@ class Transfer:
             self.chain = [member.name for member in live if not member.complete]
             for before, after in zip([SOURCE, *self.chain], self.chain, strict=False):
                 self._link(before, after)
-        elif self.sending_since and not any(self.members[name].open for name in self.chain):
-            self.chain = [member.name for member in live if member.apart and member.open][:1]
-            for name in self.chain:
-                self.members[name].received_at = time.monotonic()
-                self._link(SOURCE, name)
+        elif self.sending_since and not any(m.open and not m.suspect for m in self._chained()):
+            self._serve_apart()
+
+    def _serve_apart(self) -> None:
+        """Let the source serve the next node apart: one that complained before its suspect."""
+        waiting = [self.members[name] for name in (*self.apart, *self.chain)]
+        self.apart = [member.name for member in waiting if member.open]
+        self.chain, self.apart = self.apart[:1], self.apart[1:]
+        for member in self._chained():
+            member.suspect, member.received_at = False, time.monotonic()
+            self._link(SOURCE, member.name)
 
     def _share(self, live: list[_Member]) -> None:
         """Let one node of each filesystem be given the blocks."""
@@ -320,7 +340,8 @@ class Transfer:
     def _link(self, before: str, after: str, *, seconds: float = 0.0) -> None:
         """Let one node serve another from now on."""
         member = self.members[after]
-        if before == SOURCE and self.relaying:
+        member.fed = before == SOURCE and self.relaying
+        if member.fed:
             self._send(after, {"step": "feed"})
             return
         assert member.identity is not None
@@ -332,8 +353,10 @@ class Transfer:
     def _link_lost(self, before: str, after: str, why: str) -> None:
         """Make a link again; after some times give the node up."""
         member = self.members.get(after)
-        if member is None or not member.open or self._before(after) != before:
+        if member is None or not member.open or after not in self.chain:
             return  # it has gone meanwhile
+        if self._before(after) != before:
+            return  # another serves it meanwhile
         member.lost += 1
         if before == SOURCE and self.source.name == HERE and not self.relaying:
             self.relaying = True
@@ -351,15 +374,18 @@ class Transfer:
     def _find_stalled(self) -> None:
         """Make the first link again over which nothing comes; those after it wait for it."""
         now = time.monotonic()
-        waiting = [self.members[name] for name in self.chain if self.members[name].open]
+        waiting = [member for member in self._chained() if member.open]
         if waiting and now - max(waiting[0].received_at, self.sending_since) > STALL_SECONDS:
             for member in waiting:
                 member.received_at = now
-            words = f"no block arrived for {STALL_SECONDS:.0f} s"
+            words = f"less than {_bytes(STALL_BYTES)} arrived in {STALL_SECONDS:.0f} s"
             self._link_lost(self._before(waiting[0].name), waiting[0].name, words)
 
+    def _chained(self) -> list[_Member]:
+        return [self.members[name] for name in self.chain]
+
     def _before(self, name: str) -> str:
-        place = self.chain.index(name) if name in self.chain else 0
+        place = self.chain.index(name)
         return self.chain[place - 1] if place else SOURCE
 
     def _found_bad(self, member: _Member, block: int) -> None:
@@ -388,13 +414,15 @@ class Transfer:
         """Let the source itself serve a node that cannot get on with the one before it.
 
         Which of them is wrong only one of them knows, so neither is given up for it. The one before
-        serves nobody any more: it becomes the last of the chain.
+        serves nobody any more: it becomes the last of the chain, for which no other waits.
         """
         before = self._before(member.name)
         self._leave(before)
         self._leave(member.name)
-        member.apart, member.lost = True, 0
+        member.lost = 0
+        self.apart.append(member.name)
         if self.members[before].open:
+            self.members[before].suspect = True
             self.chain.append(before)
             self._link(self._before(before), before)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusterctl.node.push.chain import Receiver, Sender
@@ -265,3 +266,45 @@ def test_one_that_drips_has_no_more_time_than_others(
             except TimeoutError:
                 continue
     assert time.monotonic() < began + SECONDS / 2
+
+
+def test_one_connection_without_a_thread_ends_alone(
+    tmp_path: Path,
+    source: Tree,
+    identity: Identity,
+    receive: Receive,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tree = target(tmp_path, "t", source.manifest)
+    receiver = receive(tree)
+    start, failures = threading.Thread.start, ["no thread to spare"]
+
+    def fail_once(self: threading.Thread) -> None:
+        if failures and getattr(self, "_target").__name__ == "_serve":  # noqa: B009
+            raise RuntimeError(failures.pop())
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    assert sent(source, receiver, identity) is not None
+    assert sent(source, receiver, identity) is None
+    assert tree.complete
+    assert "no thread to spare" in capfd.readouterr().err
+
+
+def test_a_receiver_without_a_thread_says_so_and_leaves_no_socket(
+    tmp_path: Path, source: Tree, receive: Receive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def listening() -> set[int]:
+        found = psutil.Process().net_connections("tcp")
+        return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+
+    tree, before = target(tmp_path, "t", source.manifest), listening()
+    monkeypatch.setattr("clusterctl.node.listener._thread.start_new_thread", fail)
+    with pytest.raises(OSError, match="can't start new thread") as error:
+        receive(tree)
+    assert listening() <= before
+    del error

@@ -1,10 +1,11 @@
-"""The order in which a node says how far it is."""
+"""What a node says to the controller, and when."""
 
 from __future__ import annotations
 
 import io
 import os
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,51 @@ def test_a_node_that_has_all_says_so_after_it_has_said_its_port(
     assert module.push(args, body, controller).head["complete"] is True
     said = [key for head in controller.heard for key in ("listening", "complete") if key in head]
     assert said == ["listening", "complete"]
+
+
+class Reached(CallChannel):
+    """Leads a source that reaches nodes by SSH only."""
+
+    def __init__(self, *steps: Message) -> None:
+        super().__init__(io.BytesIO(), -1)
+        self.heard: list[dict[str, Any]] = []
+        self._steps = list(steps)
+        self._relays = len(steps) - 1
+
+    def receive(self) -> Message | None:
+        message = self._steps.pop(0)
+        if message.head["step"] == "end":
+            wait_until(lambda: sum("sent" in h or "lost" in h for h in self.heard) == self._relays)
+        return message
+
+    def send(self, message: Message) -> None:
+        self.heard.append(message.head)
+
+
+def relay(peer: str, body: bytes) -> Message:
+    return Message({"step": "relay", "peer": peer}, body)
+
+
+END = Message({"step": "end"})
+
+
+@pytest.mark.parametrize("body", [b"garbage", zlib.compress(b"\2"), b""])
+def test_a_node_that_says_nonsense_ends_no_push(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "f").write_bytes(b"data")
+    manifest = read_tree(os.fsencode(tmp_path / "f"), lambda _: None).encode()
+    controller = Reached(relay("bad", body), relay("good", zlib.compress(b"\0")), END)
+    args = {"target": str(tmp_path / "f"), "source": True}
+    assert module.push(args, manifest, controller).head["complete"] is True
+    lost = {"lost": "bad", "why": "it does not speak our language"}
+    block = {"block": 0, "to": "good", "more": False}
+    told = [head for head in controller.heard if {"lost", "block", "sent"} & {*head}]
+    assert told == [lost, block, {"sent": "good"}]
+
+
+def test_a_source_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"data")
+    manifest = read_tree(os.fsencode(tmp_path / "f"), lambda _: None).encode()
+    (tmp_path / "f").unlink()
+    controller = Reached(relay("a", zlib.compress(b"\0")), END)
+    module.push({"target": str(tmp_path / "f"), "source": True}, manifest, controller)
+    assert {"lost": "a", "why": "No such file or directory"} in controller.heard

@@ -19,6 +19,7 @@ from clusterctl.verbs.push.wanted import Source
 from clusterctl.wire import Message
 
 NAMES = ("a", "b", "c")
+SIZE = 4 * module.STALL_BYTES
 IDENTITY = make_identity("test")
 
 
@@ -49,7 +50,7 @@ def begun(source: str = "s") -> tuple[Transfer, dict[str, Sent]]:
     )
     for name in NAMES:
         found.members[name] = _Member(
-            name=name, token=name, step="listening", port=1, identity=IDENTITY
+            name=name, token=name, step="listening", port=1, identity=IDENTITY, missing=SIZE
         )
     found._advance()
     assert [sent[name].links() for name in sent] == [["a"], ["b"], ["c"], []]
@@ -101,10 +102,10 @@ def test_a_link_that_breaks_is_made_again_and_then_the_source_serves_that_node()
     assert sent[SOURCE].links() == ["a", "b", "c"]  # for a moment
     assert found.chain == ["c", "a"]
     said(found, "a", lost="b", why="refused")  # late
-    for name in ("a", "c"):
-        said(found, name, complete=True)
-        found._advance()
+    said(found, "c", complete=True)
+    found._advance()
     assert found.chain == ["b"]
+    said(found, "a", complete=True)  # c serves it still
     for _ in range(3):
         said(found, SOURCE, lost="b", why="refused")
     outcome = found._outcome(found.members["b"])
@@ -117,11 +118,11 @@ def test_a_link_over_which_nothing_comes_is_made_again(monkeypatch: pytest.Monke
     found, sent = begun()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + module.STALL_SECONDS - 1)
-    said(found, "a", received=8)
+    said(found, "a", received=module.STALL_BYTES)
     monkeypatch.setattr(time, "monotonic", lambda: now + module.STALL_SECONDS + 1)
     found._find_stalled()
     assert sent[SOURCE].links() == ["a"]  # it still receives
-    said(found, "a", received=9, complete=True)
+    said(found, "a", received=SIZE, complete=True)
     found._find_stalled()
     found._find_stalled()
     assert sent["a"].links() == ["b", "b"]
@@ -137,14 +138,76 @@ def test_the_word_of_one_node_expels_no_other() -> None:
     assert sent[SOURCE].links()[-1] == "c"
     assert sent["c"].links() == ["a"]
     said(found, "b", bad=7)  # it was said before the source serves it
-    for name in ("a", "c"):
-        said(found, name, complete=True)
-        found._advance()
+    said(found, "c", complete=True)
+    found._advance()
     assert found.chain == ["b"]
     assert sent[SOURCE].links()[-1] == "b"
     said(found, "b", complete=True)
+    found._advance()
+    assert found.chain == ["a"]
+    assert sent[SOURCE].links()[-1] == "a"
+    said(found, "a", complete=True)
     assert found._over()
-    assert {found._outcome(member).state for member in found.members.values()} == {"unchanged"}
+    assert {found._outcome(member).state for member in found.members.values()} == {"updated"}
+
+
+def test_a_node_that_is_caught_holds_nobody_back() -> None:
+    """It is the only one that the source serves, and takes its time."""
+    found, sent = begun()
+    found._drop(found.members["c"], NodeError("lost", "answer", "it broke"))
+    said(found, "b", bad=7)  # of a
+    assert found.chain == ["a"]
+    found._advance()
+    found._advance()
+    assert found.chain == ["b"]
+    before = sent[SOURCE].links()
+    assert before[-1] == "b"
+    said(found, SOURCE, lost="a", why="it broke")  # late
+    assert sent[SOURCE].links() == before
+    said(found, "b", complete=True)
+    found._advance()
+    found._advance()
+    assert sent[SOURCE].links() == [*before, "a"]
+
+
+@pytest.mark.parametrize("step", [1, module.STALL_BYTES])
+def test_a_node_that_takes_a_byte_now_and_then_comes_to_an_end(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does one that says that more came than it lacks."""
+    found, _ = begun()
+    for name in ("b", "c"):
+        said(found, name, complete=True)
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for turn in range(20):
+        clock[0] += module.STALL_SECONDS - 10
+        said(found, "a", received=turn * step)
+        found._find_stalled()
+    outcome = found._outcome(found.members["a"])
+    assert outcome.state == "failed"
+    assert "less than 1.0 MB arrived in 60 s" in outcome.words
+    assert outcome.received <= SIZE
+
+
+def test_a_node_cannot_lack_more_than_there_is() -> None:
+    found, _ = begun()
+    found.totals = SIZE, 1
+    found.members["a"].step = "compare"
+    told = {"missing": SIZE + 1, "files": 1, "free": SIZE + 1, "free_files": 1}
+    found._take("a", Message({"found": told}))
+    assert (found.members["a"].missing, found.members["a"].step) == (SIZE, "found")
+
+
+def test_a_slow_link_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, sent = begun()
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for part in range(1, 41):
+        clock[0] += module.STALL_SECONDS / 11
+        said(found, "a", received=part * SIZE // 40)
+        found._find_stalled()
+    assert sent[SOURCE].links() == ["a"]
 
 
 def test_a_node_that_lies_of_the_source_is_found_out_and_leaves_alone() -> None:
@@ -175,7 +238,7 @@ def test_two_that_accuse_each_other_come_to_an_end() -> None:
     said(found, "a", bad=0)  # of c
     said(found, "c", bad=0)  # of the source
     said(found, SOURCE, right=True, to="c")
-    for name in ("a", "b"):
+    for name in ("b", "a"):
         found._advance()
         assert found.chain == [name]
         said(found, name, bad=0)
@@ -215,6 +278,26 @@ def test_what_this_machine_cannot_connect_to_it_reaches_over_ssh() -> None:
     assert sent["a"].heads[-1] == {"step": "block", "index": 3, "more": False}
     found._take(SOURCE, Message({"block": 3, "to": "c", "more": False}, b"data"))
     assert not sent["c"].heads  # not the first of the chain
+
+
+def test_no_node_can_end_the_relay_of_another() -> None:
+    found, sent = begun(HERE)
+    found._take("a", Message({"feeding": True}, b"nobody asked"))
+    assert sent[SOURCE].links() == ["a"]
+    said(found, SOURCE, lost="a", why="no route")
+    for name in ("b", "c"):
+        found._take(name, Message({"feeding": True}, b"blocks"))
+    assert sent[SOURCE].links() == ["a"]
+    for _ in range(2):
+        found._take("a", Message({"feeding": True}, b"blocks"))
+    assert sent[SOURCE].links() == ["a", "a"]
+    said(found, SOURCE, lost="a", why="it does not speak our language")
+    found._take("a", Message({"feeding": True}, b"blocks"))
+    assert sent[SOURCE].links() == ["a", "a", "a"]
+    for _ in range(2):
+        said(found, SOURCE, lost="a", why="it does not speak our language")
+    assert "does not speak our language" in found._outcome(found.members["a"]).words
+    assert found.chain == ["b", "c"]
 
 
 def test_an_answer_that_is_none_ends_a_nodes_part() -> None:
