@@ -52,14 +52,19 @@ def make_private(*levels: AnyPath) -> None:
     while not os.path.lexists(outer):
         missing.append(outer)
         outer = os.path.dirname(outer)
-    for folder in (*reversed(missing), *levels):
-        try:
-            os.mkdir(folder, 0o700)
-        except FileExistsError:
-            continue
-        os.chmod(folder, 0o700)  # the umask may have taken some of it
+    for above in reversed(missing):
+        _make(above)
     for folder in levels:
-        require_private(folder)
+        _make(folder)
+        require_private(folder)  # before anything is made in it
+
+
+def _make(folder: AnyPath) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return
+    os.chmod(folder, 0o700)  # the umask may have taken some of it
 
 
 def require_private(folder: AnyPath) -> None:
