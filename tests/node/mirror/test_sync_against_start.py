@@ -71,6 +71,17 @@ def test_a_run_does_not_start_while_a_sync_is_under_way(make_run: Callable[..., 
     run.start()
 
 
+def test_a_sync_removes_what_a_killed_one_left(make_run: Callable[..., Run]) -> None:
+    run = make_run(SLEEP)
+    place(run, "a.py")
+    left = run.workdir / ".clusterctl" / "manifest.json.0123456789ab.new"
+    for name, age, stays in ((left, 3600, True), (left, 90000, False)):
+        name.touch()
+        os.utime(name, (time.time() - age,) * 2)
+        assert place(run, "a.py")[-1]["equal"]
+        assert name.exists() is stays
+
+
 def test_a_sync_looks_again_before_it_begins(make_run: Callable[..., Run]) -> None:
     """Locks may be missing, as on some filesystems: here, the file and the folder are others."""
     run = make_run(SLEEP)
