@@ -31,9 +31,10 @@ print(json.dumps(run_lock.live_run(os.fsencode(sys.argv[3]), sys.argv[2])))
 PARSE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from clusterctl.node.peer_link.messages import parse_ending
+from clusterctl.node.peer_link import messages
 from clusterctl.node.supervisor.shutdown import Cause
-cause = Cause.read(parse_ending(json.loads(sys.argv[2])))
+parse = getattr(messages, "parse_ending", None) or messages.ending_in
+cause = Cause.read(parse(json.loads(sys.argv[2])))
 print(json.dumps([cause.by, cause.reason, cause.node, cause.rank, cause.grace]))
 """
 
@@ -45,7 +46,7 @@ def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def said(program: str, *words: str) -> Any:
-    argv = [sys.executable, "-I", "-c", program, *words]
+    argv = [sys.executable, "-I", "-S", "-c", program, *words]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
