@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import stat
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ _KINDS = {
     stat.S_IFSOCK: "socket",
 }
 _OTHERS_WRITE = 0o022
+_NEW, _HEX = b"new", b"0123456789abcdef"
+_UNFINISHED_SECONDS = 86400.0
+"""No file takes so long to write."""
 
 
 class NotPrivateError(OSError):
@@ -52,14 +56,19 @@ def make_private(*levels: AnyPath) -> None:
     while not os.path.lexists(outer):
         missing.append(outer)
         outer = os.path.dirname(outer)
-    for folder in (*reversed(missing), *levels):
-        try:
-            os.mkdir(folder, 0o700)
-        except FileExistsError:
-            continue
-        os.chmod(folder, 0o700)  # the umask may have taken some of it
+    for above in reversed(missing):
+        _make(above)
     for folder in levels:
-        require_private(folder)
+        _make(folder)
+        require_private(folder)  # before anything is made in it
+
+
+def _make(folder: AnyPath) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return
+    os.chmod(folder, 0o700)  # the umask may have taken some of it
 
 
 def require_private(folder: AnyPath) -> None:
@@ -91,7 +100,7 @@ def replace_file(path: AnyPath, data: bytes, *, mode: int = 0o600, sync: bool = 
         OSError: it could not be written; nothing has changed, and nothing is left.
     """
     # A name of its own: another process, or another node, may replace the same file now.
-    new = os.fsencode(path) + b".%s.new" % os.urandom(6).hex().encode()
+    new = b"%s.%s.%s" % (os.fsencode(path), os.urandom(6).hex().encode(), _NEW)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with open(descriptor, "wb") as file:
@@ -106,6 +115,21 @@ def replace_file(path: AnyPath, data: bytes, *, mode: int = 0o600, sync: bool = 
         except OSError:  # deleted with its folder
             pass
         raise
+
+
+def remove_unfinished(folder: AnyPath) -> None:
+    """Remove what `replace_file` left in a folder where it was killed, a day ago or earlier."""
+    place = os.fsencode(folder)
+    for name in os.listdir(place):
+        base, _, end = name.rpartition(b".")
+        if end == _NEW and b"." in base and not base.rpartition(b".")[2].strip(_HEX):
+            left = os.path.join(place, name)
+            try:
+                seen = os.lstat(left)
+                if seen.st_uid == os.getuid() and seen.st_mtime < time.time() - _UNFINISHED_SECONDS:
+                    os.unlink(left)
+            except OSError:  # another process removed it
+                continue
 
 
 def write_named(path: AnyPath, data: bytes) -> None:

@@ -204,10 +204,10 @@ def _untrusted(answer: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
         return {}
     workdir = workdir_of(answer)
     known: Dict[str, Any] = {"run": answer["run"], "user": user_name(peer.uid)}
-    if workdir:
-        known["workdir"] = workdir
     if isinstance(answer.get("workdir_id"), str):
         known["workdir_id"] = answer["workdir_id"][:WORKDIR_ID_CHARACTERS]
+    elif workdir:
+        known["workdir"] = workdir
     since = answer.get("since")
     known["since"] = since if isinstance(since, (int, float)) else None
     return {**known, "holds": valid_resources(answer)}

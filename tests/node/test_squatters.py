@@ -126,7 +126,7 @@ def test_a_pipe_in_a_folder_of_another_user_is_not_read(tmp_path: Path) -> None:
     assert origin._runs_here({"state": str(tmp_path)}) == {}
 
 
-@pytest.mark.parametrize("name", ["lock", "manifest.json", "manifest.json.new", ".gitignore"])
+@pytest.mark.parametrize("name", ["lock", "manifest.json", ".gitignore"])
 @pytest.mark.parametrize("squat", [s for s in SQUATS if s not in {make_file, make_hard_link}])
 def test_what_is_no_file_where_ours_belong_is_named(
     tmp_path: Path, victim: Path, squat: Squat, name: str

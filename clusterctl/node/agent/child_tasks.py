@@ -7,13 +7,14 @@ for. A child gets none of our descriptors, so that it cannot hold the channel op
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence
+    from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
 _STDERR_LIMIT = 4096
@@ -136,6 +137,48 @@ def run_with_timeout(limit_s: float, function: Callable[[], object]) -> Any:  # 
     if child.state != "ok" or child.exit_code != 0:
         raise ChildProcessError(child.stderr.decode("utf-8", "replace") or child.state)
     return json.loads(child.output)
+
+
+@contextlib.contextmanager
+def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) -> Iterator[Any]:
+    """Hold something for as long as a block runs, in a child, which lets go if we die too.
+
+    Yields:
+        What `hold` gives, as JSON carries it.
+
+    Raises:
+        TimeoutError: it was not held in time, and the child is left behind.
+        ChildProcessError: it failed.
+    """
+    import json  # noqa: PLC0415  (the reader of facts needs none here)
+
+    def body(write: Callable[[bytes], None]) -> None:
+        with hold() as given:
+            write(json.dumps(given).encode() + b"\n")
+            ended = select.poll()
+            ended.register(1, 0)  # POLLERR: nobody can read it any more
+            ended.poll()
+
+    child = run_function("held", body, limit_s)
+    (output,) = [descriptor for descriptor, name in child.pipes.items() if name == "output"]
+    ready = select.poll()
+    ready.register(output, select.POLLIN)
+    while output in child.pipes and not child.output.endswith(b"\n"):
+        if not ready.poll(1000 * max(child.deadline - time.monotonic(), 0.0)):
+            child.abandon("timeout")
+            raise TimeoutError("no answer within %g s" % limit_s)
+        child.read_pipe(output)
+    try:
+        if output in child.pipes:
+            yield json.loads(child.output)
+    finally:
+        if output in child.pipes:
+            os.close(output)
+            del child.pipes[output]
+        child.deadline = time.monotonic() + limit_s
+        gather([child])
+    if not child.output:
+        raise ChildProcessError(child.stderr.decode("utf-8", "replace") or child.state)
 
 
 def gather(children: Sequence[Child], needless: Optional[Callable[[], bool]] = None) -> None:

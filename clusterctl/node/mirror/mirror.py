@@ -28,6 +28,7 @@ from clusterctl.node.mirror.sync_diff import (
 from clusterctl.node.mirror.sync_lock import CONTROLLER_SECONDS, hold_lock
 from clusterctl.node.mirror.sync_plan import SyncPlan
 from clusterctl.node.mirror.tree_hash import decode_listing, path_text
+from clusterctl.own_files import remove_unfinished
 from clusterctl.wire import Message
 
 
@@ -80,6 +81,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
         temporary = _temporary(root, args)
         if alone:
             shutil.rmtree(os.path.dirname(temporary), ignore_errors=True)
+            remove_unfinished(os.path.join(root, FOLDER))
         try:
             if not complete:
                 # If the folder is a clone too, its git must not see ours.

@@ -1,7 +1,8 @@
-"""One sync at a time in a mirrored folder, and none while a run starts there: the locks.
+"""One sync at a time in a mirrored folder, and none while a run starts there: the lock.
 
-Syncs keep each other out by a file in our folder, which names its holder. A run that starts takes
-the folder itself too, shared: there may be no such file yet, and none of ours belongs there then.
+It is a file in our folder. A sync holds it alone and writes its name into it, runs that start hold
+it together. Whoever can open a file can lock it, so only those who may write to the mirrored folder
+can open this one. A run that starts where no sync ever was makes it, and takes it away again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.mirror.manifest import FOLDER
@@ -27,6 +29,10 @@ HOLDER_LIMIT = 65536
 NAME_LIMIT = 200
 """Characters of each word of it that are shown."""
 AGAIN = "sync again when it is done"
+
+REMOVAL_SECONDS = 0.2
+"""Longer than a run that has started takes to remove the lock."""
+_POLL_SECONDS = 0.01
 
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -46,35 +52,25 @@ def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
     Raises:
         OperationError: `locked`: another sync holds it, or a run starts in it.
     """
-    descriptor = _opened(os.path.join(root, FOLDER))
-    if descriptor is None:
+    descriptor, problem = _take(root, fcntl.LOCK_EX)
+    if not os.access(os.path.join(root, FOLDER), os.W_OK):
+        if descriptor is not None:
+            os.close(descriptor)
         yield False  # nothing of ours can write here either, so there is nothing to keep apart
         return
+    if descriptor is None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), _lock_of(root))
     writable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
-    with open(descriptor, "r+" if writable else "r") as file, contextlib.ExitStack() as held:
-        alone = named = False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _TAKEN:
-                other = _read_holder(descriptor)
-                # Nodes may share this folder unknown to the controller: the lock is its own then.
-                if not other.get("sync") or other["sync"] != holder.get("sync"):
-                    raise _locked(other) from error
-            elif error.errno == errno.EBADF and not writable:  # NFS
-                raise _not_lockable(os.fstat(descriptor).st_uid) from error
-            # Some filesystems have no locks; the manifest is still replaced whole.
-        else:
-            alone = True
-            if not held.enter_context(_flocked(root, os.O_DIRECTORY, fcntl.LOCK_EX)):
-                raise OperationError("locked", "a run is starting here", hint=AGAIN)
-            named = writable and os.fstat(descriptor).st_nlink == 1  # else a file elsewhere too
-        if named:
+    with open(descriptor, "r+" if writable else "r") as file:
+        if problem is not None:
+            _refuse(descriptor, problem, holder, writable=writable)
+        named = problem is None and writable and os.fstat(descriptor).st_nlink == 1
+        if named:  # else it is a file elsewhere too
             file.truncate()
             json.dump({**holder, "since": time.time(), "pid": os.getpid()}, file)
             file.flush()
         try:
-            yield alone
+            yield problem is None
         finally:
             if named:
                 file.truncate(0)  # the next holder may be unable to write a name of its own
@@ -84,62 +80,139 @@ def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
 def keep_syncs_out(root: bytes) -> Iterator[None]:
     """Let no sync change the folder while a run starts in it; several runs may start at once.
 
+    Those who may not write to the folder start without: they could not be told from others who
+    only read it, and none of these may hold up its owner.
+
     Raises:
         OperationError: `busy`: a sync writes there.
     """
-    lock = os.path.join(root, FOLDER, b"lock")
-    both = ((root, os.O_DIRECTORY), (lock, os.O_NOFOLLOW | os.O_NONBLOCK))
-    with contextlib.ExitStack() as held:
-        for path, flags in both:
-            if not held.enter_context(_flocked(path, flags, fcntl.LOCK_SH)):
-                message, hint = "a sync writes to workdir %s now%s", "launch again when it is done"
-                who = _describe(_holder_of(lock))
-                raise OperationError("busy", message % (path_text(root), who), hint=hint)
-        yield
-
-
-@contextlib.contextmanager
-def _flocked(path: bytes, flags: int, how: int) -> Iterator[bool]:
-    """Lock a file or folder; False: others hold it. What is missing or has no locks is free."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | flags)
-    except OSError:
-        yield True
+        descriptor, problem = _take(root, fcntl.LOCK_SH)
+    except OSError:  # no room for a file, or what is there is none of ours
+        descriptor, problem = None, None
+    if descriptor is None:
+        yield
         return
     try:
+        if problem is not None and problem.errno in _TAKEN:
+            message, hint = "a sync writes to workdir %s now%s", "launch again when it is done"
+            who = _describe(_read_holder(descriptor))
+            raise OperationError("busy", message % (path_text(root), who), hint=hint)
+        try:
+            yield
+        finally:
+            _remove_unused(root, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_of(root: bytes) -> bytes:
+    return os.path.join(root, FOLDER, b"lock")
+
+
+def _take(root: bytes, how: int) -> Tuple[Optional[int], Optional[OSError]]:
+    """Open and lock the file; return it, and why it is not locked.
+
+    None: there is none that we may open. A file that was taken away meanwhile locks nothing: then
+    the next one is locked.
+    """
+    until = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        descriptor, problem = _opened(root), None
+        if descriptor is None:
+            return None, None
         try:
             fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except OSError as error:
-            is_free = error.errno not in _TAKEN
-        else:
-            is_free = True
-        yield is_free
-    finally:
+            problem = error
+        taken = problem is not None and problem.errno in _TAKEN
+        unnamed = taken and not os.fstat(descriptor).st_size  # perhaps it is being taken away
+        if (_is_current(root, descriptor) and not unnamed) or time.monotonic() > until:
+            return descriptor, problem
         os.close(descriptor)
+        time.sleep(_POLL_SECONDS)
 
 
-def _opened(folder: bytes) -> Optional[int]:
-    """Open the lock, another user's only to be read; None: we may write nothing here."""
-    path, flags = os.path.join(folder, b"lock"), os.O_NOFOLLOW | os.O_NONBLOCK
+def _opened(root: bytes) -> Optional[int]:
+    """Open the lock, another user's perhaps only to be read; None: that is not for us."""
+    folder, flags = os.path.join(root, FOLDER), os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError):
+        os.mkdir(folder)
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
-    except OSError as error:
-        if error.errno not in _READ_ONLY:
-            raise
-    if not os.access(folder, os.W_OK):
+        inside = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
         return None
-    return os.open(path, os.O_RDONLY | flags)
-
-
-def _holder_of(lock: bytes) -> Dict[str, Any]:
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return {}
-    try:
-        return _read_holder(descriptor)
+        with contextlib.suppress(FileExistsError):
+            made = os.open(
+                b"lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600, dir_fd=inside
+            )
+            _close_to_readers(root, made, is_new=True)
+            return made
+        with contextlib.suppress(PermissionError):
+            found = os.open(b"lock", os.O_RDWR | flags, dir_fd=inside)
+            _close_to_readers(root, found, is_new=False)
+            return found
+        return os.open(b"lock", os.O_RDONLY | flags, dir_fd=inside)
+    except OSError as error:
+        if error.errno not in (*_READ_ONLY, errno.ENOENT):
+            raise
+        return None
     finally:
-        os.close(descriptor)
+        os.close(inside)
+
+
+def _close_to_readers(root: bytes, descriptor: int, *, is_new: bool) -> None:
+    """Let only those open the lock who may write to the folder; earlier versions let all read it.
+
+    A file that was there before gets no right that it had not: it may be anybody's.
+    """
+    seen, folder = os.fstat(descriptor), os.stat(root)
+    with contextlib.suppress(OSError):  # another user's
+        if is_new and seen.st_gid != folder.st_gid:
+            os.fchown(descriptor, -1, folder.st_gid)
+        shared = 0o060 if folder.st_mode & stat.S_IWGRP else 0
+        mode = 0o600 | shared | (0o006 if folder.st_mode & stat.S_IWOTH else 0)
+        mode = mode if is_new else mode & seen.st_mode
+        if seen.st_nlink == 1 and mode != stat.S_IMODE(seen.st_mode):
+            os.fchmod(descriptor, mode)
+
+
+def _is_current(root: bytes, descriptor: int) -> bool:
+    """Tell whether an open lock is still the folder's."""
+    try:
+        return os.path.samestat(os.lstat(_lock_of(root)), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def _remove_unused(root: bytes, descriptor: int) -> None:
+    """Take the lock away, and our folder, where no sync ever was and no other run starts."""
+    folder = os.path.join(root, FOLDER)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_current(root, descriptor) and os.listdir(folder) == [b"lock"]:
+            os.unlink(_lock_of(root))
+            os.rmdir(folder)
+
+
+def _refuse(descriptor: int, problem: OSError, holder: Dict[str, Any], *, writable: bool) -> None:
+    """Say who holds the lock; nobody must where the filesystem has none.
+
+    Raises:
+        OperationError: `locked`.
+    """
+    if problem.errno in _TAKEN:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            raise OperationError("locked", "a run is starting here", hint=AGAIN)
+        other = _read_holder(descriptor)
+        # Nodes may share this folder unknown to the controller: the lock is its own then.
+        if not other.get("sync") or other["sync"] != holder.get("sync"):
+            raise _locked(other) from problem
+    elif problem.errno == errno.EBADF and not writable:  # NFS
+        raise _not_lockable(os.fstat(descriptor).st_uid) from problem
+    # Some filesystems have no locks; the manifest is still replaced whole.
 
 
 def _read_holder(descriptor: int) -> Dict[str, Any]:

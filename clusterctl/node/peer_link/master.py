@@ -16,6 +16,7 @@ from clusterctl.node.peer_link.messages import (
     heartbeat_seconds,
     parse_ending,
     parse_time,
+    told_ending,
 )
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
@@ -103,7 +104,7 @@ class Master:
         if self._ending is None:
             self._ending = message
             for channel in self._channels.values():
-                channel.send({"ending": message})
+                channel.send(told_ending(message))
 
     def send_bye(self, state: str) -> None:
         """Tell every worker, also one that comes later, that the run is over here."""
@@ -156,7 +157,7 @@ class Master:
         self._last[name] = channel.last_received
         channel.send({"welcome": True})
         if self._ending is not None:
-            channel.send({"ending": self._ending})
+            channel.send(told_ending(self._ending))
         if self._over is not None:
             channel.send({"over": self._over})
         if joins:

@@ -83,6 +83,11 @@ def parse_over(message: PeerMessage) -> str:
     return str(state)
 
 
+def told_ending(ending: PeerMessage) -> PeerMessage:
+    """Return the message of an ending: earlier versions refuse one whose grace is null."""
+    return {"ending": {name: value for name, value in ending.items() if value is not None}}
+
+
 def parse_ending(message: PeerMessage) -> PeerMessage:
     """Return the ending that a message reports, fit to be acted on and relayed.
 

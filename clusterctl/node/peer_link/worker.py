@@ -17,6 +17,7 @@ from clusterctl.node.peer_link.messages import (
     parse_ending,
     parse_over,
     parse_time,
+    told_ending,
 )
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
 from clusterctl.node.run.node_job import NodeJob
@@ -92,7 +93,7 @@ class Worker:
 
     def send_ending(self, message: PeerMessage) -> None:
         """Tell the master, which tells the others, now or when it can be reached."""
-        self._send({"ending": message})
+        self._send(told_ending(message))
 
     def send_bye(self, state: str) -> None:
         """Tell the master that the run is over here, and wait until it knows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import NamedTuple, Optional, Set
+from typing import Dict, NamedTuple, Optional, Set
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
@@ -54,7 +54,8 @@ def require_no_leftovers(job: NodeJob) -> None:
 def find_leftover(job: NodeJob) -> Optional[Leftover]:
     """Return a process of another run whose lock excludes this job's; never our own ancestor.
 
-    Only this user's count: anyone can start a process with such an environment.
+    Only this user's count, and what a run of this user recorded: as root, it may have become
+    another user. Anyone can start a process with such an environment.
     """
     table = processes.process_table()
     stamp = ENV_LOCK + b"="
@@ -71,7 +72,9 @@ def find_leftover(job: NodeJob) -> Optional[Leftover]:
             name = variables.get(ENV_RUN_ID, b"")
             theirs = os.fsdecode(variables.get(ENV_LOCK, b""))
             older = conflict(theirs, job["lock"]) and name != job["run"].encode()
-            if older and _RUN.fullmatch(name) and is_ours(pid) and in_same_network_namespace(pid):
+            if not (older and _RUN.fullmatch(name) and in_same_network_namespace(pid)):
+                continue
+            if is_ours(pid) or is_recorded(pid, name.decode(), job, table):
                 return Leftover(name.decode(), pid)
     return find_recorded(stuck, job) if stuck else None
 
@@ -82,6 +85,19 @@ def is_ours(pid: int) -> bool:
         return os.stat("/proc/%d" % pid).st_uid == os.getuid()
     except OSError:
         return False  # it exited meanwhile
+
+
+def is_recorded(pid: int, run: str, job: NodeJob, table: Dict[int, processes.Process]) -> bool:
+    """Tell whether a run of ours recorded a process, or one that it descends from."""
+    from clusterctl.node.run.status import RecordedProcesses  # noqa: PLC0415  (rarely needed)
+
+    root = job.get("state") or default_state_folder()
+    for paths in run_folders(root, job["cluster"], run):
+        keys = RecordedProcesses(paths).read()
+        roots = {known for known, start in keys if known in table and table[known].start == start}
+        if pid in roots | processes.descendants(roots - processes.ancestors(table), table):
+            return True
+    return False
 
 
 def in_same_network_namespace(pid: int) -> bool:

@@ -8,6 +8,7 @@ import shutil
 from typing import Any, Dict, List
 
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.run import ray_folder
 from clusterctl.node.run.node_run import NodeRun
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import Message
@@ -46,6 +47,7 @@ def delete_run_folder(args: Dict[str, Any]) -> str:
     why = paths.ownership_problem() or why_needed(NodeRun.find(args))
     if why:
         return why
+    ray_folder.remove_short_name(paths.folder)
     try:
         shutil.rmtree(paths.folder)
     except OSError as error:

@@ -63,13 +63,19 @@ def _own_private(run_folder: str) -> str:
     return private
 
 
-def clean(run_folder: str) -> None:
-    """Remove what no one needs after the run: the short name, and all but Ray's logs."""
+def remove_short_name(run_folder: str) -> None:
+    """Remove the short name, which a run that was killed leaves too."""
     with contextlib.suppress(OSError):
         private = _own_private(run_folder)
-        os.unlink(_private(run_folder))
-        os.unlink(os.path.join(private, NAME))
-        os.rmdir(private)
+        if os.path.basename(private).startswith(PREFIX):
+            os.unlink(os.path.join(private, NAME))
+            os.rmdir(private)
+            os.unlink(_private(run_folder))
+
+
+def clean(run_folder: str) -> None:
+    """Remove what no one needs after the run: the short name, and all but Ray's logs."""
+    remove_short_name(run_folder)
     folder = os.path.join(run_folder, "ray")
     for session in list_folder(folder):
         for name in list_folder(os.path.join(folder, session)):

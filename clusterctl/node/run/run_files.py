@@ -16,7 +16,7 @@ from clusterctl.node.file_io import overwrite_start
 from clusterctl.node.run.boot import uptime
 from clusterctl.node.run.processes import ProcessKey, alive
 from clusterctl.node.run.run_paths import LAUNCHER_LOG, NodePaths, times_of
-from clusterctl.own_files import replace_file
+from clusterctl.own_files import remove_unfinished, replace_file
 
 RESERVE = 65536
 MAX_WAITING_EVENTS = 10000
@@ -90,9 +90,14 @@ class RunFiles:
         log keeps the time of its last line, which `status` shows.
         """
         now = time.time()
-        for folder, _, names in os.walk(self.paths.folder):
-            for name in names:
+        for folder, below, names in os.walk(self.paths.folder):
+            links = [name for name in below if os.path.islink(os.path.join(folder, name))]
+            with contextlib.suppress(OSError):
+                remove_unfinished(folder)
+            for name in [*names, *links]:
                 path = os.path.join(folder, name)
+                if name.endswith(".new"):
+                    continue
                 log = folder != self.paths.folder or name == LAUNCHER_LOG
                 with contextlib.suppress(OSError):
                     written = os.lstat(path).st_mtime if log else now

@@ -151,9 +151,9 @@ def rank_of(log: str) -> Optional[int]:
     return int(name) if name.isdigit() else None
 
 
-def run_folders(root: str, cluster: str) -> Iterator[NodePaths]:
+def run_folders(root: str, cluster: str, only: str = "") -> Iterator[NodePaths]:
     """Yield the folders of this user's runs of a cluster that are kept here, oldest first."""
-    for run in list_folder(os.path.join(root, cluster)):
+    for run in [only] if only else list_folder(os.path.join(root, cluster)):
         for node in list_folder(os.path.join(root, cluster, run)):
             paths = NodePaths(os.path.join(root, cluster, run, node))
             if not paths.ownership_problem():

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from clusterctl.node import run_lock
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.agent.child_tasks import run_with_timeout
+from clusterctl.node.agent.child_tasks import held_by_child, run_with_timeout
 from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.mirror.sync_lock import keep_syncs_out
@@ -70,7 +70,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     require_no_leftovers(job)
     check_with_timeout(job["workdir"], lambda: require_workdir(job))
     job["workdir_id"] = run_lock.workdir_id(os.fsencode(job["workdir"]))
-    with keep_syncs_out(os.fsencode(job["workdir"])):  # until the supervisor has the run's lock
+    with without_syncs(job["workdir"]):  # until the supervisor has the run's lock
         return Message(_start_in_workdir(job, secrets, channel, forces=bool(args.get("forces"))))
 
 
@@ -118,6 +118,32 @@ def new_folder(paths: NodePaths) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def without_syncs(workdir: str) -> Iterator[None]:
+    """Keep syncs out of a folder whose server may not answer.
+
+    Raises:
+        OperationError: as `keep_syncs_out` does, or `workdir`: there was no answer.
+    """
+
+    @contextlib.contextmanager
+    def hold() -> Iterator[Optional[Dict[str, Any]]]:
+        try:
+            with keep_syncs_out(os.fsencode(workdir)):
+                yield None
+        except OperationError as error:
+            yield error.head()["error"]
+
+    with contextlib.ExitStack() as held:
+        try:
+            error = held.enter_context(held_by_child(CHECK_SECONDS, hold))
+        except TimeoutError as problem:
+            raise no_answer(workdir, problem) from problem
+        if error is not None:
+            raise error_from(error)
+        yield
+
+
 def check_with_timeout(workdir: str, check: Callable[[], None]) -> None:
     """Look at files that may be on a share whose server does not answer.
 
@@ -135,11 +161,16 @@ def check_with_timeout(workdir: str, check: Callable[[], None]) -> None:
     try:
         error = run_with_timeout(CHECK_SECONDS, refusal)
     except TimeoutError as problem:
-        message = "workdir %s or the job's command: %s" % (workdir, problem)
-        hint = "findmnt -T %s (on the node): does its file server answer?" % quote(workdir)
-        raise OperationError("workdir", message, workdir=workdir, hint=hint) from problem
+        raise no_answer(workdir, problem) from problem
     if error is not None:
         raise error_from(error)
+
+
+def no_answer(workdir: str, problem: TimeoutError) -> OperationError:
+    """Return the error for files that did not answer."""
+    message = "workdir %s or the job's command: %s" % (workdir, problem)
+    hint = "findmnt -T %s (on the node): does its file server answer?" % quote(workdir)
+    return OperationError("workdir", message, workdir=workdir, hint=hint)
 
 
 def error_from(error: Dict[str, Any]) -> OperationError:

@@ -19,6 +19,8 @@ from clusterctl.node.run_lock import LINE_LIMIT, PeerProcess
 
 PUBLIC = ("run", "user", "since", "holds", "workdir_id")
 """What other users are told of the holder."""
+NO_FOLDER = "/.clusterctl-%s"
+"""What they are told for its folder: earlier versions take a run without one for one in theirs."""
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 
@@ -104,7 +106,10 @@ class ControlSocket:
         def serve(request: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
             if request.get("ask") == "who":
                 if peer.is_other_user:
-                    return {name: who[name] for name in PUBLIC if name in who}
+                    known = {name: who[name] for name in PUBLIC if name in who}
+                    if "workdir_id" in known:
+                        known["workdir"] = NO_FOLDER % known["workdir_id"]
+                    return known
                 return who
             if peer.is_other_user:
                 return {"error": "only uid %d and root may ask that" % os.getuid()}

@@ -344,6 +344,20 @@ def test_a_broken_connection_is_made_again_and_costs_nothing() -> None:
         worker.close()
 
 
+def test_an_ending_has_no_field_that_is_null() -> None:
+    """Earlier versions refuse a grace that is."""
+    ending = {"by": "rank", "node": "w0", "reason": "why"}
+    for worker_ends in (True, False):
+        with link(2) as net:
+            workers = [net.worker(n) for n in range(2)]
+            net.until(lambda: not net.master.missing)
+            side = workers[0] if worker_ends else net.master
+            side.send_ending({**ending, "grace": None, "rank": None})
+            heard = net.heard["master" if worker_ends else "w1"]
+            net.until(lambda heard=heard: heard.of("ending"))
+            assert heard.of("ending") == [ending]
+
+
 def test_an_ending_reaches_the_others_when_one_connection_breaks_under_it() -> None:
     with link(3) as net:
         workers = [net.worker(n) for n in range(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -91,6 +92,36 @@ def test_another_users_process_holds_no_run_up(tmp_path: Path) -> None:
                 assert leftovers.find_leftover(job) == (found if counts else None)
             finally:
                 other.kill()
+
+
+@pytest.mark.parametrize("recorded", ["itself", "its parent", "another", "nothing"])
+def test_a_process_that_became_another_user_is_known_by_the_runs_record(
+    tmp_path: Path, recorded: str
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can start another user's process")
+    job: Any = {"lock": "clusterctl-run", "run": "ours", "cluster": "test", "state": str(tmp_path)}
+    paths = NodePaths(str(tmp_path / "test" / "older" / "n0"))
+    Path(paths.folder).mkdir(parents=True, mode=0o700)
+    Path(paths.job).write_text(json.dumps({"boot_id": boot_id(), "run": "older"}))
+    bare = {name: value for name, value in os.environ.items() if name != "CLUSTERCTL_RUN_ID"}
+    child = "env CLUSTERCTL_RUN_ID=older CLUSTERCTL_LOCK=clusterctl-run setpriv --reuid=65534"
+    script = f"{child} --clear-groups sleep 300 & echo $!; wait"
+    argv = ["sh", "-c", script]
+    with subprocess.Popen(argv, env=bare, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        try:
+            wait_until(partial(executed, pid))
+            key, above = processes.key_of(pid), processes.key_of(parent.pid)
+            keys = {"itself": key, "its parent": above, "another": (pid, key[1] + 1)}
+            if recorded in keys:
+                Path(paths.processes).write_text("{} {}\n".format(*keys[recorded]))
+            counts = recorded in {"itself", "its parent"}
+            expected = leftovers.Leftover("older", pid) if counts else None
+            assert leftovers.find_leftover(job) == expected
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 def executed(pid: int) -> bool:

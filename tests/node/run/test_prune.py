@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterctl.node.run import prune
+from clusterctl.node.run import prune, ray_folder
 
 
 def a_part(root: Path, run: str, **files: Any) -> Path:
@@ -33,6 +34,16 @@ def test_an_ended_part_goes_with_the_runs_folder(tmp_path: Path) -> None:
     assert removed(tmp_path, "old") == ""
     assert list((tmp_path / "lab").iterdir()) == []
     assert removed(tmp_path, "old") == ""
+
+
+def test_the_short_name_of_a_killed_ray_goes_with_it(tmp_path: Path) -> None:
+    folder = a_part(tmp_path, "old", job=JOB, end={"state": "finished"})
+    short = Path(ray_folder.make(str(folder)))
+    try:
+        assert removed(tmp_path, "old") == ""
+        assert not short.parent.exists()
+    finally:
+        shutil.rmtree(short.parent, ignore_errors=True)
 
 
 def test_a_part_without_an_end_stays(tmp_path: Path) -> None:

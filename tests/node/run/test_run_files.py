@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,24 @@ def test_a_file_is_there_whole_or_as_before(tmp_path: Path) -> None:
     assert read_json(str(path)) == {"a": 1}
     path.write_text("[1]")
     assert read_json(str(path)) == {}
+
+
+def test_cleaners_leave_a_link_and_what_a_killed_writer_left_goes(
+    paths: NodePaths, tmp_path: Path
+) -> None:
+    (tmp_path / "ray-short").symlink_to("/tmp")
+    unfinished = [tmp_path / "end.json.0123456789ab.new", tmp_path / "ranks" / "0.times.a1.new"]
+    for path in (*unfinished, tmp_path / "others.new", tmp_path / "ray-short"):
+        if not path.is_symlink():
+            path.touch()
+        os.utime(path, (0, 0), follow_symlinks=False)
+    recent = tmp_path / "end.json.0123456789ac.new"
+    recent.touch()
+    os.utime(recent, (before := time.time() - 3600, before))
+    RunFiles(paths).keep_fresh()
+    assert (tmp_path / "ray-short").lstat().st_mtime > before
+    assert (recent.stat().st_mtime, (tmp_path / "others.new").exists()) == (before, True)
+    assert not [path for path in unfinished if path.exists()]
 
 
 def test_events_wait_for_room_and_are_written_in_order(small_disk: Path) -> None:
