@@ -135,18 +135,29 @@ def remove_unfinished(folder: AnyPath) -> None:
 def write_named(path: AnyPath, data: bytes) -> None:
     """Write to the path that a user gave: a file is replaced whole, where a link leads.
 
+    It keeps its mode, owner and group. What cannot be replaced is written in place: another
+    user's file, a mount of one file, a file in a folder where this user may not make one.
+
     Raises:
-        OSError: it could not be written; a file that was there is as before.
+        OSError: it could not be written; a file that can be replaced is as before.
     """
     target = os.path.realpath(os.fsencode(path))
     try:
-        mode = os.stat(path).st_mode
+        seen = os.stat(path)
     except FileNotFoundError:
-        mode = stat.S_IFREG | 0o666
-    if stat.S_ISREG(mode):
-        replace_file(target, data, mode=stat.S_IMODE(mode))
+        replace_file(target, data, mode=0o666)
         return
-    with open(path, "wb") as file:  # such as /dev/stdout
+    if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid():
+        try:
+            replace_file(target, data, mode=stat.S_IMODE(seen.st_mode))
+            if os.stat(target).st_gid != seen.st_gid:
+                os.chown(target, -1, seen.st_gid, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EBUSY, errno.EPERM):
+                raise
+        else:
+            return
+    with open(path, "wb") as file:  # also such as /dev/stdout
         file.write(data)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import pytest
 
 from clusterctl.own_files import NotPrivateError, make_private, replace_file, write_named
 from tests.small_disk import small_disk
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount and act as two")
 
 
 @contextmanager
@@ -121,3 +124,49 @@ def test_a_pipe_that_the_user_named_is_written_to() -> None:
     script = "from clusterctl.own_files import write_named; write_named('/dev/stdout', b'facts')"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     assert done.stdout == b"facts"
+
+
+@needs_root
+def test_a_file_that_is_a_mount_is_written_in_place(tmp_path: Path) -> None:
+    """As with `docker run -v $PWD/report.md:/report.md`."""
+    (tmp_path / "outside.md").write_text("earlier and longer")
+    (tmp_path / "report.md").touch()
+    with mounted(tmp_path / "outside.md", tmp_path / "report.md"):
+        write_named(tmp_path / "report.md", b"later")
+    assert (tmp_path / "outside.md").read_text() == "later"
+    assert {path.name for path in tmp_path.iterdir()} == {"outside.md", "report.md"}
+
+
+@contextmanager
+def mounted(source: Path, target: Path) -> Iterator[None]:
+    subprocess.run(["mount", "--bind", source, target], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", target], check=True)
+
+
+@needs_root
+def test_a_file_in_a_folder_where_none_can_be_made_is_written_in_place() -> None:
+    script = (
+        "import os; from clusterctl.own_files import write_named\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); write_named({!r}, b'later')"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        report = Path(folder) / "report.md"
+        report.touch()
+        os.chown(report, 65534, 65534)
+        subprocess.run([sys.executable, "-c", script.format(str(report))], check=True)
+        assert report.read_text() == "later"
+        assert os.listdir(folder) == ["report.md"]  # noqa: PTH208  (it is a text)
+
+
+@needs_root
+def test_a_file_keeps_its_owner_and_its_group(tmp_path: Path) -> None:
+    for uid, gid in ((65534, 65533), (0, 65533)):
+        (tmp_path / "report.md").touch()
+        os.chown(tmp_path / "report.md", uid, gid)
+        write_named(tmp_path / "report.md", b"later")
+        seen = (tmp_path / "report.md").stat()
+        assert (seen.st_uid, seen.st_gid, seen.st_size) == (uid, gid, 5)

@@ -110,10 +110,35 @@ class Parser(argparse.ArgumentParser):
         """Parse; a verb that is left with words says so itself, as it knows its own flags."""
         self.words = tuple(args or ())
         self._refuse_help_of_a_command()
-        found, rest = super().parse_known_args(_with_value(self.words), namespace)
+        found, rest = super().parse_known_args(self._with_values(), namespace)
         if rest:
             self._refuse(rest)
         return found, rest
+
+    def _with_values(self) -> list[str]:
+        """Return the words with the launcher's arguments in one with their flag.
+
+        To argparse, a word that begins with a dash is never a value. A flag of ours is none.
+        """
+        found: list[str] = []
+        pending = False
+        for place, word in enumerate(self.words):
+            if not pending:
+                found.append(word)
+                pending = word == LAUNCHER_ARGS in self._option_string_actions
+                continue
+            pending = False
+            if word.partition("=")[0] in self._option_string_actions:
+                joined = f"{LAUNCHER_ARGS}={word}"
+                typed = self._typed((*self.words[: place - 1], joined, *self.words[place + 1 :]))
+                what = f"{LAUNCHER_ARGS}: expected the launcher's arguments, found {word}"
+                sys.stderr.write(
+                    f"error: {self.prog}: {what}, a flag of {self.prog}\n"
+                    f"hint: if it is the launcher's: {typed}\n"
+                )
+                sys.exit(EXIT_USAGE)
+            found[-1] += f"={word}"
+        return found
 
     def _refuse(self, rest: Sequence[str]) -> NoReturn:
         """End because of words that mean nothing here."""
@@ -206,16 +231,6 @@ class Parser(argparse.ArgumentParser):
                     return f"{self.prog}: expected {name}, found {near}", typed
             return f"{self.prog}: expected {names}, found none", self.example
         return message.removeprefix("argument "), ""
-
-
-def _with_value(words: Sequence[str]) -> list[str]:
-    """Return the words with the launcher's arguments in one with their flag.
-
-    To argparse, a word that begins with a dash is never a value.
-    """
-    at = words.index(LAUNCHER_ARGS) if LAUNCHER_ARGS in words[:-1] else len(words)
-    joined = ["=".join(words[at : at + 2])] if at < len(words) else []
-    return [*words[:at], *joined, *words[at + 2 :]]
 
 
 def _nearest(wrong: str, known: Iterable[str]) -> str | None:

@@ -43,7 +43,10 @@ STALL_SECONDS = 600.0
 STALL_BYTES = 16 << 10
 """So many bytes must move in so many seconds: comparing a large file on a slow disk moves few."""
 LOWEST_RATE = 64 << 10
-"""Bytes of the files a second that a whole transfer must reach, after the first `STALL_SECONDS`."""
+"""Bytes of the files a second that all transfers must reach together, each an equal share.
+
+For each, the first `STALL_SECONDS` are free. They may have one slow uplink.
+"""
 ANSWER_BYTES = 16 << 20
 ANSWER_BYTES_PER_PATH = 1 << 10
 ANSWER_SHARE = 8
@@ -90,7 +93,11 @@ def push(
         raise ClusterError("rsync is not installed on this machine", hint="install rsync")
     address = folder / f"{RSYNC}{threading.get_ident()}"
     transfer = _Transfer(source, paths)
-    with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryFile() as list_file:
+    with (
+        _under_way(transfer),
+        socket.socket(socket.AF_UNIX) as listener,
+        tempfile.TemporaryFile() as list_file,
+    ):
         listener.bind(str(address))
         listener.listen(1)
         list_file.write(b"\0".join(b"./" + path for path in paths))
@@ -159,6 +166,19 @@ def _quoted(word: str) -> str:
     return '"' + word.replace('"', '""') + '"'
 
 
+_transfers: set[_Transfer] = set()
+"""Those under way, to all nodes."""
+
+
+@contextlib.contextmanager
+def _under_way(transfer: _Transfer) -> Iterator[None]:
+    _transfers.add(transfer)
+    try:
+        yield
+    finally:
+        _transfers.discard(transfer)
+
+
 class _Transfer:
     """What one rsync has moved, against its limits, and how the node's part of it ended."""
 
@@ -176,6 +196,9 @@ class _Transfer:
         self._paths = paths
         self._began = self._window = time.monotonic()
         """When it began, and when the last `STALL_SECONDS` did."""
+        self._due_at = self._began + STALL_SECONDS
+        self._due = 0.0
+        """Bytes of the files that had to be there by then."""
         self._before = 0
         """Bytes that had moved by then."""
 
@@ -213,9 +236,13 @@ class _Transfer:
             if moved - self._before < STALL_BYTES:
                 return f"{moved - self._before} bytes moved in {STALL_SECONDS:.0f} s"
             self._window, self._before = now, moved
-        seconds = now - self._began
-        if seconds > STALL_SECONDS and seconds > STALL_SECONDS + self.size / LOWEST_RATE:
-            return f"{self.size} bytes of files are not there after {seconds:.0f} s"
+        if now > self._due_at:
+            share = max(len(_transfers), 1)
+            self._due += (now - self._due_at) * LOWEST_RATE / share
+            self._due_at = now
+            if self._due > self.size:
+                seconds = now - self._began
+                return f"{self.size} bytes of files are not there after {seconds:.0f} s"
         return ""
 
 

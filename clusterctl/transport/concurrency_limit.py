@@ -93,8 +93,6 @@ class _Lane:
     quickest: dict[str, float] = field(default_factory=dict)
     """By kind, the seconds of the quickest answer."""
     running: set[Turn] = field(default_factory=set)
-    logins: Counter[str] = field(default_factory=Counter)
-    """How many run, by server."""
     waiting: dict[Kind, deque[Turn]] = field(
         default_factory=lambda: {"call": deque(), "login": deque(), "retry": deque()}
     )
@@ -103,12 +101,13 @@ class _Lane:
         """Take the next turn that may begin now from those that wait."""
         if not any(self.waiting.values()):
             return None
-        counted = sum(not turn.silent for turn in self.running)
+        counted = [turn for turn in self.running if not turn.silent]
+        logins = Counter(turn.server for turn in counted if turn.kind != "call")
         for kind, queue in self.waiting.items():
-            if counted >= (LEAST_WINDOW if kind == "retry" else int(self.window)):
+            if len(counted) >= (LEAST_WINDOW if kind == "retry" else int(self.window)):
                 continue
             for turn in queue:
-                if kind == "call" or self.logins[turn.server] < LOGINS_AT_ONCE:
+                if kind == "call" or logins[turn.server] < LOGINS_AT_ONCE:
                     queue.remove(turn)
                     return turn
         return None
@@ -159,15 +158,19 @@ class ConcurrencyLimit:
         """
         turn = Turn(kind=kind, server=server, accepted=kind == "call")
         with self._lock:
+            if self._closed:
+                raise _closed()
             found = self._lanes.setdefault(lane, _Lane())
             found.waiting[kind].append(turn)
             self._begin()
             self._tick_if_needed()
         turn.ready.wait()
-        if self._closed:
-            raise NodeError("lost", "connect", "the connections of this command are closed")
+        if not turn.began:
+            raise _closed()
         answered = False
         try:
+            if self._closed:
+                raise _closed()
             yield turn
             answered = True
         except NodeError as failure:
@@ -198,8 +201,6 @@ class ConcurrencyLimit:
                     break
                 lane.running.add(turn)
                 self._running += 1
-                if turn.kind != "call":
-                    lane.logins[turn.server] += 1
                 for other in lane.running:
                     other.beside = max(other.beside, len(lane.running))
                 turn.began = time.monotonic()
@@ -268,9 +269,11 @@ class ConcurrencyLimit:
                     self._grow(lane)
             lane.running.remove(turn)
             self._running -= 1
-            if turn.kind != "call":
-                lane.logins[turn.server] -= 1
             self._begin()
+
+
+def _closed() -> NodeError:
+    return NodeError("lost", "connect", "the connections of this command are closed")
 
 
 def _late(failure: NodeError) -> bool:

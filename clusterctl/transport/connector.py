@@ -115,13 +115,14 @@ class Connector:
             child.in_turn = partial(self._limit.turn, "local" if node.local else "srun", "call")
             return child
         endpoint = self._resolver.resolve(node)
-        # A ProxyCommand may log in to its gateway for each node.
-        server = endpoint.gateway if endpoint.proxy_command else endpoint.target
-        in_turn = partial(self._limit.login, endpoint.gateway, server)
         connection: Connection
         if node.ssh.via == "openssh":
-            connection = in_turn(lambda turn: self._by_openssh(node, endpoint, turn))
+            connection = self._by_openssh(node, endpoint)
         else:
+            if endpoint.jump is not None:
+                # Not in the node's turn: its login is not the node's.
+                self._jumps.open(endpoint.jump, endpoint.identity)
+            in_turn = partial(self._limit.login, endpoint.gateway, endpoint.server)
             dial = partial(self._dial, endpoint)
             connection = self._by_paramiko().connect(node, endpoint, in_turn, dial)
         connection.in_turn = partial(self._limit.turn, endpoint.gateway, "call")
@@ -142,7 +143,7 @@ class Connector:
         limit = endpoint.connect_timeout or self._timeouts.connect
         return sockets.connect(endpoint.hostname, endpoint.port, timeout=limit)
 
-    def _by_openssh(self, node: Node, endpoint: Endpoint, turn: Turn) -> Connection:
+    def _by_openssh(self, node: Node, endpoint: Endpoint) -> Connection:
         """Let the system's ssh connect and log in; it reads its ssh_config itself.
 
         Jump hosts of the inventory are ours: ssh would reach them without our options and keys.
@@ -159,15 +160,22 @@ class Connector:
             if value is not None:
                 options += [flag, str(value)]
         through = None
+        server = endpoint.server
         if node.ssh.jump is not None and endpoint.jump:
             through = self._jumps.open(endpoint.jump, endpoint.identity)
         elif node.ssh.jump is not None:
             options += ["-o", "ProxyCommand=none"]
-        name = endpoint.target
-        master = self._jumps.log_in(endpoint, options, name=name, through=through)
-        connection = OpensshConnection(node, master, self._timeouts)
-        connection.login_seconds = turn.seconds
-        return connection
+        elif endpoint.jump:
+            server = endpoint.jump  # each ssh logs in there by itself
+
+        def log_in(turn: Turn) -> Connection:
+            turn.accepted = True  # ssh does not tell when that is
+            master = self._jumps.log_in(endpoint, options, name=endpoint.target, through=through)
+            connection = OpensshConnection(node, master, self._timeouts)
+            connection.login_seconds = turn.seconds
+            return connection
+
+        return self._limit.login(endpoint.gateway, server, log_in)
 
     def _by_paramiko(self) -> ParamikoConnector:
         with self._lock:

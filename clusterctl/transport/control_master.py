@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import re
 import shlex
@@ -36,6 +37,8 @@ CLOSING_SECONDS = 5.0
 BANNER_SECONDS = 3.0
 """After so long a login shows what the host says: it may wait for the person."""
 CHECK_SECONDS = 5.0
+CHECKED_SECONDS = 5.0
+"""For so long a person's connection that answered needs no further `ssh -O check`."""
 WORDS_LIMIT = 2000
 """Characters of ssh's words: a host may send a banner of any length."""
 REASON_LIMIT = 400
@@ -314,6 +317,7 @@ class PersonsMaster(ControlMaster):
 
     uid = os.getuid()
     """Whose socket it must be: in a folder for all, another person could wait for us."""
+    _answered = -math.inf
 
     @property
     def closed(self) -> bool:
@@ -322,13 +326,23 @@ class PersonsMaster(ControlMaster):
 
     @property
     def running(self) -> bool:
-        """It answers at its socket, which is the person's own."""
+        """It answers at its socket, which is the person's own; an answer counts for a while."""
+        try:
+            found = self.control.lstat()
+        except OSError:
+            return False
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != self.uid:
+            return False
+        if time.monotonic() - self._answered > CHECKED_SECONDS:
+            if not self._answers():
+                return False
+            self._answered = time.monotonic()
+        return True
+
+    def _answers(self) -> bool:
         argv = ["ssh", "-S", str(self.control), "-o", "ControlMaster=no", "-O", "check"]
         argv += ["--", self.target]
         try:
-            found = self.control.lstat()
-            if not stat.S_ISSOCK(found.st_mode) or found.st_uid != self.uid:
-                return False
             check = subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,

@@ -301,6 +301,8 @@ class Pool:
     def _open(self, name: str) -> Connection | Reply:
         """Return the node's connection, made now if it is the first time, or why there is none."""
         with self._opening[name]:
+            if self._closed.is_set():
+                return _closed(name)
             opened = self._opened.get(name) or self._failed.get(name)
             if isinstance(opened, Connection) and not opened.alive:
                 opened.close()
@@ -318,9 +320,6 @@ class Pool:
             return opened
 
     def _connect(self, node: Node) -> Connection | Reply:
-        if self._closed.is_set():
-            words = "the connections of this command are closed"
-            return Reply.failed(node.name, NodeError("lost", "connect", words))
         began = time.monotonic()
         try:
             connection = self._connector.connect(node)
@@ -332,3 +331,8 @@ class Pool:
             return Reply.failed(node.name, unexpected_error(node.name, error))
         self._unreported.add(node.name)
         return connection
+
+
+def _closed(name: str) -> Reply:
+    words = "the connections of this command are closed"
+    return Reply.failed(name, NodeError("lost", "connect", words))

@@ -35,6 +35,8 @@ DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _NUMBER = re.compile("[0-9]{1,9}")
 _DEBUG_LINE = re.compile("^(debug1: |OpenSSH_).*\n?", re.MULTILINE)
 """What `ssh -v` says beside its errors."""
+_SSH = re.compile(r"(exec\s+)?(\S*/)?ssh\s")
+"""A ProxyCommand that is itself a login; `aws ssm`, `nc` and others only carry bytes."""
 _VARIABLE_OR_TOKEN = re.compile(r"\$\{([^}]*)\}|%(.)", re.DOTALL)
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,11 @@ class Endpoint:
     def gateway(self) -> str:
         """The way to it that it shares with others: jump hosts or a program; empty: directly."""
         return self.jump or (self.proxy_command or "").replace(self.hostname, "%h")
+
+    @property
+    def server(self) -> str:
+        """Where each of its logins goes: the node, or the gateway if an `ssh` logs in there too."""
+        return self.gateway if _SSH.match(self.proxy_command or "") else self.target
 
     @property
     def key_name(self) -> str:

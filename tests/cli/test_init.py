@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from clusterctl.cli.main import main
 from clusterctl.inventory import load
 from clusterctl.inventory.schema import json_schema
+from clusterctl.verbs.init import draft
 from tests.cli.test_json import validate
 
 
@@ -243,3 +245,15 @@ def test_sources_that_contradict_are_refused(
 ) -> None:
     assert main(["init", *words]) == 2
     assert capsys.readouterr().err.startswith(f"error: {told}")
+
+
+def test_a_file_that_cannot_be_written_is_not_left_empty(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(draft, "write_named", full)
+    assert main(["init", "--no-connect", "gpu1"]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []

@@ -164,3 +164,22 @@ def test_a_run_without_a_record_here_is_not_resumed(
     out, err = capsys.readouterr()
     assert "run lab-1 has no record on this machine" in err
     assert json.loads(out)["ended_by"] == "controller"
+
+
+def test_launcher_arguments_may_be_given_several_times_with_a_space() -> None:
+    words = ["launch", "--launcher-args", "--tee 1", "--gpus", "2", "--launcher-args", "--x=y"]
+    args = build_parser(["launch"]).parse_args(words)
+    assert (args.launcher_args, args.gpus) == (["--tee", "1", "--x=y"], 2)
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--nodes=2", "--launcher-args"])
+def test_launcher_arguments_do_not_swallow_a_flag(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "--launcher-args", flag, "--gpus", "2", "--", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "error: clusterctl launch: --launcher-args: expected the launcher's arguments,"
+        f" found {flag}, a flag of clusterctl launch\n"
+        "hint: if it is the launcher's:"
+        f" clusterctl launch --launcher-args={flag} --gpus 2 -- train.py\n"
+    )

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +168,7 @@ def limits(source: Path, sent: int = 0, received: int = 0, seconds: float = 0) -
     transfer.sent, transfer.received = sent, received
     transfer._began -= seconds
     transfer._window -= seconds
+    transfer._due_at -= seconds
     return transfer._excess()
 
 
@@ -182,6 +184,21 @@ def test_a_transfer_ends_where_it_stalls_or_the_node_sends_without_end(tmp_path:
     assert "came for" in limits(tmp_path, received=20 << 30)
     (tmp_path / "big").write_bytes(b"x")
     assert "not there after" in limits(tmp_path, sent=1 << 20, seconds=rsync.STALL_SECONDS + 1)
+
+
+def test_transfers_that_share_a_slow_uplink_have_more_time_each(tmp_path: Path) -> None:
+    """As 64 nodes behind 10 Mbit/s: 20 kB/s for each."""
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(1 << 30)
+    seconds = (1 << 30) / 20_000
+    others = [rsync._Transfer(tmp_path, [b"big"]) for _ in range(63)]
+    with ExitStack() as all_of_them:
+        for other in others:
+            all_of_them.enter_context(rsync._under_way(other))
+        with rsync._under_way(rsync._Transfer(tmp_path, [])):
+            assert not limits(tmp_path, sent=1 << 30, seconds=seconds)
+            assert "not there after" in limits(tmp_path, sent=1 << 20, seconds=20 * seconds)
+    assert "not there after" in limits(tmp_path, sent=1 << 30, seconds=seconds)
 
 
 def test_a_node_that_drips_is_cut_off(

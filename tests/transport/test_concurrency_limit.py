@@ -258,3 +258,46 @@ def test_who_waits_is_let_go_when_the_command_ends() -> None:
     limit.close()
     server.settled()
     assert (server.ended["n1"] or NodeError("ok", "")).state == "lost"
+
+
+def test_nobody_waits_for_a_turn_after_the_end() -> None:
+    limit = ConcurrencyLimit(Timeouts(), 1)
+    refused: list[NodeError] = []
+
+    def ask() -> None:
+        try:
+            with limit.turn("", "call"):
+                pass
+        except NodeError as failure:
+            refused.append(failure)
+
+    with limit.turn("", "call"):
+        limit.close()
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(BUSY)
+    assert [failure.state for failure in refused] == ["lost"]
+    assert limit._running == 0
+
+
+def test_a_turn_that_began_just_before_the_end_is_given_back() -> None:
+    limit = ConcurrencyLimit(Timeouts(), 1)
+    begin = limit._begin
+
+    def begin_and_end() -> None:
+        begin()
+        limit._closed = True
+
+    limit._begin = begin_and_end  # type: ignore[method-assign]
+    with pytest.raises(NodeError, match="are closed"), limit.turn("", "call"):
+        pytest.fail("it went on")
+    assert limit._running == 0
+
+
+def test_dead_hosts_at_a_server_leave_their_places_there() -> None:
+    server = Server(ConcurrencyLimit(Timeouts()))
+    server.ask(*names_of(LOGINS_AT_ONCE), server="gateway", accepted=False)
+    server.ask("alive", server="gateway")
+    until = time.monotonic() + BUSY
+    while "alive" not in server.settled():
+        assert time.monotonic() < until

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,10 +24,11 @@ from clusterctl.errors import CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sandbox.loopback import free_port
 from clusterctl.transport import control_master, ssh_config
+from clusterctl.transport.concurrency_limit import FIRST_WINDOW, LOGINS_AT_ONCE, SILENT_SECONDS
 from clusterctl.transport.connector import Connector
 from clusterctl.transport.control_master import WORDS_LIMIT, ControlFolder, ControlMaster
 from clusterctl.transport.interface import Request, Timeouts
-from clusterctl.transport.jump_hosts import run_proxy_command
+from clusterctl.transport.jump_hosts import JumpHost, JumpHosts, run_proxy_command
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.stream import ERRORS_LIMIT
@@ -472,3 +474,84 @@ def test_a_killed_controller_leaves_no_ssh_behind(sshd: Sshd, via: str) -> None:
         process.kill()
     wait_until(lambda: not any(folder in line for line in command_lines()), seconds=5)
     shutil.rmtree(folder, ignore_errors=True)  # or another test's controller has swept it
+
+
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [("", int(FIRST_WINDOW)), ("Host n*\n  ProxyJump gateway\n", LOGINS_AT_ONCE)],
+)
+def test_logins_by_openssh_keep_their_turns_until_they_have_ended(
+    ssh_config: Path, monkeypatch: pytest.MonkeyPatch, config: str, most: int
+) -> None:
+    ssh_config.write_text(config)
+    begun = []
+    ends = threading.Event()
+
+    def log_in(master: ControlMaster, *_: object, **__: object) -> None:
+        begun.append(master.target)
+        ends.wait(60)
+        raise NodeError("lost", "connect", "enough")
+
+    monkeypatch.setattr(ControlMaster, "open", log_in)
+    nodes = [Node(host=f"n{i}", name=f"n{i}", ssh=Ssh(via="openssh")) for i in range(40)]
+    with Pool(cluster_of(*nodes)) as pool:
+        pool.begin()
+        wait_until(lambda: len(begun) >= most)
+        time.sleep(3 * SILENT_SECONDS)
+        assert len(begun) == most
+        ends.set()
+
+
+class SilentJumpHost:
+    """Opens ways to hosts that say nothing."""
+
+    def __init__(self) -> None:
+        self.master = SimpleNamespace(running=True)
+        self.dialed: list[tuple[str, tuple[socket.socket, socket.socket]]] = []
+
+    def dial(self, target: str) -> socket.socket:
+        pair = socket.socketpair()
+        self.dialed.append((target, pair))
+        return pair[0]
+
+
+def test_a_jump_host_that_is_slow_to_log_in_to_does_not_let_all_nodes_in_at_once(
+    ssh_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh_config.touch()
+    gateway = SilentJumpHost()
+
+    def slow(*_: object) -> SilentJumpHost:
+        time.sleep(4 * SILENT_SECONDS)
+        return gateway
+
+    monkeypatch.setattr(JumpHosts, "_log_in_to", slow)
+    monkeypatch.setattr("clusterctl.transport.jump_hosts.JumpHost", SilentJumpHost)
+    nodes = [Node(host=f"n{i}", name=f"n{i}", ssh=Ssh(jump="gateway")) for i in range(40)]
+    with Pool(cluster_of(*nodes)) as pool:
+        pool.begin()
+        wait_until(lambda: len(gateway.dialed) >= FIRST_WINDOW)
+        time.sleep(3 * SILENT_SECONDS)
+        assert len(gateway.dialed) == FIRST_WINDOW
+        pool._connector._limit.close()
+        for _, (_, theirs) in gateway.dialed:
+            theirs.close()
+
+
+@pytest.mark.parametrize("via", ["paramiko", "openssh"])
+def test_a_nodes_login_does_not_contain_that_of_its_jump_host(
+    make_sshd: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch, via: str
+) -> None:
+    gateway, target = make_sshd(), make_sshd()
+    log_in_to = JumpHosts._log_in_to
+
+    def slow(jumps: JumpHosts, jump: str, identity: Path | None) -> JumpHost:
+        time.sleep(3)
+        return log_in_to(jumps, jump, identity)
+
+    monkeypatch.setattr(JumpHosts, "_log_in_to", slow)
+    node = target.node("n", via=via, jump=f"{USER}@127.0.0.1:{gateway.port}")
+    with Pool(cluster_of(node)) as pool:
+        (reply,) = pool.open()
+    assert reply.ok, reply
+    assert reply.seconds < 3

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Node
+from clusterctl.transport import control_master
 from clusterctl.transport.control_master import PersonsMaster
 from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Reply, Request
@@ -199,3 +200,32 @@ def test_a_host_whose_ssh_forks_is_reached_and_leaves_nothing_behind(
     assert reply.ok, reply
     wait_until(lambda: not gate.sessions(), seconds=10)
     assert time.monotonic() - before < 20
+
+
+def test_a_persons_connection_is_asked_once_for_many_nodes(
+    opened: tuple[Sshd, Path], make_sshd: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, control = opened
+    checks = 0
+    answers = PersonsMaster._answers
+
+    def counted(master: PersonsMaster) -> bool:
+        nonlocal checks
+        checks += 1
+        return answers(master)
+
+    monkeypatch.setattr(PersonsMaster, "_answers", counted)
+    target = make_sshd("MaxStartups 30")
+    nodes = [target.node(f"n{number}", jump="bastion") for number in range(12)]
+    assert {reply.state for reply in hello(*nodes)} == {"ok"}
+    assert checks == 1
+
+    master = PersonsMaster(control, "bastion")
+    assert master.running
+    control.rename(control.with_name("moved"))
+    assert not master.running, "a socket that is gone needs no question"
+    control.with_name("moved").rename(control)
+    monkeypatch.setattr(control_master, "CHECKED_SECONDS", 0.0)
+    before = checks
+    assert master.running
+    assert checks == before + 1

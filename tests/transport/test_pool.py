@@ -276,3 +276,17 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
                 list(pool.mirror({"a": common, "b": common}))
         finally:
             together.abort()
+
+
+def test_a_call_after_the_end_fails_and_waits_for_nothing() -> None:
+    """As one of a follower whose session ends; a connection to this machine never breaks."""
+    nodes = [Node(host="n", name=f"n{number}", ssh=Ssh(), local=True) for number in range(40)]
+    pool = Pool(cluster_of(*nodes))
+    list(pool.open())
+    pool.close()
+    request = Request(op="hello", args={})
+    replies = list(pool.call({node.name: request for node in nodes}))
+    assert {reply.state for reply in replies} == {"lost"}
+    assert "closed" in error_of(replies[0]).message
+    with pytest.raises(CouldNotTell, match="are closed"):
+        pool._connection("n0")

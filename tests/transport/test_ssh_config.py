@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport.ssh_config import SshConfigResolver, endpoint
+from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver, endpoint
 from tests.damage import damaged
 
 NODE = Node(host="gpu1", name="gpu1", ssh=Ssh())
@@ -267,3 +267,22 @@ def test_whatever_ssh_prints_there_is_an_endpoint_or_a_failure_that_says_so(
     assert 0 <= found.port < 10**9
     assert found.hostname
     assert found.target
+
+
+@pytest.mark.parametrize(
+    ("command", "server"),
+    [
+        ("ssh -W n1:22 gw", "ssh -W %h:22 gw"),
+        ("exec /usr/bin/ssh -q gw nc n1 22", "exec /usr/bin/ssh -q gw nc %h 22"),
+        ("nc -x proxy:1080 n1 22", "n1:22"),
+        ("cloudflared access ssh --hostname n1", "n1:22"),
+        ("sh -c 'aws ssm start-session --target n1'", "n1:22"),
+        ("/usr/bin/sss_ssh_knownhostsproxy -p 22 n1", "n1:22"),
+        (None, "n1:22"),
+    ],
+)
+def test_a_gateway_counts_as_the_server_only_where_each_node_logs_in_there(
+    command: str | None, server: str
+) -> None:
+    found = Endpoint(host="n1", hostname="n1", port=22, user="u", proxy_command=command)
+    assert found.server == server

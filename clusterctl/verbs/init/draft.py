@@ -243,13 +243,17 @@ def write(path: Path, text: str, *, overwrite: bool) -> None:
     Raises:
         UsageError: it exists and is not to be overwritten, or cannot be written.
     """
+    made = False
     try:
         if not overwrite:
             path.touch(exist_ok=False)
+            made = True
         write_named(path, text.encode())
     except FileExistsError:
         expect_new(path, overwrite=overwrite)
         raise
     except OSError as error:
+        if made:
+            path.unlink(missing_ok=True)
         message = f"{path}: expected a place to write, found: {error.strerror}"
         raise UsageError(message) from error
