@@ -9,11 +9,13 @@ import heapq
 import itertools
 import os
 import selectors
-import signal
 import time
-from typing import Callable, Dict, List, Optional, Tuple
 
-Callback = Callable[[], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Tuple
+
+    Callback = Callable[[], None]
 
 MAX_WAIT_SECONDS = 60.0
 """Seconds that one wait lasts at most."""
@@ -74,6 +76,8 @@ class EventLoop:
 
     def on_signal(self, number: int, callback: Callback) -> None:
         """Call back, outside the handler, after a signal."""
+        import signal  # noqa: PLC0415  (start-up of a check counts)
+
         if not self._on_signal:
             reader, writer = os.pipe()
             os.set_blocking(reader, False)

@@ -68,7 +68,10 @@ CHECK_MODULES = (
     "clusterctl.own_files",
     "clusterctl.wire",
     *(_NODE + "agent." + name for name in ("call_channel", "child_tasks", "main", "operations")),
-    *(_NODE + name for name in ("address_family", "file_io", "program_path")),
+    *(
+        _NODE + name
+        for name in ("address_family", "event_loop", "file_io", "listener", "program_path")
+    ),
     *(
         _NODE + "probe." + name
         for name in (

@@ -18,7 +18,7 @@ from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN, part
 
 GONE = [Message({"gone": True, "left": [], "port_free": True})]
-ASKED_BY_FILE = Stop(signal=None, file="STOP", grace=9.0)
+ASKED_BY_FILE = Stop(file="STOP", grace=9.0)
 
 
 def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
@@ -44,7 +44,7 @@ def test_all_runs_are_asked_as_they_were_launched_and_silent_nodes_say_why(
     assert f"{RUN}: stopped and verified on a" in out
     assert "b: auth: Permission denied: whether a run lives there is not known" in err
     (asked,) = [request for _, request in pools[0].requests if request.op == "stop"]
-    assert (asked.args["signal"], asked.args["file"], asked.args["grace"]) == (None, "STOP", 9.0)
+    assert asked.args["grace"] == 9.0
     planned = {"node_rank": 0, "device": "cpu", "master": {"port": 29500}}
     assert asked.args["planned"] == planned
 
