@@ -642,6 +642,8 @@ class MessageEvent(TypedDict):
     """The node's name; null if the message is not about one node."""
     text: str
     """The message."""
+    hint: str
+    """What to type or to do next; may be empty."""
 
 
 class EndedEvent(TypedDict):

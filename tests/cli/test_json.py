@@ -100,7 +100,7 @@ def test_verbs_print_what_the_schema_says(project: Project, tmp_path: Path) -> N
     assert document("sync", "sync")["nodes"]
     assert project.run("exec", "--json", "--", "hostname").returncode == 0
     validate("exec", json.loads(project.run("exec", "--json", "--", "hostname").stdout))
-    assert events("launch", "--dry-run") == ["check", "plan"]
+    assert events("launch", "--dry-run") == ["message", "check", "plan"]
     kinds = events("launch", "--no-check", "--fail")
     assert {"sync", "plan", "started", "event", "line", "ended"} <= set(kinds)
     assert document("status", "status")["first_cause"]["node"] == "node2"
