@@ -451,9 +451,9 @@ def test_a_missing_secret_is_an_error_before_anything(project: Project) -> None:
     answer = project.launch(*words, env={"EVIL_SECRET": "hunter2"})
     assert answer.returncode == 0, answer.stderr
     assert '"EVIL_SECRET": "hunter2"' in answer.stdout
-    written = "".join(path.read_text() for path in project.state.rglob("*") if path.is_file())
-    assert "EVIL_SECRET" in written
-    assert "hunter2" not in written
+    written = b"".join(path.read_bytes() for path in project.state.rglob("*") if path.is_file())
+    assert b"EVIL_SECRET" in written
+    assert b"hunter2" not in written
 
 
 def test_a_run_that_nobody_knows_is_an_error(project: Project) -> None:

@@ -124,7 +124,7 @@ class Clock:
     """The limit's own, which a test can put forward."""
 
     ahead = 0.0
-    process_time = staticmethod(time.process_time)
+    process_time = staticmethod(lambda: 0.0)  # other tests of this process do not count
     sleep = staticmethod(time.sleep)
 
     @classmethod
@@ -175,7 +175,7 @@ class Server:
         before = -1
         while before != len(self.at):
             before = len(self.at)
-            time.sleep(0.05)
+            time.sleep(0.2)
         return [name for name, _, answer in self.at if not answer.is_set()]
 
     def answer(self, *names: str, after: float = 0.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -24,7 +25,7 @@ from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of, make_key
-from tests.waiting import wait_until
+from tests.waiting import BUSY, wait_until
 
 HELLO = Request(op="hello", args={})
 URL = "https://login.tailscale.com/a/1234"
@@ -204,7 +205,11 @@ def test_a_proxy_command_that_fails_is_named_and_max_startups_is_not(
     assert said in error.message
     assert "MaxStartups" not in error.hint
     assert "ssh " in error.hint
-    wait_until(lambda: not any("60" in " ".join(one.cmdline()) for one in children()), seconds=5)
+    sleeping = re.compile(r"sleep[ (]60")
+    wait_until(
+        lambda: not any(sleeping.search(" ".join(one.cmdline())) for one in children()),
+        seconds=BUSY,
+    )
 
 
 def test_a_connection_that_breaks_in_the_key_exchange_is_not_max_startups(own_state: Path) -> None:
