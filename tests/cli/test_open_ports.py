@@ -188,6 +188,15 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
         if not {Port(found[0], only, found[2], found[3]) for only in (False, found[1] == "node1")}
         & on_page
     }
+    # On a busy machine a process may have ended before it is looked at: its place is known.
+    missing -= {
+        found
+        for found in missing
+        if found[2] == "gone" and (found[0], found[3]) in {(p.command, p.place) for p in on_page}
+    }
     assert not missing
     seen = {(command, process, place) for command, _, process, place in opened}
-    assert {(p.command, p.process, p.place) for p in on_page} == seen
+    gone = {(command, place) for command, process, place in seen if process == "gone"}
+    listed_kinds = {(p.command, p.process, p.place) for p in on_page}
+    unseen = {kind for kind in listed_kinds - seen if (kind[0], kind[2]) not in gone}
+    assert not unseen

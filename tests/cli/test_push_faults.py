@@ -18,6 +18,7 @@ import yaml
 from clusterctl.node.push.manifest import BLOCK
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.conftest import MakeSandbox
+from tests.installed import LOCATION
 from tests.waiting import BUSY
 
 pytestmark = pytest.mark.netns
@@ -147,7 +148,7 @@ def test_a_node_that_lies_harms_no_other(
     states: dict[str, str],
 ) -> None:
     box = make_sandbox()
-    shutil.copytree(ROOT / "clusterctl", tmp_path / "lying" / "clusterctl")
+    shutil.copytree(LOCATION / "clusterctl", tmp_path / "lying" / "clusterctl")
     chain = tmp_path / "lying" / "clusterctl" / "node" / "push" / "chain.py"
     text = chain.read_text()
     assert text.count(lie[0]) == 1

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -133,14 +134,22 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(concurrency_limit, "time", Clock)
+    yield
+    while Server.all:
+        Server.all.pop().close()
 
 
 class Server:
     """Logins at a server that answers when it is told to."""
 
+    all: ClassVar[list[Server]] = []
+    """Those of the test."""
+
     def __init__(self, limit: ConcurrencyLimit, lane: str = "") -> None:
+        self.all.append(self)
+        self.threads: list[threading.Thread] = []
         self.limit, self.lane = limit, lane
         self.at: list[tuple[str, Turn, threading.Event]] = []
         self.ended: dict[str, NodeError | None] = {}
@@ -165,10 +174,20 @@ class Server:
                 self.ended[name] = None
 
         for name in names:
-            threading.Thread(target=log_in, args=(name,), daemon=True).start()
+            thread = threading.Thread(target=log_in, args=(name,), daemon=True)
+            self.threads.append(thread)
+            thread.start()
             time.sleep(0.001)
 
     late: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        """Let no thread be left to fail in another test."""
+        self.limit.close()
+        while any(thread.is_alive() for thread in self.threads):
+            for _, _, answer in [*self.at]:
+                answer.set()
+            time.sleep(0.01)
 
     def settled(self) -> list[str]:
         """Return who is logging in once that no longer changes."""
@@ -198,10 +217,10 @@ def test_the_window_grows_with_quick_answers_and_halves_with_late_ones() -> None
     server.answer(*first)
     second = server.settled()
     assert len(second) == 2 * len(first)
-    server.answer(*second, after=concurrency_limit.SLOW_SECONDS + 1)
+    server.answer(*second, after=10)
     assert len(server.settled()) == len(first)
     for _ in range(4):
-        server.answer(*server.settled(), after=concurrency_limit.SLOW_SECONDS + 1)
+        server.answer(*server.settled(), after=10)
     assert len(server.settled()) == LEAST_WINDOW
 
 

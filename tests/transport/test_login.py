@@ -185,7 +185,7 @@ def children() -> list[psutil.Process]:
         ("sh -c 'echo no session manager plugin >&2; exit 255'", "no session manager plugin"),
         ("true", "the server closed the connection"),
         (f"{sys.executable} -c 'import time; time.sleep(60)'", "then silent"),
-        ("sh -c 'echo TargetNotConnected >&2; sleep 60'", "prints: TargetNotConnected"),
+        ("sh -c 'echo TargetNotConnected >&2; sleep 60'", "TargetNotConnected"),
     ],
 )
 def test_a_proxy_command_that_fails_is_named_and_max_startups_is_not(
