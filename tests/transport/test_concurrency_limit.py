@@ -142,7 +142,7 @@ def _own_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Server:
-    """Logins at a server that answers when it is told to."""
+    """Logins at a server that answers only when the test says."""
 
     all: ClassVar[list[Server]] = []
     """Those of the test."""

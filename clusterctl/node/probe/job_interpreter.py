@@ -31,7 +31,7 @@ MODULES = {"megatron-core": "megatron"}
 SHADOW = "import:"
 """Begins the names of the pairs that say from where a package would be imported."""
 SHOWN, PTH_FILES, PTH_BYTES = 500, 200, 65536
-"""Characters of a path that are told; how many `.pth` files are read, and of each how much."""
+"""Characters of a path that are shown; how many `.pth` files are read, and of each how much."""
 
 
 def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List[str]:

@@ -18,9 +18,9 @@ from clusterctl.node.listener import MAX_ACCEPTS, Listener, UnauthenticatedPeers
 from clusterctl.node.run_lock import LINE_LIMIT, PeerProcess
 
 PUBLIC = ("run", "user", "since", "holds", "workdir_id")
-"""What other users are told of the holder."""
+"""What other users learn about the holder."""
 NO_FOLDER = "/.clusterctl-%s"
-"""What they are told for its folder: earlier versions take a run without one for one in theirs."""
+"""What they get as its folder: earlier versions take a run without one for one in theirs."""
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 

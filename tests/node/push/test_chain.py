@@ -50,7 +50,7 @@ def send(
     *,
     number: int | None = None,
 ) -> Sender:
-    """Begin to send; `done` is told what came of it."""
+    """Begin to send; `done` gets the result."""
     shown = to.ticket(next(NUMBERS) if number is None else number).encode()
     sender = Sender(tree, done)
     sender.start("127.0.0.1", receiver.port, certificate=to.certificate, shown=shown)
@@ -157,7 +157,7 @@ def test_a_ticket_is_for_one_receiver_and_a_newer_one_ends_it(
     receiver = receive(target(tmp_path, "t", source.manifest))
     with tls_to(receiver) as one:
         one.sendall(identity.ticket(1 << 20).encode())
-        assert one.recv(1)  # it is told what is there
+        assert one.recv(1)  # the receiver says what it has
         assert sent(source, receiver, identity, number=(1 << 20) - 1) is not None
         assert sent(source, receiver, identity, number=1 << 20) is not None
         assert sent(source, receiver, identity, number=(1 << 20) + 1) is None
