@@ -65,7 +65,7 @@ ENDS_ON = {
     "pieces": "pieces",
     "rsync": "bytes of errors came",
 }
-"""What the error of a flood that is cut off says; the others end with it, or by their own limits."""
+"""What the error of a flood that is cut off says; the others end with it or by their limits."""
 START_SECONDS = 2.0
 """To import, log in and show; more under load."""
 
