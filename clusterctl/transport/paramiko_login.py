@@ -31,6 +31,8 @@ from clusterctl.transport.ssh_config import Endpoint
 
 BANNER_TRIES = 5
 """A server that drops us before its banner is at MaxStartups, which passes."""
+PARAMIKO_SECONDS = 10
+"""How much longer than ours paramiko's own limits are, also on a busy machine."""
 RETRY_SECONDS = 0.4
 """Longest wait before the second try; doubled for each further one."""
 BANNER_SECONDS = 3.0
@@ -100,8 +102,9 @@ class ParamikoConnector:
     def _handshake(self, endpoint: Endpoint, sock: socket.socket) -> Transport:
         transport = Transport(sock)
         transport.daemon = True
-        transport.banner_timeout = self._timeouts.handshake
-        transport.handshake_timeout = self._timeouts.handshake
+        # Our own limit is first, for it knows what to say.
+        later = self._timeouts.handshake + PARAMIKO_SECONDS
+        transport.banner_timeout = transport.handshake_timeout = later
         transport.auth_timeout = self._timeouts.auth
         options = transport.get_security_options()
         options.key_types = _ordered(options.key_types, self._verifier.key_types(endpoint))
