@@ -138,10 +138,10 @@ class Lock:
         """Give it back; do nothing if it is not ours, or another process has taken it over."""
         if self not in Lock._held:
             return
-        Lock._held.discard(self)
         self._over.set()
         with contextlib.suppress(OSError):
             self._remove(self._text)
+        Lock._held.discard(self)  # last: a signal may raise before the file is gone
 
     @staticmethod
     def release_all() -> None:

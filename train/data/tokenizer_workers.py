@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from train.distributed import host_memory
 from train.errors import ConfigError
+from train.lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +124,8 @@ def _be_worker(writer: Connection, work: Callable[[Callable[[int], None]], None]
     except ConfigError as error:
         writer.send((error.problems, error.hint))
         sys.exit(1)
+    finally:
+        Lock.release_all()  # SIGTERM may have come amid a release
 
 
 def _end_with_parent() -> None:
