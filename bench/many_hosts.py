@@ -106,7 +106,7 @@ def hosts(folder: Path) -> Iterator[dict[str, str]]:
     # An ssh that pdsh runs takes its home from the user database, not from the environment.
     os.environ["HOME"] = str(folder / "home")
     options = f"-i {folder}/home/.ssh/id_ed25519 -o UserKnownHostsFile={folder}/known"
-    nodes = "".join(f"  - {{host: {one}, workdir: {folder}/work/{one}}}\n" for one in ADDRESSES)
+    nodes = "".join(f"  - {{host: {one}, workdir: {folder}/code/{one}}}\n" for one in ADDRESSES)
     (folder / "hosts.yaml").write_text(
         f"cluster: many\nssh: {{user: root, identity: {folder}/home/.ssh/id_ed25519}}\n"
         "defaults: {gpus: 0}\nsame_machine: allow\n"

@@ -385,9 +385,9 @@ def test_a_nodes_words_are_no_markup(result: CheckResult) -> None:
 def test_a_full_disk_leaves_the_earlier_report_whole(result: CheckResult, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1) as disk:
         (disk / "a.html").write_text("earlier")
-        (disk / "filling").write_bytes(bytes((1 << 20) - 8192))
+        (disk / "other").write_bytes(bytes((1 << 20) - 8192))
         many = replace(result, findings=result.findings * 100)
         with pytest.raises(UsageError, match="No space left on device"):
             write_page(disk / "a.html", many)
         assert (disk / "a.html").read_text() == "earlier"
-        assert {path.name for path in disk.iterdir()} == {"a.html", "filling"}
+        assert {path.name for path in disk.iterdir()} == {"a.html", "other"}

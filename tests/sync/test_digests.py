@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_nothing_of_the_cache_behind(
         kept = disk / "clusterctl" / "digests"
         kept.mkdir(parents=True)
         with contextlib.suppress(OSError):
-            (disk / "filling").write_bytes(bytes(1 << 20))
+            (disk / "other").write_bytes(bytes(1 << 20))
         read_source(folder)
         assert list(kept.iterdir()) == []
 

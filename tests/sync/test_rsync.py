@@ -16,7 +16,7 @@ import pytest
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.sync import rsync
-from clusterctl.sync.rsync import push
+from clusterctl.sync.rsync import PushResult, push
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
@@ -34,6 +34,19 @@ def placed(cluster: Cluster, source: Path, work: Path) -> list[Reply]:
     )
     with Pool(cluster) as pool:
         return list(pool.mirror({node.name: placement}))
+
+
+def push_one(pool: Pool, source: Path, folder: Path, workdir: Path | None = None) -> PushResult:
+    """Send one file to node `n`."""
+    return push(
+        pool._connection("n"),
+        source=source,
+        paths=[b"file 1"],
+        workdir=str(workdir or folder),
+        folder=folder,
+        temporary="own",
+        alive=lambda: None,
+    )
 
 
 @pytest.fixture
@@ -117,17 +130,8 @@ def test_an_rsync_that_comes_after_its_sync_can_write_nothing(
     (reply,) = placed(cluster_of(sshd.node("n")), source, work)
     assert reply.last.head["equal"]
     with Pool(cluster_of(sshd.node("n"))) as pool:
-        connection = pool._connection("n")
         # No sync holds the folder, so there is none for files that are not whole yet.
-        done = push(
-            connection,
-            source=source,
-            paths=[b"file 1"],
-            workdir=str(work),
-            folder=tmp_path,
-            temporary="own",
-            alive=lambda: None,
-        )
+        done = push_one(pool, source, tmp_path, work)
     assert done.code == 1
     assert "temp-dir does not exist" in done.words
 
@@ -151,15 +155,7 @@ def test_a_node_that_starts_something_else_than_rsync_is_sent_no_file(
         for answer in ({"error": "no"}, {"error": {"message": [1]}}, {"exec": 0}, {"end": True}):
             script.write_text(json.dumps({"rsync": [answer]}))
             with pytest.raises(NodeError) as failed:
-                push(
-                    pool._connection("n"),
-                    source=source,
-                    paths=[b"file 1"],
-                    workdir=str(tmp_path),
-                    folder=tmp_path,
-                    temporary="own",
-                    alive=lambda: None,
-                )
+                push_one(pool, source, tmp_path)
             assert failed.value.state == "bad-output", answer
 
 
@@ -210,15 +206,7 @@ def test_a_node_that_drips_is_cut_off(
     server = make_sshd(f"ForceCommand {sys.executable} -I -S {HOSTILE} --play {script}")
     monkeypatch.setattr(rsync, "STALL_SECONDS", 2.0)
     with Pool(cluster_of(server.node("n"))) as pool, pytest.raises(NodeError) as failed:
-        push(
-            pool._connection("n"),
-            source=source,
-            paths=[b"file 1"],
-            workdir=str(tmp_path),
-            folder=tmp_path,
-            temporary="own",
-            alive=lambda: None,
-        )
+        push_one(pool, source, tmp_path)
     assert "bytes moved in 2 s" in failed.value.message
     assert not list(tmp_path.glob("*rsync*"))
 
@@ -228,13 +216,5 @@ def test_an_rsync_that_ends_before_it_has_a_shim_leaves_nobody_waiting(
 ) -> None:
     monkeypatch.setattr(rsync, "command", lambda *_: ["false"])
     with Pool(cluster_of(sshd.node("n"))) as pool:
-        done = push(
-            pool._connection("n"),
-            source=source,
-            paths=[b"file 1"],
-            workdir=str(tmp_path),
-            folder=tmp_path,
-            temporary="own",
-            alive=lambda: None,
-        )
+        done = push_one(pool, source, tmp_path)
     assert done.code == 1

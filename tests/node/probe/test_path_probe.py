@@ -142,7 +142,7 @@ def test_the_usual_folder_of_runs_is_looked_at_itself(
     with small_disk(own, 1) as disk:
         assert probe_path(question)["total"] == 1 << 20
         with contextlib.suppress(OSError):
-            (disk / "filling").write_bytes(bytes(1 << 20))
+            (disk / "other").write_bytes(bytes(1 << 20))
         full = probe_path(question)
     assert (full["writable"], full["problem"]) == (False, "No space left on device")
 
