@@ -60,6 +60,11 @@ class Transport(paramiko.Transport):
         """Take a socket over."""
         super().__init__(sock, packetizer_class=Packetizer)
 
+    @property
+    def why_closed(self) -> str:
+        """What ended the connection; several may ask, unlike with `get_exception`."""
+        return printable_words(str(self.saved_exception or "the connection was closed"))
+
     def open_session(self, *args: Any, **options: Any) -> paramiko.Channel:  # noqa: ANN401  (paramiko's)
         """Open a session; wait a little for room if the server has none."""
         until = time.monotonic() + SESSION_SECONDS
@@ -117,7 +122,7 @@ class ParamikoConnection(Connection):
 class ChannelStream(Stream):
     """A command on a channel of a connection."""
 
-    def __init__(self, channel: paramiko.Channel, transport: paramiko.Transport) -> None:
+    def __init__(self, channel: paramiko.Channel, transport: Transport) -> None:
         """Take over a channel whose command runs."""
         self._channel = channel
         self._transport = transport
@@ -130,7 +135,7 @@ class ChannelStream(Stream):
         if self._much:
             time.sleep(GATHER_SECONDS)
         self._channel.settimeout(max(timeout, 0.001))
-        with _as_the_systems():
+        with _as_the_systems(self._transport):
             data = self._channel.recv(RECEIVE_SIZE)
             self._drain()
         self._much = len(data) >= GATHER_FROM
@@ -140,7 +145,7 @@ class ChannelStream(Stream):
         """Send all of the bytes to its stdin."""
         deadline = time.monotonic() + timeout
         view = memoryview(data)
-        with _as_the_systems():
+        with _as_the_systems(self._transport):
             while view:
                 self._wait_for_room(deadline)
                 sent = self._channel.send(bytes(view[:SEND_SIZE]))
@@ -156,9 +161,7 @@ class ChannelStream(Stream):
             # The node did not end it: paramiko closes the channels of a broken connection first.
             self._transport.join(EXIT_SECONDS)
         if not self._transport.is_active():
-            cause = printable_words(
-                str(self._transport.get_exception() or "the connection was closed")
-            )
+            cause = self._transport.why_closed
             return ExitInfo(connected=False, errors=bytes(self._errors), cause=cause)
         # -1 stands for no status at all and for an end by a signal.
         code = self._channel.exit_status if self._channel.exit_status >= 0 else None
@@ -186,16 +189,18 @@ class ChannelStream(Stream):
 
 
 @contextlib.contextmanager
-def _as_the_systems() -> Iterator[None]:
+def _as_the_systems(transport: Transport) -> Iterator[None]:
     """Turn what paramiko raises into an `OSError`.
 
     That is `SSHException` where keys are not exchanged again in time, and `EOFError` where the
-    connection broke while a packet was sent.
+    connection broke while a packet was sent, which receiving does too: the transport knows why.
     """
     try:
         yield
     except (paramiko.SSHException, EOFError) as error:
-        raise ConnectionError(str(error) or "the connection was closed") from error
+        if not str(error):
+            transport.join(EXIT_SECONDS)  # it is about to say why
+        raise ConnectionError(str(error) or transport.why_closed) from error
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from clusterctl.transport import paramiko_login
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
-from clusterctl.transport.paramiko_connection import ChannelStream
+from clusterctl.transport.paramiko_connection import ChannelStream, Transport
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.sockets import connect
 from tests.failed_reply import error_of
@@ -131,13 +131,16 @@ def test_a_surprise_while_a_call_starts_is_the_nodes_reply(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "saved", "words"),
     [
-        (paramiko.SSHException("Key-exchange timed out"), "timed out"),
-        (EOFError(), "connection was closed"),
+        (paramiko.SSHException("Key-exchange timed out"), None, "timed out"),
+        (EOFError(), None, "connection was closed"),
+        (EOFError(), paramiko.SSHException("the server ignored the window"), "ignored"),
     ],
 )
-def test_what_paramiko_raises_is_a_lost_connection(error: Exception, words: str) -> None:
+def test_what_paramiko_raises_is_a_lost_connection(
+    error: Exception, saved: Exception | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Channel:
         out_buffer_cv = threading.Condition()
         out_window_size = 1
@@ -150,11 +153,16 @@ def test_what_paramiko_raises_is_a_lost_connection(error: Exception, words: str)
         def send(self, _data: bytes) -> None:
             raise error
 
-    stream = ChannelStream(cast("paramiko.Channel", Channel()), cast("paramiko.Transport", None))
-    with pytest.raises(ConnectionError, match=words):
-        stream.receive(1)
-    with pytest.raises(ConnectionError, match=words):
-        stream.send(b"x", 1)
+    ours, theirs = socket.socketpair()
+    transport = Transport(ours)
+    transport.saved_exception = saved
+    monkeypatch.setattr(transport, "join", lambda _seconds: None)  # its thread has ended
+    stream = ChannelStream(cast("paramiko.Channel", Channel()), transport)
+    with ours, theirs:
+        with pytest.raises(ConnectionError, match=words):
+            stream.receive(1)
+        with pytest.raises(ConnectionError, match=words):
+            stream.send(b"x", 1)
 
 
 def test_a_host_key_that_cannot_be_recorded(
