@@ -9,7 +9,6 @@ PYTHON := .venv/bin/python
 WORKERS ?= auto
 TESTS ?= tests
 # The tests run where only the wheel is to be found: .ci/wheel says how.
-# Bytecode is kept even if the shell says otherwise: each of 1,000 processes would compile it.
 PYTEST := cd build/tree && PYTHONDONTWRITEBYTECODE= CLUSTERCTL_TESTED=wheel \
     ../venv/bin/python -m pytest
 # Folders too: theirs is the time of a deletion.
@@ -42,7 +41,7 @@ build/ready: . .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
 
 test: lint build/ready
 	@.ci/setup optional
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
+	.ci/test -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
 
 # Pytest exits with 5 if TESTS has no test of a kind.
 soak: build/ready

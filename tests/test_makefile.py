@@ -1,15 +1,17 @@
-"""When `make` rebuilds the wheel and the folder that the tests run in."""
+"""When `make` rebuilds the wheel and the folder that the tests run in, and which failures count."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 MAKEFILE = Path(__file__).resolve().parents[1] / "Makefile"
+CI_TEST = MAKEFILE.parent / ".ci" / "test"
 WHEEL = "#!/bin/sh\nmkdir -p build\n"
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
@@ -52,3 +54,45 @@ def test_a_file_that_is_removed_is_taken_out(checkout: Path, name: str) -> None:
     assert is_built(checkout)
     (checkout / name).unlink()
     assert not is_built(checkout)
+
+
+FAILS_ONCE = """
+import pathlib
+import pytest
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_it(number):
+    assert pathlib.Path(str(number)).exists() or pathlib.Path(str(number)).touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("def test_it(): pass", 0, ""),
+        (FAILS_ONCE.format(tests=1), 0, "flaky, passed alone: test_it.py::test_it[0]"),
+        (FAILS_ONCE.format(tests=6), 1, "6 tests failed: none is tried again"),
+        ("def test_it(): assert False", 1, "1 failed beside others; tried once more, alone:"),
+        ("syntax error", 2, ""),
+    ],
+)
+def test_few_failures_are_tried_again_alone(
+    tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    tree, python = tmp_path / "build" / "tree", tmp_path / "build" / "venv" / "bin" / "python"
+    for folder in (tree, python.parent, tmp_path / ".ci"):
+        folder.mkdir(parents=True)
+    shutil.copy(CI_TEST, tmp_path / ".ci")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tree / "pytest.ini").write_text("[pytest]\n")
+    (tree / "test_it.py").write_text(text)
+    done = subprocess.run(
+        [tmp_path / ".ci" / "test", "-p", "no:randomly"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stderr
+    assert ("flaky" in done.stderr) == ("flaky" in said)
