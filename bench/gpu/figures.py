@@ -199,8 +199,10 @@ def _probe(said: str | None) -> Iterator[Figure]:
             middle = statistics.median(values)
             yield figure(f"trial of one GPU: {unit}", middle, unit)
             spread = (max(values) - min(values)) / middle
+            # One H200 alone showed 0.09. From 0.25 below its peers on, `check --deep` calls a GPU
+            # slow: half of that may be noise.
             yield figure(
-                f"trial of one GPU: {unit}, spread of {len(values)} runs", spread, most=0.05
+                f"trial of one GPU: {unit}, spread of {len(values)} runs", spread, most=0.125
             )
 
 

@@ -155,6 +155,44 @@ def test_the_estimate_is_near_what_one_gpu_took() -> None:
     assert less == (8 * 2048 - (1 << 25) // 32000) * 32000 * 10
 
 
+def test_gradients_take_the_place_of_activations() -> None:
+    """All weights of a Llama took 19.78 GiB on one H200, with 2 x 2048 tokens a step."""
+    layer = 2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192
+    about = {
+        "num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_attention_heads": 32, "num_key_value_heads": 8,
+    }  # fmt: skip
+    shape = memory.Shape(
+        parameters=16 * layer + 2 * 32000 * 2048,
+        on_disk=0,
+        layers=16,
+        width=2048,
+        vocabulary=32000,
+        widths=Widths.of(about),
+        complete=True,
+    )
+    weights = Weights(
+        every={}, trained={"dense MLP": 16 * layer, "embeddings and head": 2 * 32000 * 2048}
+    )
+    config = Config(
+        name_or_path="m", dataset_path="d", method="full", seq_len=2048,
+        per_device_train_batch_size=2, gradient_accumulation_steps=1,
+    )  # fmt: skip
+
+    def allocated(**changes: Any) -> float:
+        changed = replace(config, **changes)
+        need = memory.memory(changed, shape, weights, shards=1, gpu=True)
+        return (need.total - need.overhead) / GIB
+
+    assert allocated() == pytest.approx(19.78, rel=0.05)
+    gradients = 4 * shape.parameters / GIB
+    for both in ({"gradient_accumulation_steps": 2}, {"global_batch_size": 4}):
+        assert allocated(**both) == pytest.approx(allocated() + gradients)
+    # Its activations are smaller than the gradients, which are then all that counts.
+    small = allocated(per_device_train_batch_size=1, seq_len=256)
+    assert small == pytest.approx(16 * shape.parameters / GIB, rel=0.05)
+
+
 def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> None:
     shape = memory.Shape(
         parameters=8_000_000_000,
