@@ -12,7 +12,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.candidates import Candidate, candidates
-from clusterctl.network.choice import Network
+from clusterctl.network.choice import Network, default_address
 
 SUBNET = "network.subnet"
 DUPLICATE = "network.duplicate-address"
@@ -148,21 +148,30 @@ def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
     explained_by=(SUBNET,),
     blocks=False,
 )
-def interfaces(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def interfaces(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Note the usable interfaces that the run does not use."""
     if network.kind == "one machine":
         return
     for name, node in network.nodes.items():
+        other = default_address(facts[name], node)
         unused = [
             f"{c.interface} ({c.address} in {c.subnet})"
             for c in node.candidates
-            if not c.excluded and c.subnet != node.subnet and ip_address(c.address).version == 4  # noqa: PLR2004  (the Internet Protocol's)
+            if c == other
+            or (not c.excluded and c.subnet != node.subnet and ip_address(c.address).version == 4)  # noqa: PLR2004  (the Internet Protocol's)
         ]
         if unused:
+            own = (
+                f"; programs that ask the default route for their own address get {other.address}"
+                f" ({other.interface})"
+                if other
+                else ""
+            )
             yield passed(
                 name,
-                f"it does not use its other interface: {', '.join(unused)}",
+                f"it does not use its other interface: {', '.join(unused)}{own}",
                 wanted=f"the network of all nodes, {node.subnet}",
-                found=f"{node.interface} ({node.address}) is set for NCCL, Gloo and TensorPipe",
+                found=f"{node.interface} ({node.address}) is set for NCCL, Gloo"
+                + (", TensorPipe, vLLM and SGLang" if other else " and TensorPipe"),
                 remedy="nothing to do; to use the other network, set network: {subnet: …}",
             )

@@ -9,7 +9,13 @@ from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
 
-Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state"]
+Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state", "cache"]
+
+CACHES = (
+    "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR",
+    "UNSLOTH_COMPILE_LOCATION",
+)  # fmt: skip
+"""Variables that name a folder in which each node compiles, or keeps temporary files."""
 
 DEFAULT_STATE = "/var/tmp/clusterctl-UID"  # noqa: S108  (only read)
 """Where the folders of runs are, with their logs, if the inventory sets no `state:`.
@@ -40,6 +46,7 @@ def run_paths(cluster: Cluster, node: Node) -> tuple[RunPath, ...]:
     found.append(RunPath(path=node.state or DEFAULT_STATE, role="state"))
     found.extend(RunPath(path=job_path(node, need), role="needs") for need in job.needs)
     found.extend(RunPath(path=path, role="command") for path in command_paths(cluster, node))
+    found.extend(RunPath(path=path, role="cache") for path in cache_folders(cluster).values())
     return tuple(found)
 
 
@@ -65,6 +72,15 @@ def command_paths(cluster: Cluster, node: Node) -> tuple[str, ...]:
         if not any(path == folder or path.startswith(folder + "/") for folder in folders):
             found.append(path)
     return tuple(dict.fromkeys(found))
+
+
+def cache_folders(cluster: Cluster) -> dict[str, str]:
+    """Return the folders that variables of `job.env` name, by variable; absolute ones.
+
+    In a container a path means another folder: then there are none.
+    """
+    env = () if cluster.job.wrap else cluster.job.env
+    return {name: path for name, path in env if name in CACHES and path.startswith("/")}
 
 
 def job_path(node: Node, path: str) -> str:

@@ -97,7 +97,7 @@ def _judge(
     extra = surprises(value, node.interfaces or ()) if name.startswith("NCCL") else ()
     if not pick.interfaces:
         status, message = "fail", f"{name}={value!r} names no interface of this node"
-        found = pick.problem
+        found = _owner(value, chosen) or pick.problem
     elif unreachable:
         status, found = "fail", f"it takes {unreachable}"
         message = f"{name}={value!r} takes an interface that other nodes cannot reach"
@@ -117,6 +117,18 @@ def _judge(
             found=found,
             remedy=f"{remove_from(setting)}: clusterctl sets it for each node",
         )
+
+
+def _owner(value: str, chosen: NodeNetwork) -> str:
+    """Return what a value that is an address stands for; empty if it is none."""
+    try:
+        address = ip_address(value.lstrip("=^"))
+    except ValueError:
+        return ""
+    for each in chosen.candidates:
+        if ip_address(each.address) == address:
+            return f"the address of {each.interface}; expected is the interface's name"
+    return "an address that this node does not have; expected is an interface's name"
 
 
 @Check(

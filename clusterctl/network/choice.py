@@ -21,6 +21,10 @@ from clusterctl.network.ports import choose_port
 AddressKind = Literal["subnet", "routed", "one machine", "none"]
 
 
+INTERNET = Candidate(interface="", address="8.8.8.8", subnet="", speed_mbps=None)
+"""An address that only the default route leads to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNetwork:
     """The address and interface that one node uses."""
@@ -222,6 +226,18 @@ def route_to(routes: Iterable[Route], address: str) -> Route | None:
     fitting = [(network.prefixlen, route) for network, route in networks if target in network]
     best = min(fitting, key=lambda one: (-one[0], one[1].metric), default=None)
     return best[1] if best else None
+
+
+def default_address(facts: NodeFacts, network: NodeNetwork) -> Candidate | None:
+    """Return what a program takes for its own address if it asks the default route.
+
+    vLLM, SGLang and others connect a UDP socket to 8.8.8.8 and read its address. None: it is in
+    the chosen network, or there is no default route.
+    """
+    if ip_address(network.address).is_loopback:
+        return None
+    taken = _leaving(list(network.candidates), facts, INTERNET)
+    return taken if taken is not None and taken.subnet != network.subnet else None
 
 
 def _leaving(own: list[Candidate], facts: NodeFacts, target: Candidate) -> Candidate | None:

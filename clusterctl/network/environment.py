@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.network.choice import NodeNetwork
+from clusterctl.network.choice import NodeNetwork, default_address
+
+OWN_ADDRESS = ("VLLM_HOST_IP", "SGLANG_HOST_IP")
+"""vLLM and SGLang tell other nodes this address, else that of the default route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +39,7 @@ def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[NetworkVariable
     if devices:
         why = "InfiniBand devices with an active port"
         wanted.append(NetworkVariable("NCCL_IB_HCA", "=" + ",".join(devices), why))
+    if (other := default_address(facts, network)) is not None:
+        why = f"the default route goes through {other.interface} ({other.address})"
+        wanted += [NetworkVariable(name, network.address, why) for name in OWN_ADDRESS]
     return tuple(wanted)

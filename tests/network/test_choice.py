@@ -355,6 +355,19 @@ def test_each_library_gets_the_interface_in_its_own_syntax() -> None:
     }
 
 
+def test_programs_that_ask_the_default_route_are_told_the_address_in_the_common_network() -> None:
+    nets = interface("eth0", "10.0.0.1/24"), interface("wlan0", "192.168.50.11/24")
+    default = Route(destination="0.0.0.0/0", interface="wlan0")
+
+    def told(*routes: Route) -> set[str]:
+        known = facts("a", *nets, routes=routes)
+        own = choose_network(cluster("a", subnet="10.0.0.0/24"), {"a": known}).nodes["a"]
+        return {v.value for v in environment(own, known) if v.name.endswith("_HOST_IP")}
+
+    assert told(default) == {"10.0.0.1"}
+    assert told(replace(default, interface="eth0")) == told() == set()
+
+
 def test_the_longest_prefix_then_the_least_metric_is_the_route() -> None:
     routes = [
         Route(destination="0.0.0.0/0", interface="a"),

@@ -12,6 +12,7 @@ from clusterctl.facts.values.accelerators import Gpu, Gpus
 from clusterctl.facts.values.network import RdmaPort
 from clusterctl.facts.values.software import Python
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.network.candidates import Candidate
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
@@ -54,7 +55,14 @@ def network(nodes: int = len(GPUS)) -> Network:
                 interface=f"eth{n}",
                 subnet="10.0.0.0/24",
                 speed_mbps=1000,
-                candidates=(),
+                candidates=(
+                    Candidate(
+                        interface="wlan0",
+                        address="192.168.0.9",
+                        subnet="192.168.0.0/24",
+                        speed_mbps=None,
+                    ),
+                ),
                 why="the only subnet that all 3 nodes share",
             )
             for n in range(nodes)

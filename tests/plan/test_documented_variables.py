@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.facts.values.network import Route
 from clusterctl.inventory.cluster import Job, LauncherName
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
@@ -31,12 +32,15 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
+WIRELESS = Route(destination="0.0.0.0/0", interface="wlan0")
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_page_lists_every_variable_of_a_plan_and_no_other(
     plan: Planner, launcher: LauncherName
 ) -> None:
     job = Job(command=("x.py",), debug=True)
-    known = {f"n{n}": facts(n, 4, rdma=infiniband()) for n in range(3)}
+    known = {f"n{n}": facts(n, 4, rdma=infiniband(), routes=(WIRELESS,)) for n in range(3)}
     alone = (node(0),)
     plans = [
         plan(job=job, options=Options(launcher=launcher), known=known),
