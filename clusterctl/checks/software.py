@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from clusterctl.checks.finding import Finding, Status, fail, finding, skip
+from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.shares import MissingShares, skip_missing
 from clusterctl.facts.python import NAME_INTERPRETER
@@ -104,6 +105,37 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
             f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
         ),
     )
+
+
+@Check(
+    "python.activated",
+    title="`env_init` activates the environment that `python:` names",
+    why="`conda activate` or `module load` changes PATH. Ranks start with `python:`, whatever PATH"
+    " has: an absolute path there is another environment, with other packages.",
+    fix="Give the activated interpreter: `defaults: {python: /path/env/bin/python}`, or"
+    " `python: python` for the first one in PATH.",
+    source="docs/reference/inventory.md",
+    explained_by=(FOUND,),
+    blocks=False,
+    required_facts=("python", "environment", "job_environment"),
+    applies=lambda _node, cluster: cluster.job.env_init is not None and not cluster.job.wrap,
+)
+def activated(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge the nodes where `env_init` puts an interpreter into PATH."""
+    for name, python in working_pythons(facts).items():
+        before = dict(facts[name].environment or ()).get("PATH", "").split(":")
+        folder = posixpath.dirname(python.on_path)
+        own = posixpath.dirname(python.executable)
+        # Pyenv's shims start whichever Python it has chosen, perhaps this one.
+        if not folder or folder in {*before, own} or folder.endswith("/shims"):
+            continue
+        yield warn(
+            name,
+            "env_init activates another Python than the one that ranks start with",
+            wanted=python.on_path,
+            found=python.executable,
+            remedy=f"set `defaults: {{python: {shlex.quote(python.on_path)}}}` in hosts.yaml",
+        )
 
 
 @Check(

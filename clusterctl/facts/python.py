@@ -9,6 +9,8 @@ from clusterctl.facts.values.software import ForeignImport, Image, Package, Pyth
 
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
+ON_PATH = "path:python"
+"""The name of the pair that says which `python` a shell would start."""
 SHADOW, _LINES = "import:", 3
 """Begins the name of a pair that says from where a package is imported, in so many lines."""
 NAME_INTERPRETER = (
@@ -29,6 +31,7 @@ def parse_python(answers: Answers, *, asked: str, container: str = "") -> Python
             asked=asked, container=container, found=answer.state == "ok", problem=_why(answer)
         )
     told = dict(zip(words[_FIRST_PACKAGE::2], words[_FIRST_PACKAGE + 1 :: 2], strict=True))
+    on_path = told.pop(ON_PATH, "")
     versions = {name: value for name, value in told.items() if not name.startswith(SHADOW)}
     return Python(
         asked=asked,
@@ -37,6 +40,7 @@ def parse_python(answers: Answers, *, asked: str, container: str = "") -> Python
         executable=words[0],
         version=words[1],
         torch_build=words[2],
+        on_path=on_path,
         packages=tuple(
             Package(name=name, version=version) for name, version in sorted(versions.items())
         ),

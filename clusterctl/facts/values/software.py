@@ -56,6 +56,8 @@ class Python:
     torch_build: str = ""
     """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
     torch: Torch | None = None
+    on_path: str = ""
+    """The `python` that a shell would start after `env_init`; empty: not known, or none."""
     problem: str = ""
     """Why it could not be started or did not answer."""
 

@@ -30,6 +30,8 @@ MODULES = {"megatron-core": "megatron"}
 """What is imported of a package, if its name does not say."""
 SHADOW = "import:"
 """Begins the names of the pairs that say from where a package would be imported."""
+ON_PATH = "path:python"
+"""The name of the pair that says which `python` a shell would start; left out if there is none."""
 SHOWN, PTH_FILES, PTH_BYTES = 500, 200, 65536
 """Characters of a path that are shown; how many `.pth` files are read, and of each how much."""
 
@@ -37,7 +39,8 @@ SHOWN, PTH_FILES, PTH_BYTES = 500, 200, 65536
 def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List[str]:
     """Return executable, version, what torch was built for, then names and versions in turn.
 
-    The names are those of PACKAGES and `packages`. Pairs of `import:NAME` follow: see `foreign`.
+    The names are those of PACKAGES and `packages`. Pairs of `import:NAME` follow: see `foreign`;
+    then ON_PATH.
 
     With prefixes of variables, an empty word follows, and these variables and their values.
     """
@@ -45,6 +48,12 @@ def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List
     wanted = {*PACKAGES, *packages}
     for name, told in (*installed(wanted).items(), (SHADOW, "asked"), *foreign(wanted).items()):
         words += [name, told]
+    own = os.path.dirname(sys.executable)
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        if folder and os.access(os.path.join(folder, "python"), os.X_OK):
+            is_own = os.path.realpath(folder) == os.path.realpath(own)
+            words += [ON_PATH, os.path.join(own if is_own else folder, "python")[:SHOWN]]
+            break
     if prefixes:
         words.append("")
     for name, value in sorted(os.environ.items()):

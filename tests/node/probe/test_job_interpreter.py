@@ -32,7 +32,9 @@ def described(pairs: Sequence[str]) -> dict[str, str]:
     """Read the pairs, without the packages that a `.pth` file of this environment brings."""
     found = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return {
-        name: text for name, text in found.items() if not name.startswith("import:") or not name[7:]
+        name: text
+        for name, text in found.items()
+        if name != "path:python" and (not name.startswith("import:") or not name[7:])
     }
 
 
@@ -42,6 +44,22 @@ def test_the_description_is_in_threes_and_pairs() -> None:
     assert executable == sys.executable
     assert version == ".".join(map(str, sys.version_info[:3]))
     assert described(pairs) == {**installed(), "import:": "asked"}
+
+
+def test_the_python_that_a_shell_would_start_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "python").symlink_to(sys.executable)
+    (tmp_path / "link").symlink_to(Path(sys.executable).parent)
+
+    def on_path(*folders: object) -> str:
+        monkeypatch.setenv("PATH", ":".join(map(str, folders)))
+        return parse_python(answers(commands={"python": "\0".join(describe())}), asked="p").on_path
+
+    assert on_path(tmp_path, tmp_path / "other", "/usr/bin") == f"{tmp_path}/other/python"
+    assert on_path(tmp_path / "link") == str(Path(sys.executable).parent / "python")
+    assert not on_path(tmp_path)
 
 
 def test_variables_follow_an_empty_word_and_the_parser_splits_there(
