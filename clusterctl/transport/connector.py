@@ -14,6 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import sockets
 from clusterctl.transport.concurrency_limit import ConcurrencyLimit, Turn
@@ -124,7 +125,14 @@ class Connector:
                 self._jumps.open(endpoint.jump, endpoint.identity)
             in_turn = partial(self._limit.login, endpoint.gateway, endpoint.server)
             dial = partial(self._dial, endpoint)
-            connection = self._by_paramiko().connect(node, endpoint, in_turn, dial)
+            try:
+                connection = self._by_paramiko().connect(node, endpoint, in_turn, dial)
+            except NodeError as failure:
+                # A host may ask for a second factor, and the person may have given it to ssh.
+                opened = self._jumps.opened_by_person(node) if failure.state == "auth" else None
+                if opened is None:
+                    raise
+                connection = OpensshConnection(node, opened, self._timeouts)
         connection.in_turn = partial(self._limit.turn, endpoint.gateway, "call")
         return connection
 

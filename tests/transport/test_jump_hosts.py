@@ -148,13 +148,13 @@ def opened(
         master.terminate()
 
 
-@pytest.mark.parametrize("via", ["openssh", "jump"])
+@pytest.mark.parametrize("via", ["openssh", "paramiko", "jump"])
 def test_a_connection_that_the_person_opened_is_used_and_left_open(
     opened: tuple[Sshd, Path], make_sshd: Callable[..., Sshd], ssh_config: Path, via: str
 ) -> None:
     gate, control = opened
-    if via == "openssh":
-        own = gate.node("n", via="openssh", port=None, user=None)
+    if via != "jump":
+        own = gate.node("n", via=via, port=None, user=None)
         ssh_config.write_text(ssh_config.read_text().replace("Host bastion", "Host 127.0.0.1"))
         nodes = [own]
     else:
