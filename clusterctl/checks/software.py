@@ -120,8 +120,10 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     required_facts=("python", "environment", "job_environment"),
     applies=lambda _node, cluster: cluster.job.env_init is not None and not cluster.job.wrap,
 )
-def activated(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def activated(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes where `env_init` puts an interpreter into PATH."""
+    if cluster.job.env_init is None or cluster.job.wrap:
+        return
     for name, python in working_pythons(facts).items():
         before = dict(facts[name].environment or ()).get("PATH", "").split(":")
         folder = posixpath.dirname(python.on_path)
