@@ -136,9 +136,8 @@ class _Search:
             else:
                 yield from self.of_text(call, text, depth - 1)
         elif name in _REMOTE:
-            rest = _after(words, _REMOTE[name])
             call = replace(call, words=tuple(words), remote=name)
-            text = " ".join(rest or ())
+            text = " ".join(_after(words, _REMOTE[name]) or ())
             yield from self.of_text(call, text, depth - 1) if text else iter([call])
         else:
             yield from self._wrapped(call, name, words, depth)
@@ -147,8 +146,7 @@ class _Search:
         if name in DOCKER_LIKE:
             rest, more, detached = _in_container(words)
         else:
-            prefix = _PREFIXES.get(name)
-            rest = _after(words, prefix) if prefix else None
+            rest = _after(words, _PREFIXES[name]) if name in _PREFIXES else None
             more, detached = [], name in _DETACHED
         if not rest:
             yield call

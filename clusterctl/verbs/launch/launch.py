@@ -253,6 +253,7 @@ def _judge(
         only=() if options.check else REACHED_ONLY,
         skip=() if options.sync else SYNC_ONLY,
         code=not options.sync,
+        source=options.source if options.sync else None,
     )
     without_synced = before_sync if options.sync else replace
     verdict = yield from check(without_synced(cluster), pool, check_options)
