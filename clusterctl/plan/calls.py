@@ -12,6 +12,8 @@ from clusterctl.plan.shell import Step, read_script
 
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+"""How shell scripts are called."""
 _DEPTH = 6
 """Most programs that start each other."""
 
@@ -228,3 +230,28 @@ def _in_container(words: list[str]) -> tuple[list[str] | None, list[tuple[str, s
     sets = [value.partition("=") for name, value in options if name == "--env"]
     env = [(name, value) for name, equals, value in sets if equals]
     return [*entry[-1:], *command], env, any(name == "--detach" for name, _ in options)
+
+
+def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the script that a program's words run, and its arguments."""
+    for at, word in enumerate(words):
+        if at and re.match(r"-\w*c", word):
+            break
+        shell = at == 0 and posixpath.basename(word) in SHELLS
+        if not shell and not (at and word.startswith(("-", "+"))):
+            return word, words[at + 1 :]
+    return "", ()
+
+
+def script_of(command: tuple[str, ...]) -> str:
+    """Return the script of a job's command: a `.py` file, or a shell script; empty: none."""
+    name, _ = script_in(command)
+    return name if name.endswith((".py", *SCRIPTS)) else ""
+
+
+def is_shell(name: str, text: str) -> bool:
+    """Tell whether a file is a shell script, by its name or its first line."""
+    head = text[:100].partition("\n")[0]
+    return name.endswith(SCRIPTS) or not (
+        name.endswith(".py") or (head.startswith("#!") and not re.search(r"sh\b", head))
+    )

@@ -16,7 +16,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import DOCKER_LIKE
 from clusterctl.node.supervisor.launcher_names import PYTHON
 from clusterctl.plan import launchers
-from clusterctl.plan.calls import SHELLS, Call, calls_of, calls_of_words
+from clusterctl.plan.calls import SCRIPTS, Call, calls_of, calls_of_words, is_shell, script_in
 from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.nested import Typed, once_a_node
 from clusterctl.plan.shell import Step, read_script
@@ -27,7 +27,6 @@ _LOCAL = re.compile(
 )
 """An address at which each node finds itself only."""
 _TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "true", ":", "sleep", "date", "set"})
-_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 _FOLDERS = frozenset({"cd", "pushd"})
 _ALONE = "each node would train alone"
 _SCRIPTS_READ = 8
@@ -141,9 +140,9 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
             program = _program_of(call)
             if program:
                 found.programs.append(program)
-            name, args = _script_of(call.words)
+            name, args = script_in(call.words)
             text = text_of(name) if name and not call.remote else ""
-            if text and name not in read and len(read) < _SCRIPTS_READ and _is_shell(name, text):
+            if text and name not in read and len(read) < _SCRIPTS_READ and is_shell(name, text):
                 read.add(name)
                 steps = read_script(text, variables, args)
                 waiting.append(
@@ -158,22 +157,6 @@ def _names_set(cluster: Cluster) -> frozenset[str]:
     """Return the variables that the nodes or ranks get."""
     driver = launchers.find_launcher(cluster.job.launcher).one_driver
     return frozenset({"NNODES", "NODE_RANK"}) if driver else OURS
-
-
-def _script_of(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the script that a program's words run, and its arguments."""
-    for at, word in enumerate(words):
-        shell = at == 0 and posixpath.basename(word) in SHELLS
-        if not shell and not (at and word.startswith(("-", "+"))):
-            return word, words[at + 1 :]
-    return "", ()
-
-
-def _is_shell(name: str, text: str) -> bool:
-    head = text[:100].partition("\n")[0]
-    return name.endswith(_SCRIPTS) or not (
-        name.endswith(".py") or (head.startswith("#!") and not re.search(r"sh\b", head))
-    )
 
 
 def _program_of(call: Call) -> tuple[str, ...]:
@@ -230,9 +213,7 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
     where, fatal = script.where(step.line), call.sure
     program = posixpath.basename(call.words[0]) if call.words else ""
     runs = (
-        start is not None
-        or PYTHON.fullmatch(program)
-        or _script_of(call.words)[0].endswith(_SCRIPTS)
+        start is not None or PYTHON.fullmatch(program) or script_in(call.words)[0].endswith(SCRIPTS)
     )
     if call.remote and runs:
         yield _reaches_others(script, where, call, f"{call.remote} starts {program}", fatal=fatal)

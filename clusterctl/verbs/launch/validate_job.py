@@ -11,7 +11,9 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.rules import is_secret
 from clusterctl.plan import launchers, own_world
+from clusterctl.plan.calls import script_of
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
+from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.verbs.events import Event, Notice
 
@@ -23,8 +25,9 @@ def require_job(cluster: Cluster) -> None:
     """Refuse a job that no plan can be made of.
 
     Raises:
-        UsageError: there is no command or no such launcher, the command is one itself, or the
-            launcher is slurm and the nodes are not those of an allocation.
+        UsageError: there is no command or no such launcher, the command is one itself, the
+            launcher's arguments are for other ranks, or the launcher is slurm and the nodes are
+            not those of an allocation.
     """
     launchers.find_launcher(cluster.job.launcher)
     if cluster.job.launcher == "slurm" and cluster.nodes and cluster.slurm_job is None:
@@ -34,6 +37,29 @@ def require_job(cluster: Cluster) -> None:
         )
     require_command(cluster)
     own_world.require_no_launcher(cluster)
+    _require_planned_ranks(cluster)
+
+
+_PLANNED = frozenset({
+    "--standalone", "--nproc-per-node", "--node-rank", "--master-addr", "--rdzv-endpoint",
+    "--num-machines", "--num-processes", "--machine-rank", "--main-process-ip",
+})  # fmt: skip
+"""Options of torchrun and accelerate that would override the plan's nodes and ranks."""
+
+
+def _require_planned_ranks(cluster: Cluster) -> None:
+    """Raise UsageError if the launcher's arguments are for other nodes or ranks than the plan's."""
+    program = {"torchrun": ("torchrun",), "accelerate": ("accelerate", "launch")}
+    words = program.get(cluster.job.launcher)
+    start = start_of((*words, *cluster.job.args)) if words else None
+    for flag, value, written in start.flags if start else ():
+        fixed = flag == "--nnodes" and value.isdecimal() and int(value) != len(cluster.nodes)
+        if flag in _PLANNED or (fixed and cluster.nodes):
+            raise UsageError(
+                "launcher_args: expected options that leave the nodes and ranks to the plan,"
+                f" found {shlex.join(written)}",
+                hint=f"take {written[0]} out of launcher_args; --nodes N and --gpus N choose both",
+            )
 
 
 def require_script(cluster: Cluster, source: Path) -> None:
@@ -48,8 +74,8 @@ def require_script(cluster: Cluster, source: Path) -> None:
             f"command: expected the program train in {source}, found none",
             hint="clusterctl init --with-train",
         )
-    script = next(iter(cluster.job.command), "")
-    if not script.endswith(".py") or Path(script).is_absolute():
+    script = script_of(cluster.job.command)
+    if not script or Path(script).is_absolute():
         return
     syncs = any(node.workdir for node in cluster.nodes)
     exists = (source / script).exists()

@@ -46,7 +46,10 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
     given = replace(cluster(command=("job.py",)), nodes=nodes)
     with pytest.raises(UsageError, match=r"the script job\.py in .*, found no such file"):
         validate_job.require_script(given, tmp_path)
-    for command in (("/opt/job.py",), ("-m", "job")):
+    by_shell = replace(given, job=replace(given.job, command=("bash", "-e", "run.sh", "1")))
+    with pytest.raises(UsageError, match=r"the script run\.sh in .*, found no such file"):
+        validate_job.require_script(by_shell, tmp_path)
+    for command in (("/opt/job.py",), ("-m", "job"), ("bash", "-c", "run.sh"), ("./run",)):
         validate_job.require_script(
             replace(given, job=replace(given.job, command=command)), tmp_path
         )
@@ -62,6 +65,31 @@ def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path
     with pytest.raises(UsageError, match="workdir: expected the folder on the nodes") as caught:
         validate_job.require_script(replace(given, nodes=nodes), tmp_path)
     assert "--workdir DIR" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "args", "found"),
+    [
+        ("torchrun", ("--standalone",), "--standalone"),
+        ("torchrun", ("--tee", "3", "--nnodes=1"), "--nnodes=1"),
+        ("torchrun", ("--rdzv_endpoint", "localhost:1"), "--rdzv_endpoint localhost:1"),
+        ("torchrun", ("--nproc_per_node=2",), "--nproc_per_node=2"),
+        ("accelerate", ("--num_machines", "1"), "--num_machines 1"),
+        ("torchrun", ("--tee", "3", "--rdzv-backend=c10d", "--nnodes=1:4"), ""),
+        ("torchrun", (f"--nnodes={len(CLUSTER.nodes)}", "--max-restarts=3"), ""),
+        ("accelerate", ("--config_file", "a.yaml", "--mixed_precision", "bf16"), ""),
+        ("ray", ("--standalone",), ""),
+    ],
+)
+def test_arguments_of_the_launcher_leave_the_ranks_to_the_plan(
+    launcher: str, args: tuple[str, ...], found: str
+) -> None:
+    given = cluster(command=("job.py",), launcher=launcher, launcher_args=args)
+    if not found:
+        validate_job.require_job(given)
+        return
+    with pytest.raises(UsageError, match=f"leave the nodes and ranks to the plan, found {found}$"):
+        validate_job.require_job(given)
 
 
 NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_node=1 train.py\n"
