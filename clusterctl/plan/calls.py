@@ -12,7 +12,7 @@ from clusterctl.plan.shell import Step, read_script
 
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
-SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".slrm", ".job")
 """How shell scripts are called."""
 _DEPTH = 6
 """Most programs that start each other."""
@@ -239,14 +239,9 @@ def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
             break
         shell = at == 0 and posixpath.basename(word) in SHELLS
         if not shell and not (at and word.startswith(("-", "+"))):
-            return word, words[at + 1 :]
+            runs = at or "/" in word  # else a program on PATH
+            return (word if runs else ""), words[at + 1 :]
     return "", ()
-
-
-def script_of(command: tuple[str, ...]) -> str:
-    """Return the script of a job's command: a `.py` file, or a shell script; empty: none."""
-    name, _ = script_in(command)
-    return name if name.endswith((".py", *SCRIPTS)) else ""
 
 
 def is_shell(name: str, text: str) -> bool:

@@ -180,6 +180,8 @@ def start_of(words: tuple[str, ...]) -> Start | None:
     if found is not None:
         return _read(found[0], list(found[1]))
     program = posixpath.basename(words[0]) if words else ""
+    if PYTHON.fullmatch(program) and words[1:3] == ("-m", "llamafactory.cli"):
+        program, words = "llamafactory-cli", ("llamafactory-cli", *words[3:])
     verbs = READ_ENVIRONMENT.get(program)
     if verbs is None or (verbs and not verbs.intersection(words[1:2])):
         return None

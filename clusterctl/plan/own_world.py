@@ -189,13 +189,15 @@ def _assignments(
     """Find what each node should have from clusterctl, and gets from the script."""
     names = _names_set(script.cluster) & {"NNODES", "NODE_RANK", "MASTER_ADDR"}
     if not once_per_node(script.cluster):
-        names |= _names_set(script.cluster) & {"RANK", "LOCAL_RANK"}
+        names |= _names_set(script.cluster) & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
     for name, value in assigned:
         if script.nodes == 1 or name not in names or name in re.findall(r"\w+", value):
             continue
         literal = not re.search(r"[$`]", value)
-        if name == "NNODES" and value == str(script.nodes):
+        if value == str(script.nodes) and name == "NNODES":
             continue
+        if name == "WORLD_SIZE" and not literal:
+            continue  # a sum of the script's own
         certain = literal and (name != "MASTER_ADDR" or bool(_LOCAL.fullmatch(value)))
         effect = f"{name}={value} on every node" if literal else name
         yield Problem(

@@ -258,7 +258,7 @@ class _Reader:
         text = raw[at:end]
         words, whole = self._value(text)
         if not quoted:
-            words = [part for word in words for part in word.split(" ") if part] or [""]
+            words = [part for word in words for part in re.split(r"[ \t\n]+", word) if part] or [""]
         elif not whole:
             words = [" ".join(words)]
         fields[-1] += words[0]
@@ -305,7 +305,10 @@ class _Reader:
             return unknown
         if default and default[1] in "-=" and (words is None or words in {(), ("",)}):
             self.sure &= name.isdecimal()  # an argument is known not to be there
-            return [" ".join(self.expand(rest[default.end() :], splits=False))], False
+            value = " ".join(self.expand(rest[default.end() :], splits=False))
+            if default[1] == "=" and name not in self.fixed:
+                self.values[name] = _Value((value,), sure=False)
+            return [value], False
         if default and default[1] == "+":
             self.sure &= words is not None
             given = words is not None and words not in {(), ("",)}

@@ -76,6 +76,24 @@ WRONG = {
         2,
         "sets MASTER_ADDR=localhost on every node",
     ),
+    "arguments over several lines": (
+        ('N=4\nARGS="\n    --nproc_per_node $N \\\n    --nnodes 1 \\\n\t--master_port 6001\n"\n'
+        "torchrun $ARGS finetune.py \\\n  --lr 1"),
+        7,
+        "starts 1 node",
+    ),
+    "an endpoint of one machine": (
+        ("A=expandable \\\ntorchrun --nproc_per_node=2 --rdzv_backend c10d"
+        ' --rdzv_endpoint="localhost:0" --role rank --tee 3 -m pkg.train "$@"'),
+        1,
+        "meet at localhost:0",
+    ),
+    "in a loop": (
+        "rank=1\nfor m in a b; do\n  torchrun --nnodes=2 --node_rank=${rank} t.py --m $m\ndone",
+        3,
+        "the node rank 1 on every node",
+    ),
+    "a module": ("NNODES=1 python -m llamafactory.cli train a.yaml", 1, "sets NNODES=1"),
     "number of nodes": ("NNODES=1\ntorchrun --nnodes $NNODES t.py", 1, "sets NNODES=1"),
     "node rank": ("export NODE_RANK=0\nllamafactory-cli train a.yaml", 1, "sets NODE_RANK=0"),
     "node rank in front": (
@@ -151,6 +169,10 @@ RIGHT = {
     'PYTHONPATH="$(dirname $0)/..":$PYTHONPATH \\\npython -m torch.distributed.launch \\\n'
     "  --nnodes=$NNODES --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR \\\n"
     '  --nproc_per_node=$GPUS --master_port=$PORT $(dirname "$0")/train.py $CONFIG ${@:3}',
+    "defaults in front": ': "${NNODES:=1}"\n: "${NODE_RANK:=0}"\n: "${N:=8}"\n'
+    ': "${MASTER_ADDR:=127.0.0.1}"\nWORLD_SIZE=$((N * NNODES))\n'
+    "exec torchrun --nnodes=$NNODES --node_rank=$NODE_RANK --nproc_per_node=$N"
+    ' --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" t.py "$@"',
     "the right number": "NNODES=2\ntorchrun --nnodes $NNODES t.py",
     "a range": "torchrun --nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500 t.py",
     "c10d with an endpoint": "torchrun --nnodes 2 --node_rank 0 --rdzv-backend c10d"
@@ -224,6 +246,12 @@ def test_a_launcher_in_a_script_of_every_rank_is_refused(line: str) -> None:
     again = "clusterctl launch --launcher direct --procs-per-node 1 -- bash run.sh"
     assert again in found[0].hint
     assert (found[0].where, found[0].fatal) == ("run.sh:2", True)
+
+
+def test_every_rank_keeps_its_own_rank() -> None:
+    found = problems("export RANK=0\nexport WORLD_SIZE=1\npython t.py", options=Options())
+    assert [each.where for each in found if each.fatal] == ["run.sh:1", "run.sh:2"]
+    assert problems("export RANK=0\nexport WORLD_SIZE=8\ntorchrun t.py") == []
 
 
 def test_the_command_to_type_has_the_ranks_that_were_typed() -> None:

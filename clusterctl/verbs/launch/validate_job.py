@@ -11,7 +11,6 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.rules import is_secret
 from clusterctl.plan import launchers, own_world
-from clusterctl.plan.calls import script_of
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
@@ -74,8 +73,8 @@ def require_script(cluster: Cluster, source: Path) -> None:
             f"command: expected the program train in {source}, found none",
             hint="clusterctl init --with-train",
         )
-    script = script_of(cluster.job.command)
-    if not script or Path(script).is_absolute():
+    script = next(iter(cluster.job.command), "")
+    if not script.endswith(".py") or Path(script).is_absolute():
         return
     syncs = any(node.workdir for node in cluster.nodes)
     exists = (source / script).exists()
@@ -186,7 +185,9 @@ def _notice_programs(
 def _text(path: Path) -> str:
     """Return the beginning of a file; empty for one that is on the nodes only."""
     try:
+        if not path.is_file():  # a pipe would wait
+            return ""
         with path.open("rb") as file:
             return file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):
         return ""
