@@ -31,8 +31,10 @@ class Call:
     """The program that starts it on other machines, such as `ssh`; empty: it starts here."""
     detached: bool = False
     """Nothing waits for it."""
+    certain: bool = True
+    """No condition decides whether it is started."""
     sure: bool = True
-    """No condition decides whether it is started like this."""
+    """It is certain, and no default decides what its words are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,13 @@ def calls_of(step: Step, variables: Mapping[str, str]) -> tuple[Call, ...]:
         step: the command.
         variables: for shells that it starts, as for `read_script`.
     """
-    first = Call(words=step.words, env=step.assigned, sure=step.sure, detached=step.background)
+    first = Call(
+        words=step.words,
+        env=step.assigned,
+        certain=step.certain,
+        sure=step.sure,
+        detached=step.background,
+    )
     return () if step.assigns else tuple(_Search(variables=variables).inner(first, _DEPTH))
 
 
@@ -179,6 +187,7 @@ class _Search:
                     call,
                     words=step.words,
                     env=(*call.env, *step.assigned),
+                    certain=call.certain and step.certain,
                     sure=call.sure and step.sure,
                     detached=call.detached or step.background,
                 )
@@ -244,9 +253,8 @@ def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def is_shell(name: str, text: str) -> bool:
-    """Tell whether a file is a shell script, by its name or its first line."""
+def is_shell(words: tuple[str, ...], name: str, text: str) -> bool:
+    """Tell whether what these words run is a shell script, by its name or its first line."""
     head = text[:100].partition("\n")[0]
-    return name.endswith(SCRIPTS) or not (
-        name.endswith(".py") or (head.startswith("#!") and not re.search(r"sh\b", head))
-    )
+    by_shell = posixpath.basename(words[0]) in SHELLS
+    return by_shell or name.endswith(SCRIPTS) or re.match(r"#!.*sh\b", head) is not None

@@ -142,7 +142,12 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
                 found.programs.append(program)
             name, args = script_in(call.words)
             text = text_of(name) if name and not call.remote else ""
-            if text and name not in read and len(read) < _SCRIPTS_READ and is_shell(name, text):
+            if (
+                text
+                and name not in read
+                and len(read) < _SCRIPTS_READ
+                and is_shell(call.words, name, text)
+            ):
                 read.add(name)
                 steps = read_script(text, variables, args)
                 waiting.append(
@@ -212,33 +217,35 @@ def _assignments(
 
 def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
     start = start_of(call.words)
-    where, fatal = script.where(step.line), call.sure
+    where = script.where(step.line)
     program = posixpath.basename(call.words[0]) if call.words else ""
     runs = (
         start is not None or PYTHON.fullmatch(program) or script_in(call.words)[0].endswith(SCRIPTS)
     )
     if call.remote and runs:
-        yield _reaches_others(script, where, call, f"{call.remote} starts {program}", fatal=fatal)
+        yield _reaches_others(script, where, call, f"{call.remote} starts {program}")
         return
     if start is None:
         if call.words:
             yield from _assignments(script, step, call.env)
         return
     if _has_hosts(start):
-        yield _reaches_others(script, where, call, f"{start.name} starts ranks", fatal=fatal)
+        yield _reaches_others(script, where, call, f"{start.name} starts ranks")
+    elif launchers.find_launcher(script.cluster.job.launcher).one_driver:
+        return  # it runs once, on the master
     elif not once_per_node(script.cluster):
         yield Problem(
             where=where,
             message=f"every rank runs this script, and so starts {start.name} of its own",
             hint=_way_out(script, call, once=True),
-            fatal=fatal,
+            fatal=call.certain,
         )
     elif script.nodes != 1:
         if start.name.split()[0] in READ_ENVIRONMENT:
             yield from _assignments(script, step, call.env)
         for message, fix in _alone(script, start, call):
             way = _way_out(script, call, once=False)
-            yield Problem(where=where, message=message, hint=fix + way, fatal=fatal)
+            yield Problem(where=where, message=message, hint=fix + way, fatal=call.sure)
 
 
 def _has_hosts(start: Start) -> bool:
@@ -255,13 +262,13 @@ def _has_hosts(start: Start) -> bool:
     return start.name == "mpirun" and start.has("-H", "--host", "-f", "--hostfile", "-hostfile")
 
 
-def _reaches_others(script: _Script, where: str, call: Call, what: str, *, fatal: bool) -> Problem:
+def _reaches_others(script: _Script, where: str, call: Call, what: str) -> Problem:
     return Problem(
         where=where,
         message=f"{what} on other machines, where clusterctl neither sees nor stops them:"
         " clusterctl itself starts every node",
         hint=shlex.join(Typed.of(call, script.cluster).words()),
-        fatal=fatal,
+        fatal=call.certain,
     )
 
 
@@ -340,7 +347,7 @@ def _left_behind(script: _Script, step: Step, calls: tuple[Call, ...]) -> Iterat
                 " clusterctl ends what it started",
                 hint="start it in the foreground (without `nohup`, `&` and `-d`), or add `wait`;"
                 " clusterctl launch --detach leaves the whole run alone",
-                fatal=call.sure,
+                fatal=call.certain,
             )
 
 

@@ -32,8 +32,10 @@ class Step:
     words: tuple[str, ...]
     assigned: tuple[tuple[str, str], ...] = ()
     """For this command alone, unless it is an assignment."""
+    certain: bool = True
+    """No condition decides whether it runs."""
     sure: bool = True
-    """No condition and no default decides whether it runs, or what its words are."""
+    """It is certain, and no default decides what its words are."""
     background: bool = False
 
     @property
@@ -161,6 +163,7 @@ class _Reader:
             line=line,
             words=tuple(word.replace(_SPACE, " ") for word in words),
             assigned=tuple(assigned),
+            certain=certain,
             sure=self.sure,
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -25,10 +27,10 @@ def problems(
     command: str = "bash run.sh",
     cluster: Cluster = LAB,
     options: Options = ONCE,
-    **files: str,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Problem]:
     job = effective(cluster, replace(options, command=tuple(shlex.split(command))))
-    texts = {"run.sh": script, **{name.replace("_", "."): text for name, text in files.items()}}
+    texts = {"run.sh": script, **files}
     return words_of(job, lambda name: texts.get(name.removeprefix("./"), "")).problems
 
 
@@ -274,6 +276,16 @@ def test_no_command_is_made_of_what_only_the_node_knows() -> None:
         assert found.hint == "remove --standalone"
 
 
+def test_a_default_among_its_words_leaves_a_launcher_certain() -> None:
+    script = "if true; then n=$(nvidia-smi -L | wc -l); fi\ntorchrun --nproc-per-node=$n t.py"
+    (found,) = problems(script, options=Options())
+    assert found.fatal
+
+
+def test_the_driver_of_ray_runs_once() -> None:
+    assert problems("torchrun --standalone t.py", options=Options(launcher="ray")) == []
+
+
 @pytest.mark.parametrize(
     "command",
     ["bash -e run.sh", "./run.sh", "nohup bash run.sh", "env A=1 sh run.sh", "bash outer.sh",
@@ -282,9 +294,9 @@ def test_no_command_is_made_of_what_only_the_node_knows() -> None:
 def test_the_scripts_of_a_command_are_found(command: str) -> None:
     inner = "echo\ntorchrun --standalone t.py"
     files = {
-        "outer_sh": "set -e\nbash ./run.sh 1", "job_slurm": inner, "start": f"#!/bin/sh\n{inner}",
+        "outer.sh": "set -e\nbash ./run.sh 1", "job.slurm": inner, "start": f"#!/bin/sh\n{inner}",
     }  # fmt: skip
-    assert [each.message for each in problems(inner, command, **files)] == [
+    assert [each.message for each in problems(inner, command, files=files)] == [
         "torchrun --standalone: each node would train alone"
     ]
 
