@@ -54,16 +54,18 @@ def _prefix(valued: str = "", *verbs: str, before: int = 0) -> _Prefix:
 
 
 _CONDA = _prefix("-n --name -p --prefix --cwd", "run")
-_UV = (
-    "--with --with-editable --with-requirements --extra --no-extra --group --no-group --only-group"
-    " --env-file --package -p --python --project --directory --index --default-index --index-url -i"
-    " --extra-index-url -f --find-links -C --config-setting --config-file --cache-dir --color"
-)
-_APPTAINER = (
-    "-B --bind -H --home --env --env-file --pwd --cwd -W --workdir --overlay -S --scratch --mount"
-    " --network --network-args --dns --hostname --security --add-caps --drop-caps --apply-cgroups"
-    " --fusemount --app --nvccli-opts --memory --cpus --shm-size"
-)
+_UV = frozenset({
+    "--with", "--with-editable", "--with-requirements", "--extra", "--no-extra", "--group",
+    "--no-group", "--only-group", "--env-file", "--package", "-p", "--python", "--project",
+    "--directory", "--index", "--default-index", "--index-url", "-i", "--extra-index-url", "-f",
+    "--find-links", "-C", "--config-setting", "--config-file", "--cache-dir", "--color",
+})  # fmt: skip
+_APPTAINER = frozenset({
+    "-B", "--bind", "-H", "--home", "--env", "--env-file", "--pwd", "--cwd", "-W", "--workdir",
+    "--overlay", "-S", "--scratch", "--mount", "--network", "--network-args", "--dns",
+    "--hostname", "--security", "--add-caps", "--drop-caps", "--apply-cgroups", "--fusemount",
+    "--app", "--nvccli-opts", "--memory", "--cpus", "--shm-size",
+})  # fmt: skip
 _PREFIXES = {
     **dict.fromkeys(("nohup", "exec", "setsid", "command", "builtin", "catchsegv"), _prefix("-a")),
     "time": _prefix("-f -o --format --output"),
@@ -76,11 +78,13 @@ _PREFIXES = {
     ),
     "taskset": _prefix("", before=1),
     "timeout": _prefix("-s -k --signal --kill-after", before=1),
-    "uv": _prefix(_UV, "run"),
+    "uv": _Prefix(verbs=frozenset({"run"}), valued=_UV),
     **dict.fromkeys(("poetry", "pdm", "pipenv", "rye"), _prefix("-p --project -C", "run")),
     "pixi": _prefix("-e --environment --manifest-path", "run"),
     **dict.fromkeys(("conda", "mamba", "micromamba"), _CONDA),
-    **dict.fromkeys(APPTAINER_LIKE, _prefix(_APPTAINER, "exec", "run", before=1)),
+    **dict.fromkeys(
+        APPTAINER_LIKE, _Prefix(verbs=frozenset({"exec", "run"}), valued=_APPTAINER, before=1)
+    ),
     "nsys": _prefix("-t -o -s -c -w -f -e --trace --output --sample --force-overwrite", "profile"),
     "ncu": _prefix("-o --export --set --section -k -c --kernel-name --launch-count"),
     "py-spy": _prefix("-o --output -f --format -d --duration -r --rate", "record", "top"),
