@@ -129,7 +129,12 @@ class Session:
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         history = self._records.root / cluster.name / SPEEDS
         options = CheckOptions(
-            only=ids_of(only), skip=ids_of(skip), strict=strict, deep=deep, history=history
+            only=ids_of(only),
+            skip=ids_of(skip),
+            strict=strict,
+            deep=deep,
+            history=history,
+            source=Path.cwd(),
         )
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)

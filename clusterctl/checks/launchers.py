@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, unknown
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.run_paths import in_workdir
 from clusterctl.checks.software import FOUND, TORCH, install_command, outliers, working_pythons
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS, launcher_file
-from clusterctl.plan.launchers.interface import Launcher
+from clusterctl.plan.launchers.interface import Launcher, argument
 from clusterctl.plan.make import unequal_nodes
 from clusterctl.plan.processes import count_processes
 
@@ -42,14 +43,22 @@ def _packages(cluster: Cluster) -> tuple[str, ...]:
 def installed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions; each node needs one."""
     pythons = working_pythons(facts)
-    for package in _packages(cluster):
+    deepspeed = any(
+        ("distributed_type", "DEEPSPEED") in (node.launcher_config or ()) for node in facts.values()
+    )
+    for package in (*_packages(cluster), *(("deepspeed",) if deepspeed else ())):
+        use = (
+            "the launcher's configuration needs"
+            if package == "deepspeed"
+            else "is the job's launcher"
+        )
         versions = {name: python.package(package) for name, python in pythons.items()}
         known = {name: version for name, version in versions.items() if version}
         for name in versions.keys() - known.keys():
             wanted = next(iter(known.values()), "")
             yield fail(
                 name,
-                f"the job's interpreter has no {package}, which is the job's launcher",
+                f"the job's interpreter has no {package}, which {use}",
                 wanted=f"{package} {wanted}".strip(),
                 found=f"none in {pythons[name].executable}",
                 remedy=install_command(pythons[name], package, wanted),
@@ -122,6 +131,17 @@ def config(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
         return
     for node in facts.values():
         settings = dict(node.launcher_config or ())
+        if not settings and argument(cluster.job.args, "--config-file"):
+            local = in_workdir(cluster.node(node.node), _file_of(node, cluster))
+            yield fail(
+                node.node,
+                "the launcher's own configuration is not there, or has no setting",
+                wanted=_file_of(node, cluster),
+                found="no setting",
+                remedy=f"clusterctl sync (in the folder with {local}) brings it"
+                if local
+                else f"write {_file_of(node, cluster)} on the node",
+            )
         for problem in launcher.config_problems(settings, len(counts), sum(counts.values())):
             yield finding(
                 "fail" if problem.fatal else "warn",
@@ -129,9 +149,16 @@ def config(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
                 problem.message,
                 wanted=f"{problem.name}: {problem.wanted}",
                 found=f"{problem.name}: {problem.found} in {_file_of(node, cluster)}",
-                remedy=f"change {problem.name} in {_file_of(node, cluster)} on the node",
+                remedy=f"change {problem.name} in {_place_of_file(node, cluster)}",
             )
 
 
 def _file_of(node: NodeFacts, cluster: Cluster) -> str:
     return launcher_file(cluster.job, cluster.node(node.node))
+
+
+def _place_of_file(node: NodeFacts, cluster: Cluster) -> str:
+    """Return where a person changes the file: the next sync overwrites a node's copy."""
+    file = _file_of(node, cluster)
+    local = in_workdir(cluster.node(node.node), file)
+    return f"{local}, in the folder that you launch from" if local else f"{file} on the node"

@@ -90,6 +90,14 @@ def job_path(node: Node, path: str) -> str:
     return posixpath.normpath(posixpath.join(node.workdir or "~", path))
 
 
+def in_workdir(node: Node, path: str) -> str:
+    """Return a path below workdir, relative to it: the sync brings it; empty: it is elsewhere."""
+    if not node.workdir or path.startswith("~"):
+        return ""
+    relative = posixpath.relpath(job_path(node, path), posixpath.normpath(node.workdir))
+    return "" if relative.split("/")[0] in {".", ".."} else relative
+
+
 def share_of(cluster: Cluster, path: str) -> str | None:
     """Return the innermost shared path that holds this one; None for a local path."""
     normal = posixpath.normpath(path)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.run_paths import DEFAULT_STATE, command_paths, run_paths
+from clusterctl.checks.run_paths import DEFAULT_STATE, command_paths, in_workdir, run_paths
 from clusterctl.checks.shares import (
     REFUSED,
     STALE,
@@ -312,6 +312,10 @@ def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             remedy = "copy it to every node, or correct `needs:` in the inventory"
             if owner is not None:
                 remedy = _push(path, owner, cluster)
+            elif local := in_workdir(node, path.path):
+                remedy = (
+                    f"clusterctl sync (in the folder with {local}) brings it; otherwise {remedy}"
+                )
             yield from _need(node.name, path, model, remedy)
     yield from _of_command(facts, cluster, missing)
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clusterctl.plan.nested import launcher_flag
+from clusterctl.plan.launcher_flags import launcher_flag
 
 _TORCH = frozenset({
     "--log-dir", "--monitor-interval", "--rdzv-backend", "--rdzv-conf", "--redirects",

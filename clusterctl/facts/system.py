@@ -140,7 +140,7 @@ _SETTING = re.compile(r"([A-Za-z_]\w*):[ \t]*([^#\n]*)")
 
 
 def parse_launcher_config(answers: Answers, path: str) -> tuple[tuple[str, str], ...] | None:
-    """Return the plain settings of a launcher's YAML or JSON file; none of those in sections.
+    """Return the plain settings of a launcher's own file on a node.
 
     None: it was not asked for, or could not be read.
     """
@@ -152,12 +152,14 @@ def parse_launcher_config(answers: Answers, path: str) -> tuple[tuple[str, str],
     ]
     if not found:
         return ()
-    text = found[0].text
-    if not found[0].good:
-        return None
+    return launcher_settings(found[0].text) if found[0].good else None
+
+
+def launcher_settings(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the plain settings of a launcher's YAML or JSON file; none of those in sections."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         lines = (_SETTING.match(line) for line in text.splitlines())
         named = {match[1]: match[2].strip().strip("'\"") for match in lines if match}
     else:

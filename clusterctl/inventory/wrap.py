@@ -85,7 +85,7 @@ def read_container(wrap: Sequence[str]) -> Container | None:
     at = wrap.index(verb) + 1 if verb in wrap else len(wrap)
     after = tuple(wrap[at:])
     if program in DOCKER_LIKE:
-        options, image = _options(after)
+        options, image, _ = split_options(after)
     else:  # the image is a file; an option's value may look like one, so the last word is taken
         options, image = (), after[-1] if after else ""
     return Container(
@@ -113,14 +113,16 @@ def wrap_problems(wrap: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield "the job's environment inside", word
 
 
-def _options(words: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the options before the image, and the image."""
+def split_options(
+    words: Sequence[str],
+) -> tuple[tuple[tuple[str, str], ...], str, tuple[str, ...]]:
+    """Return the options before the image, the image, and the command behind it."""
     found: list[tuple[str, str]] = []
     left = iter(words)
     for word in left:
         name, equals, value = word.partition("=")
         if not word.startswith("-") or word == "-":
-            return tuple(found), word
+            return tuple(found), word, tuple(left)
         if word.startswith("--"):
             if not equals and name not in _SWITCHES:
                 value = next(left, "")
@@ -132,7 +134,7 @@ def _options(words: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], str]:
         if len(switches) < len(letters):
             name, value = f"-{letters[len(switches)]}", word[len(switches) + 2 :].removeprefix("=")
             found.append((_LONG.get(name, name), value or next(left, "")))
-    return tuple(found), ""
+    return tuple(found), "", ()
 
 
 def mount_targets(container: Container) -> frozenset[str]:

@@ -6,10 +6,12 @@ Such lines come from examples for one machine: `os.environ["MASTER_ADDR"] = "loc
 from __future__ import annotations
 
 import ast
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
+_LOCAL_ENDPOINT = re.compile(r"tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
 
 
 def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
@@ -18,12 +20,50 @@ def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
     A line that keeps a value that is there is left out: `setdefault`, a value that is made of
     `os.environ`, and what a condition or an `except` chooses, except `if __name__ == ...`.
     """
+    return tuple(sorted({(line, n) for line, n in _in(_parse(text).body) if n in RENDEZVOUS}))
+
+
+def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str], ...]:
+    """Return the lines that let the ranks meet at localhost, with the address.
+
+    Args:
+        text: of the script.
+        args: of the program; a default counts unless its flag is among them.
+    """
+    found = []
+    for call in (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)):
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        keywords = {each.arg: each.value for each in call.keywords}
+        flags = [one.value for one in call.args if isinstance(one, ast.Constant)]
+        if name == "init_process_group":
+            given = keywords.get("init_method", call.args[1] if len(call.args) > 1 else None)
+        elif name == "add_argument" and not {str(flag) for flag in flags} & _flags(args):
+            given = keywords.get("default")
+        else:
+            continue
+        if given is not None and (match := _LOCAL_ENDPOINT.match(_beginning(given))):
+            found.append((call.lineno, match[0]))
+    return tuple(sorted(set(found)))
+
+
+def _flags(args: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0] for word in args}
+
+
+def _beginning(value: ast.expr) -> str:
+    """Return a string's text, or what an f-string begins with."""
+    if isinstance(value, ast.JoinedStr):
+        value = value.values[0] if value.values else value
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+
+
+def _parse(text: str) -> ast.Module:
+    """Return a script's tree; an empty one if it is no Python: the check of the job tells that."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of the script's own escapes
-            tree = ast.parse(text)
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()  # the check of the job tells what is wrong with it
-    return tuple(sorted({(line, n) for line, n in _in(tree.body) if n in RENDEZVOUS}))
+        return ast.Module(body=[], type_ignores=[])
 
 
 def _in(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:

@@ -124,6 +124,40 @@ def test_a_launcher_as_the_command_is_refused_before_any_node_is_asked(project: 
     assert "hint: clusterctl launch --procs-per-node 2 -- job.py --lr 1" in answer.stderr
 
 
+ALONE = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:29500 job.py"
+
+
+def test_a_script_that_would_train_each_node_alone_is_refused_and_its_hint_works(
+    project: Project,
+) -> None:
+    once = ("--dry-run", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2")
+    (project.folder / "run.sh").write_text(f"set -e\n{ALONE}\n")
+    refused = project.run("launch", *once, "--", "bash", "run.sh")
+    assert refused.returncode == 2, refused.stderr
+    assert "run.sh:2: the ranks of torchrun meet at localhost:29500" in refused.stderr
+    assert 'hint: write "$MASTER_ADDR:$MASTER_PORT" instead of localhost:29500' in refused.stderr
+    forced = project.run("launch", "--force", *once, "--", "bash", "run.sh")
+    assert forced.returncode == 0, forced.stderr
+    assert "warning: run.sh:2: the ranks of torchrun meet at localhost" in forced.stderr
+    (project.folder / "run.sh").write_text(
+        ALONE.replace("localhost:29500", '"$MASTER_ADDR:$MASTER_PORT"')
+    )
+    corrected = project.run("launch", *once, "--", "bash", "run.sh")
+    assert corrected.returncode == 0, corrected.stderr
+    assert "run.sh" not in corrected.stderr.replace("command: bash run.sh", "")
+    again = "hint: to run it once per node: clusterctl launch --launcher direct --procs-per-node 1"
+    refused = project.run("launch", "--dry-run", "--nodes", "2", "--", "bash", "run.sh")
+    assert (refused.returncode, f"{again} -- bash run.sh" in refused.stderr) == (2, True)
+
+
+def test_a_first_launch_plans_with_the_configuration_in_the_folder(project: Project) -> None:
+    (project.folder / "acc.yaml").write_text("distributed_type: MULTI_CPU\nuse_cpu: true\n")
+    given = ("--launcher", "accelerate", "--launcher-args=--config_file acc.yaml")
+    answer = project.run("launch", "--dry-run", "--json", "--no-check", *given, "--", "job.py")
+    event = json.loads(answer.stdout.splitlines()[-1])
+    assert ["--multi_gpu" in node["launcher_argv"] for node in event["nodes"]] == [True] * 3
+
+
 def test_ranks_of_a_script_that_never_join_are_waited_for(project: Project) -> None:
     words = ("--procs-per-node", "1", "--start-timeout", "2", "--", "bash", "-c")
     script = (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.plan.entry_script import rendezvous_assignments
+from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
 
 TUTORIAL = """\
 import os
@@ -67,6 +67,31 @@ def test_what_keeps_the_launcher_s_value_is_left_alone(line: str) -> None:
     assert rendezvous_assignments(line) == ()
 
 
+@pytest.mark.parametrize(
+    ("line", "endpoint"),
+    [
+        ('dist.init_process_group("nccl", "tcp://localhost:23456")', "tcp://localhost:23456"),
+        ('init_process_group(init_method="tcp://127.0.0.1:1", rank=r)', "tcp://127.0.0.1:1"),
+        ('dist.init_process_group(init_method=f"tcp://localhost:{port}")', "tcp://localhost"),
+        (
+            'p.add_argument("--dist-url", default="tcp://127.0.0.1:2", help="x")',
+            "tcp://127.0.0.1:2",
+        ),
+        ('dist.init_process_group("nccl", init_method="env://")', ""),
+        ('dist.init_process_group("nccl", init_method=args.dist_url)', ""),
+        ('p.add_argument("--dist-url", default="tcp://10.0.0.1:23456")', ""),
+        ('p.add_argument("--given", default="tcp://127.0.0.1:2")', ""),
+        ('print("tcp://localhost:1")', ""),
+        ('dist.init_process_group("nccl")', ""),
+        ("this is no Python", ""),
+    ],
+)
+def test_an_endpoint_at_localhost_is_found(line: str, endpoint: str) -> None:
+    found = local_endpoints(f"\n{line}", ["--given=env://", "--lr"])
+    assert found == (((2, endpoint),) if endpoint else ())
+
+
 @given(st.text() | st.sampled_from(["(" * 10_000, "-" * 10_000 + "1", "a." * 10_000 + "a"]))
 def test_no_text_breaks_it(text: str) -> None:
     rendezvous_assignments(text)
+    local_endpoints(text)

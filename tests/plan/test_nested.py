@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.api.flags import launch_options
+from clusterctl.cli.launch_options import launch_flags
+from clusterctl.cli.parser import build_parser
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
-from clusterctl.plan import nested
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
+from clusterctl.plan.own_world import require_no_launcher
 from tests.plan.conftest import node
 
 LAB = Cluster(name="lab", nodes=(node(0), node(1)))
@@ -20,7 +23,7 @@ LAB = Cluster(name="lab", nodes=(node(0), node(1)))
 def refused(command: str, cluster: Cluster = LAB) -> UsageError:
     given = effective(cluster, Options(command=tuple(shlex.split(command))))
     with pytest.raises(UsageError) as caught:
-        nested.require_no_launcher(given)
+        require_no_launcher(given)
     return caught.value
 
 
@@ -33,7 +36,8 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("python -m torch.distributed.run --nproc_per_node 2 -m x -q", "--gpus 2 -- -m x -q"),
         ("-m torch.distributed.launch --use_env x.py", "-- x.py"),
         ("python3.11 -u -m torch.distributed.run --no-python ./x.sh", "-- ./x.sh"),
-        ("env OMP_NUM_THREADS=1 torchrun --max-restarts 3 x.py", "--max-restarts 3 -- x.py"),
+        ("env OMP_NUM_THREADS=1 torchrun --max-restarts 3 x.py",
+         "--max-restarts 3 --env OMP_NUM_THREADS=1 -- x.py"),
         ("torchrun --rdzv_endpoint h:1 --master_port 7 x.py", "--master-port 7 -- x.py"),
         ("accelerate launch --num_processes 8 --machine_rank 0 x.py a", "--gpus 4 -- x.py a"),
         (
@@ -51,6 +55,29 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("env -u X torchrun x.py", "-- x.py"),
         ("python -W ignore -m torch.distributed.run x.py", "-- x.py"),
         ("python /venv/bin/torchrun x.py", "-- x.py"),
+        ("torchrun --nnode=2 --nproc=4 x.py", "--gpus 4 -- x.py"),
+        ("torchrun --nnodes=1:2 x.py", "--launcher-args=--nnodes=1:2 -- x.py"),
+        ("torchrun --tee 3 -r 1 x.py --tee", "'--launcher-args=--tee 3 -r 1' -- x.py --tee"),
+        ("accelerate launch --num_processes 8 --num_machines 1 x.py", "--nodes 1 --gpus 8 -- x.py"),
+        (
+            "accelerate launch --config_file fsdp.yaml --num_processes 8 x.py",
+            "--launcher accelerate '--launcher-args=--config-file fsdp.yaml' --gpus 4 -- x.py",
+        ),
+        ("srun -N 1 -n 8 python x.py", "--nodes 1 --gpus 8 -- x.py"),
+        ("srun --ntasks-per-node=4 --gpus-per-node=8 python x.py", "--gpus 4 -- x.py"),
+        ("mpirun -np 2 -npernode 1 python x.py", "--gpus 1 -- x.py"),
+        ("srun -n 8 --ntasks-per-node=1 torchrun --nproc-per-node 4 x.py", "--gpus 4 -- x.py"),
+        ("mpirun -x NCCL_DEBUG=INFO -x PATH x.py", "--env NCCL_DEBUG=INFO -- x.py"),
+        (
+            "deepspeed --include localhost:2,3 x.py",
+            "--nodes 1 --gpus 2 --env CUDA_VISIBLE_DEVICES=2,3 -- x.py",
+        ),
+        ("deepspeed --include a:0,1@b:0,1 x.py", "--nodes a,b --gpus 2 -- x.py"),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 x.py",
+         "--gpus 2 --env CUDA_VISIBLE_DEVICES=0,1 -- x.py"),
+        ("nohup torchrun --nproc_per_node 2 x.py", "--gpus 2 --detach -- x.py"),
+        ("bash -c 'torchrun --nproc_per_node 2 x.py'", "--gpus 2 -- x.py"),
+        ("bash -lc 'cd /w && A=1 torchrun x.py'", "--env A=1 -- x.py"),
     ],
 )  # fmt: skip
 def test_a_launcher_is_refused_with_the_command_to_type(command: str, wanted: str) -> None:
@@ -67,58 +94,98 @@ def test_processes_on_cpus_are_no_gpus() -> None:
 
 
 def test_what_has_no_counterpart_is_named() -> None:
-    error = refused("torchrun --tee 3 --nproc_per_node=2 --monitor-interval=5 x.py --tee")
-    assert "clusterctl has no option for --tee 3 --monitor-interval=5" in str(error)
+    error = refused("torchrun --new-flag 3 --nproc_per_node=2 --other=5 x.py --tee")
+    assert "clusterctl has no option for --new-flag 3 --other=5: put torchrun's" in str(error)
     assert error.hint == "clusterctl launch --gpus 2 -- x.py --tee"
+
+
+@pytest.mark.parametrize(
+    ("around", "place"),
+    [
+        ("docker run --rm --gpus all -v /a:/b img", "`wrap:` under `job:`"),
+        ("singularity exec --nv img.sif", "`wrap:` under `job:`"),
+        ("srun -N 2 apptainer exec --nv img.sif", "`wrap:` under `job:`"),
+        ("uv run --with deepspeed", "`python:` in the inventory"),
+        ("conda run -n ft", "`python:` in the inventory"),
+        ("numactl --cpunodebind 0", "`wrap:` under `job:`"),
+        ("timeout -k 5 1h", "`wrap:` under `job:`"),
+    ],
+)
+def test_a_launcher_behind_another_program_is_found(around: str, place: str) -> None:
+    error = refused(f"{around} torchrun --nproc_per_node=2 x.py --lr 1")
+    assert "found the launcher" in str(error)
+    assert place in str(error)
+    assert error.hint == "clusterctl launch --gpus 2 -- x.py --lr 1"
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (
+            "llamafactory-cli train a.yaml",
+            "--env FORCE_TORCHRUN=1 -- llamafactory-cli train a.yaml",
+        ),
+        (
+            "FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=0 MASTER_ADDR=h llamafactory-cli train a.yaml",
+            "--env FORCE_TORCHRUN=1 -- llamafactory-cli train a.yaml",
+        ),
+        ("NPROC_PER_NODE=8 swift sft --model m", "--env NPROC_PER_NODE=8 -- swift sft --model m"),
+        ("tune run --nproc_per_node 8 lora", "-- tune run --nproc_per_node 8 lora"),
+    ],
+)
+def test_a_program_that_starts_ranks_by_the_environment_runs_once_per_node(
+    command: str, wanted: str
+) -> None:
+    error = refused(command)
+    assert "so it runs once per node" in str(error)
+    assert error.hint == f"clusterctl launch --launcher direct --procs-per-node 1 {wanted}"
+
+
+def test_a_variable_in_front_of_a_program_is_an_option_of_launch() -> None:
+    error = refused("CUDA_VISIBLE_DEVICES=0,1 LR=2 python -u x.py --a")
+    assert "found the variable CUDA_VISIBLE_DEVICES=0,1" in str(error)
+    hint = "clusterctl launch --env CUDA_VISIBLE_DEVICES=0,1 --env LR=2 -- x.py --a"
+    assert error.hint == hint
+
+
+def test_a_program_in_a_container_without_its_rank_is_refused() -> None:
+    error = refused("docker run --rm --gpus all img python x.py")
+    assert "a container gets no RANK there" in str(error)
+    assert error.hint == "clusterctl launch -- x.py"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["torchrun --nproc_per_node 2 x.py", "nohup accelerate launch --config_file a.yaml x.py",
+     "bash -c 'torchrun x.py'", "A=1 srun -n 8 python x.py", "torchrun --tee 3 x.py",
+     "swift sft --model m", "docker run img python x.py"],
+)  # fmt: skip
+def test_the_command_in_the_hint_is_accepted(command: str) -> None:
+    _, *flags = shlex.split(str(refused(command).hint))
+    end = flags.index("--")
+    args = build_parser(["launch"]).parse_args(flags[:end])
+    options = launch_options(flags[end + 1 :], launch_flags(args))
+    require_no_launcher(effective(LAB, options.overrides))
 
 
 def test_the_inventorys_command_is_named_as_that() -> None:
     lab = replace(LAB, job=Job(command=("torchrun", "x.py")))
     with pytest.raises(UsageError, match=r"^job\.command: expected"):
-        nested.require_no_launcher(lab)
+        require_no_launcher(lab)
 
 
 @pytest.mark.parametrize(
     "command",
     ["train.py --launcher torchrun", "-m train", "bash train.sh", "python -u x.py torchrun",
-     "./torchrun.py", "accelerate env", "python", ""],
+     "./torchrun.py", "accelerate env", "python", "", "uv pip install deepspeed", "swift build",
+     "bash -c 'echo torchrun x.py'", "singularity exec img python x.py", "nohup python x.py",
+     "docker run -e RANK -e WORLD_SIZE img python x.py", "uv run --with deepspeed x.py"],
 )  # fmt: skip
 def test_other_programs_are_not(command: str) -> None:
     given = effective(LAB, Options(command=tuple(shlex.split(command))))
-    nested.require_no_launcher(given)
+    require_no_launcher(given)
 
 
 def test_a_launcher_is_a_choice_with_a_process_a_node() -> None:
     given = effective(LAB, Options(command=("torchrun", "x.py"), procs_per_node=1))
-    nested.require_no_launcher(given)
-
-
-@pytest.mark.parametrize(
-    ("script", "found"),
-    [
-        ("torchrun x.py", (1, "torchrun")),
-        ("#!/bin/bash\nset -e\nexec python -m torch.distributed.run x.py", (3, "torchrun")),
-        ("A=1 B='x y' /opt/bin/torchrun x.py", (1, "torchrun")),
-        ("cd a && accelerate  launch x.py", (1, "accelerate launch")),
-        ('LAUNCHER="torchrun --nproc 8"\n$LAUNCHER x.py', (1, "torchrun")),
-        ("if true; then\n  deepspeed x.py\nfi", (2, "deepspeed")),
-        ("A=1 \\\n  torchrun \\\n  x.py", (1, "torchrun")),
-        ("# torchrun x.py\npython x.py --deepspeed ds.json", None),
-        ("pip install deepspeed\npython x.py  # no torchrun here", None),
-        ("echo use torchrun instead", None),
-        ("", None),
-    ],
-)  # fmt: skip
-def test_a_script_that_starts_a_launcher_is_known_by_its_line(
-    script: str, found: tuple[int, str] | None
-) -> None:
-    assert nested.launcher_in_script(script) == found
-
-
-@pytest.mark.parametrize(
-    ("command", "script"),
-    [("bash -e train.sh x", "train.sh"), ("./run.sh", "./run.sh"), ("/bin/sh a/b.sh", "a/b.sh"),
-     ("train.py --hook x.sh", ""), ("bash -c 'torchrun x.py'", "")],
-)  # fmt: skip
-def test_the_script_of_a_command(command: str, script: str) -> None:
-    assert nested.script_of(tuple(shlex.split(command))) == script
+    require_no_launcher(given)

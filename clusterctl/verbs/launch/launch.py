@@ -24,9 +24,8 @@ from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
     notice_job,
-    notice_launcher,
-    notice_rendezvous,
     notice_secrets,
+    notice_words,
     require_job,
     require_script,
     require_secrets,
@@ -135,8 +134,7 @@ def prepare(
         require_script(cluster, options.source)
     yield from notice_job(cluster.job)
     yield from notice_secrets(cluster)
-    yield from notice_launcher(cluster, options.source)
-    yield from notice_rendezvous(cluster, options.source)
+    yield from notice_words(cluster, options.source, force=options.force)
     cluster, verdict = yield from _judge(cluster, pool, options)
     # Nothing can be planned for a node that is not reached.
     _refuse([finding for finding in verdict.blocking if finding.check == SSH])
@@ -255,6 +253,7 @@ def _judge(
         only=() if options.check else REACHED_ONLY,
         skip=() if options.sync else SYNC_ONLY,
         code=not options.sync,
+        source=options.source if options.sync else None,
     )
     without_synced = before_sync if options.sync else replace
     verdict = yield from check(without_synced(cluster), pool, check_options)

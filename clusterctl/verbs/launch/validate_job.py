@@ -10,8 +10,9 @@ from pathlib import Path
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.rules import is_secret
-from clusterctl.plan import launchers, nested
-from clusterctl.plan.entry_script import rendezvous_assignments
+from clusterctl.plan import launchers, own_world
+from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
+from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.verbs.events import Event, Notice
 
@@ -23,8 +24,9 @@ def require_job(cluster: Cluster) -> None:
     """Refuse a job that no plan can be made of.
 
     Raises:
-        UsageError: there is no command or no such launcher, the command is one itself, or the
-            launcher is slurm and the nodes are not those of an allocation.
+        UsageError: there is no command or no such launcher, the command is one itself, the
+            launcher's arguments are for other ranks, or the launcher is slurm and the nodes are
+            not those of an allocation.
     """
     launchers.find_launcher(cluster.job.launcher)
     if cluster.job.launcher == "slurm" and cluster.nodes and cluster.slurm_job is None:
@@ -33,7 +35,30 @@ def require_job(cluster: Cluster) -> None:
             hint="set `job: {launcher: slurm}` in the inventory, or load(path, launcher='slurm')",
         )
     require_command(cluster)
-    nested.require_no_launcher(cluster)
+    own_world.require_no_launcher(cluster)
+    _require_planned_ranks(cluster)
+
+
+_PLANNED = frozenset({
+    "--standalone", "--nproc-per-node", "--node-rank", "--master-addr", "--rdzv-endpoint",
+    "--num-machines", "--num-processes", "--machine-rank", "--main-process-ip",
+})  # fmt: skip
+"""Options of torchrun and accelerate that would override the plan's nodes and ranks."""
+
+
+def _require_planned_ranks(cluster: Cluster) -> None:
+    """Raise UsageError if the launcher's arguments are for other nodes or ranks than the plan's."""
+    program = {"torchrun": ("torchrun",), "accelerate": ("accelerate", "launch")}
+    words = program.get(cluster.job.launcher)
+    start = start_of((*words, *cluster.job.args)) if words else None
+    for flag, value, written in start.flags if start else ():
+        fixed = flag == "--nnodes" and value.isdecimal() and int(value) != len(cluster.nodes)
+        if flag in _PLANNED or (fixed and cluster.nodes):
+            raise UsageError(
+                "launcher_args: expected options that leave the nodes and ranks to the plan,"
+                f" found {shlex.join(written)}",
+                hint=f"take {written[0]} out of launcher_args; --nodes N and --gpus N choose both",
+            )
 
 
 def require_script(cluster: Cluster, source: Path) -> None:
@@ -114,41 +139,55 @@ def notice_secrets(cluster: Cluster) -> Iterator[Notice]:
         )
 
 
-def notice_launcher(cluster: Cluster, source: Path) -> Generator[Event, None, None]:
-    """Warn of a shell script in a folder that would start a launcher in every rank."""
-    job, name = cluster.job, nested.script_of(cluster.job.command)
-    once_a_node = job.procs_per_node == 1 and not launchers.find_launcher(job.launcher).argv
-    if not name or once_a_node:
-        return
-    found = nested.launcher_in_script(_text(source / name))
-    if found is None:
-        return
-    line, launcher = found
-    yield Notice(
-        text=f"{name}:{line}: every rank runs this script, and so starts {launcher} of its own",
-        hint=f"to run it once per node: {nested.once_a_node(job.command)}",
-        level="warning",
-    )
+def notice_words(cluster: Cluster, source: Path, *, force: bool) -> Generator[Event, None, None]:
+    """Find what in the command, its scripts and its program would not be the planned ranks.
+
+    Raises:
+        UsageError: a script would certainly start another training, and `force` is not given.
+    """
+    words = own_world.words_of(cluster, lambda name: _text(source / name))
+    fatal = [] if force else [each for each in words.problems if each.fatal]
+    for each in words.problems:
+        if each not in fatal:
+            text = f"{each.where}: {each.message}"
+            yield Notice(text=text, hint=each.hint, level="warning")
+    yield from _notice_programs(cluster, source, words.programs)
+    if fatal:
+        lines = dict.fromkeys(f"{each.where}: {each.message}" for each in fatal)
+        hints = dict.fromkeys(each.hint for each in fatal)
+        raise UsageError("\n".join(lines), hint="\n".join((*hints, "launch anyway: --force")))
 
 
-def notice_rendezvous(cluster: Cluster, source: Path) -> Generator[Event, None, None]:
-    """Warn of a Python script that assigns what the launcher sets for each rank."""
-    job, script = cluster.job, next(iter(cluster.job.command), "")
-    if not script.endswith(".py") or launchers.find_launcher(job.launcher).one_driver:
+def _notice_programs(
+    cluster: Cluster, source: Path, programs: list[tuple[str, ...]]
+) -> Iterator[Notice]:
+    """Warn of Python scripts that assign what the launcher sets for each rank."""
+    if launchers.find_launcher(cluster.job.launcher).one_driver:
         return
-    for line, name in rendezvous_assignments(_text(source / script)):
-        yield Notice(
-            text=f"{script}:{line}: it assigns {name}, which the launcher sets for each rank:"
-            " the ranks may not meet",
-            hint="remove the line, or use os.environ.setdefault",
-            level="warning",
-        )
+    for script, *args in dict.fromkeys(programs):
+        text = _text(source / script)
+        for line, name in rendezvous_assignments(text):
+            yield Notice(
+                text=f"{script}:{line}: it assigns {name}, which the launcher sets for each rank:"
+                " the ranks may not meet",
+                hint="remove the line, or use os.environ.setdefault",
+                level="warning",
+            )
+        for line, endpoint in local_endpoints(text, args) if len(cluster.nodes) != 1 else ():
+            yield Notice(
+                text=f"{script}:{line}: the ranks meet at {endpoint}, which is another place on"
+                " each node",
+                hint='write init_method="env://", which reads the address of the launcher',
+                level="warning",
+            )
 
 
 def _text(path: Path) -> str:
     """Return the beginning of a file; empty for one that is on the nodes only."""
     try:
+        if not path.is_file():  # a pipe would wait
+            return ""
         with path.open("rb") as file:
             return file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):
         return ""

@@ -27,6 +27,7 @@ from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
+from clusterctl.verbs.preflight.launcher_config import with_local_config
 from clusterctl.verbs.preflight.rungs import rung_rows
 from clusterctl.verbs.preflight.speed_history import keep_speeds, with_usual
 from clusterctl.verbs.rpc import Nodes
@@ -46,6 +47,8 @@ class CheckOptions:
     """A warning counts as a failure."""
     code: bool = True
     """Judge what `sync` brings too; a launch that syncs does that afterwards, by `check_code`."""
+    source: Path | None = None
+    """The folder that a sync brings: its files count, not the nodes' copies of them."""
     deep: bool = False
     """Let the job's own torch try the GPUs and the network: takes as long as torch loads."""
     history: Path | None = None
@@ -188,6 +191,8 @@ def check(
     chosen = select_checks(options)
     session = FactsSession(cluster=cluster)
     facts = yield from collect_facts(session, pool)
+    if options.source is not None:
+        facts = with_local_config(cluster, facts, options.source)
     network = choose_network(cluster, facts)
     if any(rule.pairwise or rule.id == SHARED for rule in chosen):
         facts = yield from probe_connectivity(session, facts, network)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Generator
 from dataclasses import replace
 
-from clusterctl.checks.run_paths import job_path
+from clusterctl.checks.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, judge
@@ -45,13 +44,9 @@ def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
 
 
 def _brought(cluster: Cluster) -> tuple[str, ...]:
-    nodes = [node for node in cluster.nodes if node.workdir]
-    return tuple(need for need in cluster.job.needs if any(_is_below(n, need) for n in nodes))
-
-
-def _is_below(node: Node, need: str) -> bool:
-    folder = posixpath.normpath(str(node.workdir)).rstrip("/") + "/"
-    return job_path(node, need).startswith(folder)
+    return tuple(
+        need for need in cluster.job.needs if any(in_workdir(node, need) for node in cluster.nodes)
+    )
 
 
 def _needing(cluster: Cluster, needs: tuple[str, ...]) -> Cluster:

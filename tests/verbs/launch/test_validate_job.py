@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Notice, drive
 from clusterctl.verbs.launch import validate_job
 from tests.verbs.run_answers import CLUSTER
 
@@ -65,41 +64,84 @@ def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path
     assert "--workdir DIR" in str(caught.value.hint)
 
 
-Notices = Callable[[Cluster, Path], Generator[Event, None, None]]
+@pytest.mark.parametrize(
+    ("launcher", "args", "found"),
+    [
+        ("torchrun", ("--standalone",), "--standalone"),
+        ("torchrun", ("--tee", "3", "--nnodes=1"), "--nnodes=1"),
+        ("torchrun", ("--rdzv_endpoint", "localhost:1"), "--rdzv_endpoint localhost:1"),
+        ("torchrun", ("--nproc_per_node=2",), "--nproc_per_node=2"),
+        ("accelerate", ("--num_machines", "1"), "--num_machines 1"),
+        ("torchrun", ("--tee", "3", "--rdzv-backend=c10d", "--nnodes=1:4"), ""),
+        ("torchrun", (f"--nnodes={len(CLUSTER.nodes)}", "--max-restarts=3"), ""),
+        ("accelerate", ("--config_file", "a.yaml", "--mixed_precision", "bf16"), ""),
+        ("ray", ("--standalone",), ""),
+    ],
+)
+def test_arguments_of_the_launcher_leave_the_ranks_to_the_plan(
+    launcher: str, args: tuple[str, ...], found: str
+) -> None:
+    given = cluster(command=("job.py",), launcher=launcher, launcher_args=args)
+    if not found:
+        validate_job.require_job(given)
+        return
+    with pytest.raises(UsageError, match=f"leave the nodes and ranks to the plan, found {found}$"):
+        validate_job.require_job(given)
+
+
 NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_node=1 train.py\n"
 
 
-def noticed(
-    given: Cluster, folder: Path, notice: Notices = validate_job.notice_launcher
-) -> list[Notice]:
+def noticed(given: Cluster, folder: Path, *, force: bool = True) -> list[Notice]:
     said: list[Notice] = []
     drive(
-        notice(given, folder),
+        validate_job.notice_words(given, folder, force=force),
         lambda event: said.append(event) if isinstance(event, Notice) else None,
     )
     return said
 
 
-def test_a_launcher_inside_a_script_is_noticed_with_the_command_to_type(tmp_path: Path) -> None:
+def test_a_launcher_inside_a_script_is_refused_with_the_command_to_type(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(NESTED)
     given = cluster(command=("bash", "train.sh", "--lr", "1"))
+    with pytest.raises(
+        UsageError, match=r"^train\.sh:3: every rank runs this script, and so"
+    ) as no:
+        noticed(given, tmp_path, force=False)
+    again = "launch --launcher direct --procs-per-node 1 -- bash train.sh --lr 1"
+    assert str(no.value.hint).splitlines()[0].endswith(again)
     (said,) = noticed(given, tmp_path)
-    assert said.text.startswith("train.sh:3: every rank runs this script, and so starts torchrun")
-    assert said.hint.endswith("launch --launcher direct --procs-per-node 1 -- bash train.sh --lr 1")
+    assert said.text == str(no.value)
     assert noticed(effective(given, Options(launcher="direct", procs_per_node=1)), tmp_path) == []
     assert noticed(effective(given, Options(procs_per_node=1)), tmp_path)
     assert noticed(cluster(command=("bash", "elsewhere.sh")), tmp_path) == []
 
 
+def test_what_only_a_condition_starts_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("if true; then torchrun train.py; fi\n")
+    (said,) = noticed(cluster(command=("bash", "train.sh")), tmp_path, force=False)
+    assert (said.level, said.text[:11]) == ("warning", "train.sh:1:")
+
+
 def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text('import os\nos.environ["MASTER_ADDR"] = "localhost"\n')
-    find = validate_job.notice_rendezvous
-    (said,) = noticed(cluster(command=("train.py", "--lr", "1")), tmp_path, find)
-    assert said.text.startswith("train.py:2: it assigns MASTER_ADDR, which the launcher sets")
-    assert said.hint == "remove the line, or use os.environ.setdefault"
-    assert noticed(cluster(command=("train.py",), launcher="ray"), tmp_path, find) == []
-    assert noticed(cluster(command=("-m", "train")), tmp_path, find) == []
-    assert noticed(cluster(command=("elsewhere.py",)), tmp_path, find) == []
+    (tmp_path / "train.sh").write_text("python -u train.py --lr 1\n")
+    for command in (("train.py", "--lr", "1"), ("bash", "train.sh"), ("nohup", "./train.sh")):
+        (said,) = noticed(cluster(command=command), tmp_path)
+        assert said.text.startswith("train.py:2: it assigns MASTER_ADDR, which the launcher sets")
+        assert said.hint == "remove the line, or use os.environ.setdefault"
+    assert noticed(cluster(command=("train.py",), launcher="ray"), tmp_path) == []
+    assert noticed(cluster(command=("-m", "train")), tmp_path) == []
+    assert noticed(cluster(command=("elsewhere.py",)), tmp_path) == []
+
+
+def test_a_program_that_meets_at_localhost_is_noticed_with_its_line(tmp_path: Path) -> None:
+    text = 'import torch.distributed as d\nd.init_process_group("gloo", "tcp://127.0.0.1:29500")\n'
+    (tmp_path / "train.py").write_text(text)
+    (said,) = noticed(cluster(command=("train.py",)), tmp_path)
+    assert said.text.startswith("train.py:2: the ranks meet at tcp://127.0.0.1:29500")
+    one = replace(CLUSTER, nodes=CLUSTER.nodes[:1], job=replace(CLUSTER.job, command=("train.py",)))
+    assert noticed(one, tmp_path) == []
 
 
 HF = "hf_abcdefghijklmnopqrstuvwxyz012345"

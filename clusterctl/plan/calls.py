@@ -1,0 +1,264 @@
+"""Looks through programs that only start another one: env, nohup, docker, uv run, bash -c, ssh."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE, split_options
+from clusterctl.plan.shell import Step, read_script
+
+_SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".slrm", ".job")
+"""How shell scripts are called."""
+_DEPTH = 6
+"""Most programs that start each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A program that a command starts in the end."""
+
+    words: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    """What is set for it in front."""
+    around: tuple[tuple[str, ...], ...] = ()
+    """The programs in front of it, with their options; not env and shells."""
+    remote: str = ""
+    """The program that starts it on other machines, such as `ssh`; empty: it starts here."""
+    detached: bool = False
+    """Nothing waits for it."""
+    certain: bool = True
+    """No condition decides whether it is started."""
+    sure: bool = True
+    """It is certain, and no default decides what its words are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prefix:
+    """How to find the command behind a program's own words."""
+
+    verbs: frozenset[str] = frozenset()
+    """Its subcommands that start a command; empty: it has none."""
+    valued: frozenset[str] = frozenset()
+    """Its options that take the next word."""
+    before: int = 0
+    """Its own words in front of the command, besides options."""
+
+
+def _prefix(valued: str = "", *verbs: str, before: int = 0) -> _Prefix:
+    return _Prefix(verbs=frozenset(verbs), valued=frozenset(valued.split()), before=before)
+
+
+_CONDA = _prefix("-n --name -p --prefix --cwd", "run")
+_UV = frozenset({
+    "--with", "--with-editable", "--with-requirements", "--extra", "--no-extra", "--group",
+    "--no-group", "--only-group", "--env-file", "--package", "-p", "--python", "--project",
+    "--directory", "--index", "--default-index", "--index-url", "-i", "--extra-index-url", "-f",
+    "--find-links", "-C", "--config-setting", "--config-file", "--cache-dir", "--color",
+})  # fmt: skip
+_APPTAINER = frozenset({
+    "-B", "--bind", "-H", "--home", "--env", "--env-file", "--pwd", "--cwd", "-W", "--workdir",
+    "--overlay", "-S", "--scratch", "--mount", "--network", "--network-args", "--dns",
+    "--hostname", "--security", "--add-caps", "--drop-caps", "--apply-cgroups", "--fusemount",
+    "--app", "--nvccli-opts", "--memory", "--cpus", "--shm-size",
+})  # fmt: skip
+_PREFIXES = {
+    **dict.fromkeys(("nohup", "exec", "setsid", "command", "builtin", "catchsegv"), _prefix("-a")),
+    "time": _prefix("-f -o --format --output"),
+    "nice": _prefix("-n --adjustment"),
+    "ionice": _prefix("-c -n --class --classdata"),
+    "stdbuf": _prefix("-i -o -e --input --output --error"),
+    "sudo": _prefix("-u -g -h -p -C -D -R -T --user --group"),
+    "numactl": _prefix(
+        "-i -m -N -C -p -P -w --interleave --membind --cpunodebind --physcpubind --preferred"
+    ),
+    "taskset": _prefix("", before=1),
+    "timeout": _prefix("-s -k --signal --kill-after", before=1),
+    "uv": _Prefix(verbs=frozenset({"run"}), valued=_UV),
+    **dict.fromkeys(("poetry", "pdm", "pipenv", "rye"), _prefix("-p --project -C", "run")),
+    "pixi": _prefix("-e --environment --manifest-path", "run"),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), _CONDA),
+    **dict.fromkeys(
+        APPTAINER_LIKE, _Prefix(verbs=frozenset({"exec", "run"}), valued=_APPTAINER, before=1)
+    ),
+    "nsys": _prefix("-t -o -s -c -w -f -e --trace --output --sample --force-overwrite", "profile"),
+    "ncu": _prefix("-o --export --set --section -k -c --kernel-name --launch-count"),
+    "py-spy": _prefix("-o --output -f --format -d --duration -r --rate", "record", "top"),
+    "xargs": _prefix("-I -n -P -L -a -d -s -E"),
+    "tmux": _prefix("-s -n -t -c -x -y -e -F -f -L -S", "new", "new-session", "new-window", "neww"),
+    "screen": _prefix("-S -L -c -e -h -p -s -t -T"),
+}
+_DETACHED = frozenset({"tmux", "screen"})
+_REMOTE = {
+    "ssh": _prefix("-b -B -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", before=1),
+    "pdsh": _prefix("-w -x -R -l -f -u -g -t"),
+    "clush": _prefix("-w -x -g -X -f -u -t -l -o"),
+    **dict.fromkeys(("pssh", "parallel-ssh"), _prefix("-h -H -l -p -o -e -t -x -O")),
+}
+
+
+def calls_of(step: Step, variables: Mapping[str, str]) -> tuple[Call, ...]:
+    """Return the programs that a command of a script starts in the end.
+
+    Args:
+        step: the command.
+        variables: for shells that it starts, as for `read_script`.
+    """
+    first = Call(
+        words=step.words,
+        env=step.assigned,
+        certain=step.certain,
+        sure=step.sure,
+        detached=step.background,
+    )
+    return () if step.assigns else tuple(_Search(variables=variables).inner(first, _DEPTH))
+
+
+def calls_of_words(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[Call, ...]:
+    """Return the programs that a command starts in the end."""
+    return calls_of(Step(line=1, words=words), variables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def inner(self, call: Call, depth: int) -> Iterator[Call]:
+        """Yield what is left of a call without the programs in front."""
+        words = list(call.words)
+        env = list(call.env)
+        while words and (match := _SET.fullmatch(words[0])):
+            env.append((match[1], match[2]))
+            del words[0]
+        call = replace(call, words=tuple(words), env=tuple(env))
+        name = posixpath.basename(words[0]) if words else ""
+        if not words or not depth:
+            yield call
+        elif name == "env":
+            rest = words[1:]
+            while rest and (rest[0].startswith("-")):
+                rest = rest[2:] if rest[0] in {"-u", "-C", "--unset", "--chdir"} else rest[1:]
+            yield from self.inner(replace(call, words=tuple(rest)), depth - 1)
+        elif name in SHELLS or name == "eval":
+            text = " ".join(words[1:]) if name == "eval" else _inline(words)
+            if text is None:
+                yield call
+            else:
+                yield from self.of_text(call, text, depth - 1)
+        elif name in _REMOTE:
+            call = replace(call, words=tuple(words), remote=name)
+            text = " ".join(_after(words, _REMOTE[name]) or ())
+            yield from self.of_text(call, text, depth - 1) if text else iter([call])
+        else:
+            yield from self._wrapped(call, name, words, depth)
+
+    def _wrapped(self, call: Call, name: str, words: list[str], depth: int) -> Iterator[Call]:
+        if name in DOCKER_LIKE:
+            rest, more, detached = _in_container(words)
+        else:
+            rest = _after(words, _PREFIXES[name]) if name in _PREFIXES else None
+            more, detached = [], name in _DETACHED
+        if not rest:
+            yield call
+            return
+        around = tuple(words[: len(words) - len(rest)])
+        call = replace(
+            call,
+            words=tuple(rest),
+            env=(*call.env, *more),
+            around=(*call.around, around),
+            detached=call.detached or detached,
+        )
+        if name in _DETACHED and len(rest) == 1:
+            yield from self.of_text(call, rest[0], depth - 1)
+        else:
+            yield from self.inner(call, depth - 1)
+
+    def of_text(self, call: Call, text: str, depth: int) -> Iterator[Call]:
+        """Yield the programs of a script that a call gives to a shell."""
+        if depth <= 0:
+            yield call
+            return
+        for step in read_script(text, self.variables):
+            if step.assigns:
+                call = replace(call, env=(*call.env, *step.assigned))
+            else:
+                within = replace(
+                    call,
+                    words=step.words,
+                    env=(*call.env, *step.assigned),
+                    certain=call.certain and step.certain,
+                    sure=call.sure and step.sure,
+                    detached=call.detached or step.background,
+                )
+                yield from self.inner(within, depth)
+
+
+def _inline(words: list[str]) -> str | None:
+    """Return the script in the words of `bash -c`; None: there is none."""
+    for at, word in enumerate(words[1:], start=1):
+        if not word.startswith(("-", "+")):
+            return None
+        if not word.startswith("--") and "c" in word:
+            return words[at + 1] if at + 1 < len(words) else None
+    return None
+
+
+def _after(words: list[str], prefix: _Prefix) -> list[str] | None:
+    """Return the command behind a program's own words; None: it starts none."""
+    rest, before, verbs = words[1:], prefix.before, prefix.verbs
+    if verbs:
+        while rest and rest[0].startswith("-"):
+            rest = rest[2:] if rest[0] in prefix.valued else rest[1:]
+        if rest[:1] and rest[0] not in verbs:
+            return None
+        rest = rest[1:]
+    while rest:
+        word = rest[0]
+        if word == "--" and not before:
+            return rest[1:]
+        if word == "-m" and prefix is _PREFIXES["uv"]:
+            return ["python", *rest]
+        if word.startswith("-") and len(word) > 1:
+            rest = rest[2:] if word in prefix.valued else rest[1:]
+        elif before:
+            before -= 1
+            rest = rest[1:]
+        else:
+            return rest
+    return None
+
+
+def _in_container(words: list[str]) -> tuple[list[str] | None, list[tuple[str, str]], bool]:
+    """Return the command in a container, the variables that are set for it, and if it detaches."""
+    verb = next((at for at, word in enumerate(words[:4]) if word in {"run", "exec"}), None)
+    if verb is None:
+        return None, [], False
+    options, _, command = split_options(words[verb + 1 :])
+    entry = [value for name, value in options if name == "--entrypoint"]
+    sets = [value.partition("=") for name, value in options if name == "--env"]
+    env = [(name, value) for name, equals, value in sets if equals]
+    return [*entry[-1:], *command], env, any(name == "--detach" for name, _ in options)
+
+
+def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the script that a program's words run, and its arguments."""
+    for at, word in enumerate(words):
+        if at and re.match(r"-\w*c", word):
+            break
+        shell = at == 0 and posixpath.basename(word) in SHELLS
+        if not shell and not (at and word.startswith(("-", "+"))):
+            runs = at or "/" in word  # else a program on PATH
+            return (word if runs else ""), words[at + 1 :]
+    return "", ()
+
+
+def is_shell(words: tuple[str, ...], name: str, text: str) -> bool:
+    """Tell whether what these words run is a shell script, by its name or its first line."""
+    head = text[:100].partition("\n")[0]
+    by_shell = posixpath.basename(words[0]) in SHELLS
+    return by_shell or name.endswith(SCRIPTS) or re.match(r"#!.*sh\b", head) is not None

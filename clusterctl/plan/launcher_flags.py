@@ -1,0 +1,242 @@
+"""Recognizes a launcher in a command, and reads its flags.
+
+clusterctl starts the launcher itself, once per node. A launcher inside each rank would start
+independent trainings.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from clusterctl.node.supervisor.launcher_names import PYTHON, split_launcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """How to read the arguments of a launcher."""
+
+    ours: dict[str, str]
+    """Flag with a value → clusterctl's flag; empty: clusterctl chooses that itself."""
+    ignored: frozenset[str] = frozenset()
+    """Flags without a value that mean nothing here."""
+    module: frozenset[str] = frozenset({"--module"})
+    """Flags that make the next word a module's name."""
+    pairs: frozenset[str] = frozenset()
+    """Flags with two values."""
+    total: frozenset[str] = frozenset()
+    """Flags with the number of processes of all nodes together."""
+    passed: frozenset[str] = frozenset()
+    """Flags with a value that clusterctl passes on to its own launcher."""
+    env: frozenset[str] = frozenset()
+    """Flags that set a variable: `NAME=VALUE`, or two words."""
+
+
+GPUS = "--gpus"
+INCLUDE = "--include"
+OURS = frozenset(
+    {
+        "NNODES",
+        "NODE_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+    }
+)
+"""Variables that clusterctl or its launcher sets."""
+READ_ENVIRONMENT = {
+    "llamafactory-cli": frozenset({"train"}),
+    "lmf": frozenset({"train"}),
+    "swift": frozenset({"pt", "sft", "rlhf"}),
+    "megatron": frozenset({"pt", "sft", "rlhf"}),
+    "tune": frozenset({"run"}),
+    "composer": frozenset[str](),
+    "xtuner": frozenset({"train"}),
+}
+"""Programs that start the ranks of a node, from NNODES, NODE_RANK and MASTER_ADDR; their verbs."""
+_KINDS = {
+    "torchrun": Flags(
+        ours={
+            "--nproc-per-node": GPUS,
+            "--nnodes": "--nodes",
+            "--master-port": "--master-port",
+            "--max-restarts": "--max-restarts",
+            **dict.fromkeys(("--node-rank", "--master-addr", "--local-addr"), ""),
+            **dict.fromkeys(("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), ""),
+        },
+        ignored=frozenset({"--standalone", "--use-env", "--no-python"}),
+        module=frozenset({"-m", "--module"}),
+        passed=frozenset(
+            {
+                "--event-log-handler",
+                "--local-ranks-filter",
+                "--log-dir",
+                "--logs-specs",
+                "--monitor-interval",
+                "--numa-binding",
+                "--rdzv-conf",
+                "--redirects",
+                "--role",
+                "--start-method",
+                "--tee",
+                "-r",
+                "-t",
+            }
+        ),
+    ),
+    "accelerate launch": Flags(
+        ours={
+            "--num-processes": GPUS,
+            "--num-machines": "--nodes",
+            "--main-process-port": "--master-port",
+            "--max-restarts": "--max-restarts",
+            **dict.fromkeys(("--machine-rank", "--main-process-ip", "--rdzv-backend"), ""),
+        },
+        ignored=frozenset({"--multi-gpu", "--same-network", "--no-python"}),
+        module=frozenset({"-m", "--module"}),
+        total=frozenset({"--num-processes"}),
+        passed=frozenset(
+            {
+                "--config-file",
+                "--dynamo-backend",
+                "--gradient-accumulation-steps",
+                "--mixed-precision",
+            }
+        ),
+    ),
+    "deepspeed": Flags(
+        ours={
+            "--num-gpus": GPUS,
+            **dict.fromkeys(("-i", "--include"), INCLUDE),
+            "--num-nodes": "--nodes",
+            "--master-port": "--master-port",
+            **dict.fromkeys(("--master-addr", "-H", "--hostfile", "--launcher", "--node-rank"), ""),
+        },
+        ignored=frozenset({"--no-ssh", "--force-multi", "--no-local-rank", "--no-python"}),
+    ),
+    "mpirun": Flags(
+        ours={
+            **dict.fromkeys(("-n", "-np", "--np", "-c"), GPUS),
+            "-npernode": GPUS,
+            **dict.fromkeys(("-H", "--host", "-f", "--hostfile", "-hostfile", "--bind-to"), ""),
+            **dict.fromkeys(("-bind-to", "--map-by", "-map-by"), ""),
+        },
+        ignored=frozenset({"--allow-run-as-root", "--oversubscribe"}),
+        pairs=frozenset({"--mca", "-mca"}),
+        env=frozenset({"-x", "-genv", "-env"}),
+        total=frozenset({"-n", "-np", "--np", "-c"}),
+    ),
+    "srun": Flags(
+        ours={
+            **dict.fromkeys(("-N", "--nodes"), "--nodes"),
+            "--ntasks-per-node": GPUS,
+            "--gpus-per-node": GPUS,
+            **dict.fromkeys(("-n", "--ntasks"), GPUS),
+            **dict.fromkeys(("-p", "--partition", "-J", "--job-name", "-w", "--nodelist"), ""),
+        },
+        total=frozenset({"-n", "--ntasks"}),
+    ),
+}
+
+
+def launcher_flag(flag: str) -> tuple[str, str, bool] | None:
+    """Return whose a launcher's flag with a value is, and clusterctl's flag for it.
+
+    The last item tells whether it counts the processes of all nodes together.
+    """
+    for name, kind in _KINDS.items():
+        if flag in kind.ours:
+            return name, kind.ours[flag], flag in kind.total
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A launcher that a call starts, with its flags."""
+
+    name: str
+    flags: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Flags with dashes and without abbreviation, their values, and the words as written."""
+    module: bool = False
+    """The program is a module."""
+    program: tuple[str, ...] = ()
+
+    def value(self, *names: str) -> str:
+        """Return the last value of a flag; empty: it is not there."""
+        return next((value for flag, value, _ in reversed(self.flags) if flag in names), "")
+
+    def has(self, *names: str) -> bool:
+        """Tell whether a flag is there."""
+        return any(flag in names for flag, _, _ in self.flags)
+
+
+def start_of(words: tuple[str, ...]) -> Start | None:
+    """Return the launcher that these words start; None: they start none."""
+    found = split_launcher(list(words))
+    if found is not None:
+        return _read(found[0], list(found[1]))
+    program = posixpath.basename(words[0]) if words else ""
+    if PYTHON.fullmatch(program) and words[1:3] == ("-m", "llamafactory.cli"):
+        program, words = "llamafactory-cli", ("llamafactory-cli", *words[3:])
+    verbs = READ_ENVIRONMENT.get(program)
+    if verbs is None or (verbs and not verbs.intersection(words[1:2])):
+        return None
+    name = " ".join((program, *words[1:2])) if verbs else program
+    if name == "tune run":
+        return _read(name, list(words[2:]))
+    return Start(name=name, program=words)
+
+
+def kind_of(name: str) -> Flags:
+    """Return how to read the arguments of a launcher."""
+    return _KINDS["torchrun" if name == "tune run" else name]
+
+
+def _read(name: str, words: list[str]) -> Start:
+    """Split a launcher's arguments into flags and the program."""
+    kind, module = kind_of(name), False
+    flags: list[tuple[str, str, tuple[str, ...]]] = []
+    while words and words[0].startswith("-") and words[0] != "-":
+        written = words.pop(0)
+        flag, equals, value = written.partition("=")
+        flag = _unabbreviated(flag.replace("_", "-"), kind)
+        if flag in kind.module:
+            module = True
+            continue
+        taken: list[str] = []
+        if flag in kind.pairs or (flag in kind.env and words and "=" not in words[0]):
+            taken = words[: 2 if flag != "-x" else 1]
+        elif not equals and (
+            flag in kind.ours
+            or flag in kind.passed
+            or flag in kind.env
+            or _is_value(flag, kind, words)
+        ):
+            taken = words[:1]
+        del words[: len(taken)]
+        flags.append((flag, value if equals else "=".join(taken), (written, *taken)))
+    return Start(name=name, flags=tuple(flags), module=module, program=tuple(words))
+
+
+def _unabbreviated(flag: str, kind: Flags) -> str:
+    """Return the whole name of a long flag, which argparse lets people shorten."""
+    every = {*kind.ours, *kind.passed, *kind.ignored, *kind.module}
+    if flag in every or not flag.startswith("--"):
+        return flag
+    fits = [name for name in every if name.startswith(flag)]
+    return fits[0] if len(fits) == 1 else flag
+
+
+def _is_value(flag: str, kind: Flags, words: list[str]) -> bool:
+    """Tell whether the next word is probably the value of an unknown flag."""
+    return (
+        flag not in kind.ignored
+        and len(words) > 1
+        and not words[0].startswith("-")
+        and not words[0].endswith((".py", ".sh"))
+        and not PYTHON.fullmatch(posixpath.basename(words[0]))
+    )

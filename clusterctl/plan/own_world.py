@@ -1,0 +1,384 @@
+"""Finds what in a command or its script would start a training apart from the planned one.
+
+Such words come from examples for one machine, such as `--standalone` and NODE_RANK=0.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.wrap import DOCKER_LIKE
+from clusterctl.node.supervisor.launcher_names import PYTHON
+from clusterctl.plan import launchers
+from clusterctl.plan.calls import SCRIPTS, Call, calls_of, calls_of_words, is_shell, script_in
+from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
+from clusterctl.plan.nested import Typed, once_a_node
+from clusterctl.plan.shell import Step, read_script
+
+_LOCAL = re.compile(
+    r"(?:localhost(?:\.localdomain)?|127(?:\.\d+){3}|\[?::1\]?|0\.0\.0\.0"
+    r"|\$\{?HOSTNAME\}?|\$\(\s*hostname\b.*\)|`\s*hostname\b.*`)(?::\S*)?"
+)
+"""An address at which each node finds itself only."""
+_TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "true", ":", "sleep", "date", "set"})
+_FOLDERS = frozenset({"cd", "pushd"})
+_ALONE = "each node would train alone"
+_SCRIPTS_READ = 8
+"""Most scripts that are read for one command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Words with which the ranks would not be those of the plan."""
+
+    where: str
+    """`train.sh:3`, or `command`."""
+    message: str
+    hint: str
+    fatal: bool
+    """Nothing in the script avoids it."""
+
+
+def once_per_node(cluster: Cluster) -> bool:
+    """Tell whether the command runs once on every node, and starts the ranks there itself."""
+    job = cluster.job
+    return job.procs_per_node == 1 and not launchers.find_launcher(job.launcher).argv
+
+
+def require_no_launcher(cluster: Cluster) -> None:
+    """Raise UsageError for a command that starts the ranks itself, unless it runs once per node.
+
+    The hint is the command to type.
+    """
+    command = cluster.job.command
+    where = "command" if cluster.origin("command", "") else "job.command"
+    if cluster.job.procs_per_node is None:
+        for call in calls_of_words(command, {}):
+            start = start_of(call.words)
+            apart = bool(call.words) and _apart_in_container(call)
+            if start is None and not apart:
+                continue
+            typed = Typed.of(call, cluster)
+            what = f"the launcher {start.name}" if start else shlex.join(call.around[-1])
+            why = "clusterctl itself starts a launcher on every node"
+            if start is not None and start.name.split()[0] in READ_ENVIRONMENT:
+                why = "it starts the ranks of a node itself, so it runs once per node"
+            elif start is None:
+                why = "a container gets no RANK there, so each rank would train alone"
+            message = f"{where}: expected the training program, found {what}: {why}"
+            notes = "".join(f"\n{where}: {note}" for note in typed.notes())
+            raise UsageError(message + notes, hint=shlex.join(typed.words()))
+    if command and re.match(r"[A-Za-z_]\w*=", command[0]):
+        typed = Typed.of(calls_of_words(command, {})[0], cluster)
+        raise UsageError(
+            f"{where}: expected a program, found the variable {command[0]}",
+            hint=shlex.join(typed.words()),
+        )
+
+
+def _apart_in_container(call: Call) -> bool:
+    """Tell whether a container in front keeps the rank's variables from a Python program."""
+    program = posixpath.basename(call.words[0])
+    daemons = [words for words in call.around if posixpath.basename(words[0]) in DOCKER_LIKE]
+    passes = any(
+        word == "--env-file" or word.startswith("--env-file=") or "RANK" in word
+        for words in daemons
+        for word in words
+    )
+    return bool(daemons) and not passes and PYTHON.fullmatch(program) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Script:
+    """A script, or the command itself, as its rules need it."""
+
+    name: str
+    """Empty: the command."""
+    steps: tuple[Step, ...]
+    cluster: Cluster
+    variables: Mapping[str, str]
+
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes the run has; None: Slurm decides."""
+        return len(self.cluster.nodes) or None
+
+    def where(self, line: int) -> str:
+        return f"{self.name}:{line}" if self.name else "command"
+
+
+@dataclass(slots=True)
+class Words:
+    """What a command and the scripts that it runs say."""
+
+    problems: list[Problem] = field(default_factory=list)
+    programs: list[tuple[str, ...]] = field(default_factory=list)
+    """The Python programs that they start, with their arguments."""
+
+
+def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
+    """Read a job's command, and the scripts that it runs.
+
+    Args:
+        cluster: the nodes and the job.
+        text_of: returns the text of a file by its path in the folder; empty: there is none.
+    """
+    variables = {**dict(cluster.job.env), **{name: f"${name}" for name in _names_set(cluster)}}
+    found = Words()
+    first = Step(line=1, words=cluster.job.command)
+    waiting = [_Script(name="", steps=(first,), cluster=cluster, variables=variables)]
+    read: set[str] = set()
+    while waiting:
+        script = waiting.pop(0)
+        for call in (call for step in script.steps for call in calls_of(step, variables)):
+            program = _program_of(call)
+            if program:
+                found.programs.append(program)
+            name, args = script_in(call.words)
+            text = text_of(name) if name and not call.remote else ""
+            if (
+                text
+                and name not in read
+                and len(read) < _SCRIPTS_READ
+                and is_shell(call.words, name, text)
+            ):
+                read.add(name)
+                steps = read_script(text, variables, args)
+                waiting.append(
+                    _Script(name=name, steps=steps, cluster=cluster, variables=variables)
+                )
+        if script.name or once_per_node(cluster):
+            found.problems += _problems(script)
+    return found
+
+
+def _names_set(cluster: Cluster) -> frozenset[str]:
+    """Return the variables that the nodes or ranks get."""
+    driver = launchers.find_launcher(cluster.job.launcher).one_driver
+    return frozenset({"NNODES", "NODE_RANK"}) if driver else OURS
+
+
+def _program_of(call: Call) -> tuple[str, ...]:
+    """Return the Python program that a call starts, with its arguments; empty: none."""
+    start = start_of(call.words)
+    words = call.words if start is None else start.program
+    if words and PYTHON.fullmatch(posixpath.basename(words[0])):
+        words = tuple(words[next((n for n, w in enumerate(words) if n and w[0:1] != "-"), 1) :])
+    return words if words and words[0].endswith(".py") else ()
+
+
+def _problems(script: _Script) -> Iterator[Problem]:
+    for at, step in enumerate(script.steps):
+        if step.assigns:
+            yield from _assignments(script, step, step.assigned)
+            continue
+        calls = calls_of(step, script.variables)
+        for call in calls:
+            yield from _of_call(script, step, call)
+        last = all(
+            each.assigns or each.words[0] in _TRIVIAL for each in script.steps[at + 1 :]
+        ) and not any(call.words[:1] == ("wait",) for call in calls)
+        if last:
+            yield from _left_behind(script, step, calls)
+
+
+def _assignments(
+    script: _Script, step: Step, assigned: tuple[tuple[str, str], ...]
+) -> Iterator[Problem]:
+    """Find what each node should have from clusterctl, and gets from the script."""
+    names = _names_set(script.cluster) & {"NNODES", "NODE_RANK", "MASTER_ADDR"}
+    if not once_per_node(script.cluster):
+        names |= _names_set(script.cluster) & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+    for name, value in assigned:
+        if script.nodes == 1 or name not in names or name in re.findall(r"\w+", value):
+            continue
+        literal = not re.search(r"[$`]", value)
+        if value == str(script.nodes) and name == "NNODES":
+            continue
+        if name == "WORLD_SIZE" and not literal:
+            continue  # a sum of the script's own
+        certain = literal and (name != "MASTER_ADDR" or bool(_LOCAL.fullmatch(value)))
+        effect = f"{name}={value} on every node" if literal else name
+        yield Problem(
+            where=script.where(step.line),
+            message=f"it sets {effect}, which clusterctl sets for each node",
+            hint=f'remove the assignment, or write {name}="${{{name}:-{value}}}"'
+            if literal
+            else f"remove the assignment of {name}",
+            fatal=step.sure and certain,
+        )
+
+
+def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
+    start = start_of(call.words)
+    where = script.where(step.line)
+    program = posixpath.basename(call.words[0]) if call.words else ""
+    runs = (
+        start is not None or PYTHON.fullmatch(program) or script_in(call.words)[0].endswith(SCRIPTS)
+    )
+    if call.remote and runs:
+        yield _reaches_others(script, where, call, f"{call.remote} starts {program}")
+        return
+    if start is None:
+        if call.words:
+            yield from _assignments(script, step, call.env)
+        return
+    if _has_hosts(start):
+        yield _reaches_others(script, where, call, f"{start.name} starts ranks")
+    elif launchers.find_launcher(script.cluster.job.launcher).one_driver:
+        return  # it runs once, on the master
+    elif not once_per_node(script.cluster):
+        yield Problem(
+            where=where,
+            message=f"every rank runs this script, and so starts {start.name} of its own",
+            hint=_way_out(script, call, once=True),
+            fatal=call.certain,
+        )
+    elif script.nodes != 1:
+        if start.name.split()[0] in READ_ENVIRONMENT:
+            yield from _assignments(script, step, call.env)
+        for message, fix in _alone(script, start, call):
+            way = _way_out(script, call, once=False)
+            yield Problem(where=where, message=message, hint=fix + way, fatal=call.sure)
+
+
+def _has_hosts(start: Start) -> bool:
+    """Tell whether a launcher starts ranks on other machines itself."""
+    if start.name == "srun":
+        inner = calls_of_words(start.program, {})
+        return any(
+            start_of(call.words) or PYTHON.fullmatch(posixpath.basename(call.words[0]))
+            for call in inner
+            if call.words
+        )
+    if start.name == "deepspeed":
+        return start.has("-H", "--hostfile") and not start.has("--no-ssh")
+    return start.name == "mpirun" and start.has("-H", "--host", "-f", "--hostfile", "-hostfile")
+
+
+def _reaches_others(script: _Script, where: str, call: Call, what: str) -> Problem:
+    return Problem(
+        where=where,
+        message=f"{what} on other machines, where clusterctl neither sees nor stops them:"
+        " clusterctl itself starts every node",
+        hint=shlex.join(Typed.of(call, script.cluster).words()),
+        fatal=call.certain,
+    )
+
+
+def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str]]:
+    """Yield what keeps the nodes of a script's launcher apart, and how to change it."""
+    nodes = script.nodes
+    counts = start.value("--nnodes", "--num-machines", "--num-nodes")
+    rank = start.value("--node-rank", "--machine-rank")
+    backend = start.value("--rdzv-backend")
+    endpoint = start.value("--rdzv-endpoint")
+    name = start.name
+    if start.has("--standalone"):
+        yield f"{name} --standalone: {_ALONE}", "remove --standalone"
+        return
+    least, _, most = counts.partition(":")
+    if least.isdecimal() and nodes and not int(least) <= nodes <= int(most or least or 0):
+        effect = _ALONE if least == "1" else f"the run has {nodes} nodes"
+        yield (
+            f"{name} starts {counts} {'node' if counts == '1' else 'nodes'}: {effect}",
+            f'write "$NNODES" instead of {counts}',
+        )
+    if rank.isdecimal() and backend in {"", "static"}:
+        yield (
+            f"{name} has the node rank {rank} on every node: the nodes would not meet",
+            f'write "$NODE_RANK" instead of {rank}',
+        )
+    address = start.value("--master-addr", "--main-process-ip")
+    if backend == "c10d" and not endpoint and "PET_RDZV_ENDPOINT" not in script.variables:
+        yield (
+            (
+                "with --rdzv-backend=c10d torchrun ignores --master-addr and --node-rank,"
+                f" and meets at localhost: {_ALONE}"
+            ),
+            'add --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT", or remove --rdzv-backend',
+        )
+    elif _LOCAL.fullmatch(endpoint or address):
+        yield (
+            f"the ranks of {name} meet at {endpoint or address}: {_ALONE}",
+            'write "$MASTER_ADDR'
+            + (':$MASTER_PORT"' if endpoint else '"')
+            + f" instead of {endpoint or address}",
+        )
+    if name == "deepspeed" and not start.has("--node-rank"):
+        yield f"deepspeed does not read NNODES: {_ALONE}", "replace it by torchrun"
+    if name == "accelerate launch" and not counts:
+        yield (
+            f"accelerate launch does not read NNODES: {_ALONE}",
+            (
+                'add --num_machines "$NNODES" --machine_rank "$NODE_RANK"'
+                ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
+            ),
+        )
+    if name == "mpirun":
+        yield f"mpirun without hosts starts ranks of this node only: {_ALONE}", "replace it"
+    inside = any(posixpath.basename(words[0]) in DOCKER_LIKE for words in call.around)
+    if inside and name in {"torchrun", "tune run"} and not counts:
+        yield (
+            f"{name} in a container does not get NNODES: {_ALONE}",
+            (
+                'add --nnodes "$NNODES" --node-rank "$NODE_RANK"'
+                ' --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+            ),
+        )
+
+
+def _left_behind(script: _Script, step: Step, calls: tuple[Call, ...]) -> Iterator[Problem]:
+    """Find a training that nothing waits for at the end of a script."""
+    for call in calls:
+        program = posixpath.basename(call.words[0]) if call.words else ""
+        start = start_of(call.words)
+        if call.detached and not call.remote and (start or PYTHON.fullmatch(program)):
+            name = start.name if start else program
+            yield Problem(
+                where=script.where(step.line),
+                message=f"{name} is left in the background at the end: when the script ends,"
+                " clusterctl ends what it started",
+                hint="start it in the foreground (without `nohup`, `&` and `-d`), or add `wait`;"
+                " clusterctl launch --detach leaves the whole run alone",
+                fatal=call.certain,
+            )
+
+
+def _way_out(script: _Script, call: Call, *, once: bool) -> str:
+    """Return a command to type instead of what a script starts; empty: none is known."""
+    typed = Typed.of(call, script.cluster)
+    direct = typed.launcher == "direct"
+    exports = {
+        name: value
+        for step in script.steps
+        if step.assigns and step.words
+        for name, value in step.assigned
+        if name not in OURS
+    }
+    typed.env = {**exports, **typed.env}
+    unread = any(re.search(r"[$`]", word) for word in typed.words())
+    moves = any(step.words[:1] and step.words[0] in _FOLDERS for step in script.steps)
+    readable = not (unread or moves or typed.unknown or typed.around or direct)
+    plain = shlex.join(typed.words()) if readable else ""
+    if not once:
+        return (
+            f"\nor without the script: {plain}"
+            if plain and script.name
+            else (plain and f"\n{plain}")
+        )
+    again = once_a_node(script.cluster.job.command)
+    start = start_of(call.words)
+    several = script.nodes != 1
+    fixes = [fix for _, fix in _alone(script, start, call)] if start and several else []
+    if not fixes:
+        return f"to run it once per node: {again}"
+    return f"to run it once per node: {'; '.join(fixes)}; then: {again}" + (
+        f"\nor without the script: {plain}" if plain else ""
+    )
