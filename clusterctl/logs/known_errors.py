@@ -7,20 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from clusterctl.facts.python import NAME_INTERPRETER
-
-_SECONDARY = re.compile(
-    r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
-    r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
-    r"|\bnccl(?:remote|system)error\b|\bnccl communicator was aborted\b"
-    r"|\bwatchdog caught collective operation timeout\b|\bprocess group watchdog\b"
-    r"|\bdistnetworkerror\b(?!.*\bfailed to listen\b)"
-    r"|\bdistbackenderror\b|\brendezvousconnectionerror\b"
-    r"|\bfailed to recv, got 0 bytes\b|\btimed out waiting \d+ms for (?:recv|send)\b"
-    # Not device.cc: an interface without an address is a cause of its own.
-    r"|\bgloo/transport/tcp/(?!device\b)\w+\.cc\b",
-    re.IGNORECASE,
-)
-"""What ranks print because another one exited; never the first cause if there is another."""
+from clusterctl.node.printed_error import WAITED, echoes, last_error
 
 PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"
 
@@ -152,13 +139,10 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _MISSING = re.compile(r"\[Errno 2\] No such file or directory: '(/[^']+)'$")
 """The last words of a FileNotFoundError about an absolute path."""
 
-_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
-
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line of the last exception; empty if there is none."""
-    stripped = (line.strip() for line in reversed(lines))
-    return next((line for line in stripped if _EXCEPTION.match(line)), "")
+    """Return the line of the error that ended the program; empty if there is none."""
+    return last_error(lines).line
 
 
 def last_line(lines: Sequence[str]) -> str:
@@ -167,13 +151,19 @@ def last_line(lines: Sequence[str]) -> str:
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the line of the last exception, else the last line that is not empty."""
+    """Return the line of the error, else the last line that is not empty."""
     return exception_line(lines) or last_line(lines)
 
 
 def is_secondary(lines: Sequence[str]) -> bool:
     """Tell whether a rank failed because another rank or node did."""
-    return bool(_SECONDARY.search(error_line(lines)))
+    error = last_error(lines)
+    return error.echo if error.line else echoes(last_line(lines))
+
+
+def has_waited(lines: Sequence[str]) -> bool:
+    """Tell whether a rank failed because it waited too long for another."""
+    return bool(WAITED.search(error_line(lines)))
 
 
 def remedy_for(lines: Sequence[str]) -> str:
