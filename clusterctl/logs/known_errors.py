@@ -15,7 +15,10 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
     for pattern, remedy in (
         (
-            r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b",
+            (
+                r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b|cuda failure 2\b"
+                r"|\bcublas_status_alloc_failed\b"
+            ),
             "use a smaller batch per device with more gradient accumulation",
         ),
         # Before "no space left": a full /dev/shm gives that message, too.
@@ -23,8 +26,45 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             (
                 r"\bunexpected bus error\b|^bus error\b|\binsufficient shared memory\b"
                 r"|\bout of shared memory\b|\bunable to write to file </torch_"
+                r"|\bshared memory segment\b.*\bno space left\b|killed by signal: bus error"
             ),
             "give the node (or its container) a larger /dev/shm",
+        ),
+        (
+            r"\bibv_reg_mr\w*\b.*\bfailed\b",
+            "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
+        ),
+        (
+            (
+                r"\bcannot allocate memory\b|\bcan't allocate memory\b|^memoryerror\b"
+                r"|\bbad_alloc\b|\bkilled by signal: killed\b"
+            ),
+            "use less host memory (fewer data workers, a smaller batch), or raise the container's"  # noqa: ISC004
+            " limit: free -m (on the node)",
+        ),
+        (
+            r"\bhuggingface\.co\b.*\b(?:connect|max retries|429)\b"
+            r"|couldn't connect to 'https://huggingface|\blocalentrynotfounderror\b"
+            r"|\bmax retries exceeded with url\b.*|\bofflinemodeisenabled\b|\b429 client error\b",
+            "download it on one machine, copy it with `clusterctl push PATH`, and load it from there",
+        ),
+        (
+            (
+                r"\bgatedrepoerror\b|\bgated repo\b|\brepositorynotfounderror\b"
+                r"|\bis not a valid model identifier\b"
+            ),
+            "check the name; if it is gated or private: `job: {env_from: [HF_TOKEN]}`",
+        ),
+        (
+            r"\bapi_key not configured\b",
+            "`job: {env_from: [WANDB_API_KEY]}`, or --env WANDB_MODE=offline",
+        ),
+        (
+            (
+                r"\bsafetensorerror\b.*\bdeserializing header\b|\bfailed reading zip archive\b"
+                r"|\binvalid load key, 'v'"
+            ),
+            "the file is incomplete, or a pointer of Git LFS: copy it again; clusterctl push verifies it",
         ),
         (
             r"\bno space left on device\b",
@@ -36,6 +76,29 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"\bfailed to map segment from shared object\b",
             "clusterctl check --only storage.noexec: a folder there does not allow programs",
+        ),
+        (
+            r"\bundefined symbol\b",
+            "that package was built for another version of torch or CUDA: reinstall it for this torch",
+        ),
+        (
+            r"\bversion `glibc\w*_[\d.]+' not found\b",
+            "that package needs a newer system library than the node has: install an older build of it",
+        ),
+        (
+            r"\bcannot open shared object file\b",
+            "the node lacks that shared library: install it, or add its folder to LD_LIBRARY_PATH"  # noqa: ISC004
+            " (`env_init:` or `job: {env: ...}`)",
+        ),
+        (
+            r"\bimporterror: cannot import name\b",
+            "another version of that package is needed: pin it in the requirements, clusterctl setup",
+        ),
+        (r"\bninja is required\b", "install ninja on every node (clusterctl setup)"),
+        (
+            r"\berror building extension\b|\bcudamismatchexception\b|\bmissingcudaexception\b",
+            "it is compiled on the node: nvcc of torch's CUDA version must be there, and CUDA_HOME"  # noqa: ISC004
+            " name it; the compiler's own words are further up",
         ),
         (
             r"\bmodulenotfounderror: no module named\b|\bimporterror:",
@@ -51,6 +114,11 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "the script does not exist in `workdir:`: clusterctl sync copies it there",
         ),
         (
+            r"(?<![a-z])(?:world_size_\d+_rank|zero_pp_rank|mp_rank)_\d+",
+            "a checkpoint in pieces is loaded by as many ranks as saved it: resume on as many,"  # noqa: ISC004
+            " or convert it",
+        ),
+        (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
             "clusterctl push PATH copies it from a node that has it;"  # noqa: ISC004
             " with `job: {needs: [PATH]}`, launch stops without it",
@@ -64,6 +132,54 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "raise the hard limit on the node: `* - nofile 1048576` in /etc/security/limits.conf",
         ),
         (
+            r"\bstale file handle\b|\btransport endpoint is not connected\b",
+            "look at the file server and its mount: findmnt -T FOLDER (on the node)",
+        ),
+        (
+            r"\binput/output error\b|\bread-only file system\b",
+            "the disk or its server fails: dmesg -T | tail (on the node)",
+        ),
+        (
+            r"\bname or service not known\b|\btemporary failure in name resolution\b",
+            "the node does not resolve that name: write an address, or mend its /etc/resolv.conf",
+        ),
+        (
+            r"\bduplicate gpu detected\b",
+            "two ranks use one GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        ),
+        (
+            r"\binvalid device ordinal\b",
+            "the node runs more ranks than GPUs, or the script does not use LOCAL_RANK",
+        ),
+        (
+            r"\bmismatched nccl version\b|\bnvidia driver on your system is too old\b",
+            "clusterctl check --only python: it compares torch of all nodes and their drivers",
+        ),
+        (
+            r"\bdevice-side assert\b|\billegal memory access\b",
+            "--env CUDA_LAUNCH_BLOCKING=1 shows the line that fails; an index may be out of range",
+        ),
+        (
+            r"\bcuda-capable devices are busy\b|\bfound no nvidia driver\b",
+            "clusterctl check --only accelerator: it asks each node's driver and who uses its GPUs",
+        ),
+        (
+            r"\bno socket interface found\b",
+            "NCCL_SOCKET_IFNAME names no interface of the node: leave it to clusterctl",
+        ),
+        (
+            r"\bunable to find address for\b",
+            "GLOO_SOCKET_IFNAME must be the whole name of an interface: leave it to clusterctl",
+        ),
+        (
+            r"\bclient socket has (?:timed out|failed)\b.*(?:\blocalhost\b|\b127\.0\.0\.)",
+            "the script connects to its own node: use MASTER_ADDR and MASTER_PORT of the environment",
+        ),
+        (
+            r"\bexpected to have finished reduction\b",
+            "use every parameter in the loss, or DistributedDataParallel(find_unused_parameters=True)",
+        ),
+        (
             r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:",
             "the GPU is faulty: exclude the node with --exclude",
         ),
@@ -74,7 +190,8 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             (
                 r"\bno route to host\b|\bconnection tim(?:eout|ed out)\b"
-                r"|\behostunreach\b|\betimedout\b"
+                r"|\behostunreach\b|\betimedout\b|\bclient socket has (?:timed out|failed)\b"
+                r"|\bgot completion from peer\b"
             ),
             "clusterctl check --only network: it connects every node to every other",
         ),
@@ -83,12 +200,9 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "leave RANK, LOCAL_RANK and WORLD_SIZE to clusterctl: not in job.env or the script",
         ),
         (
-            r"\bcollective operation timeout\b|\bwatchdog caught collective operation timeout\b",
-            "a rank did not come to the collective: look for its last lines with clusterctl logs",
-        ),
-        (
-            r"\bibv_reg_mr\b.*\bfailed\b",
-            "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
+            WAITED.pattern,
+            "a rank did not come in time: look for its last lines with clusterctl logs; if it only"  # noqa: ISC004
+            " needs longer, raise timeout= of init_process_group",
         ),
         # A GPU that fails takes each of these ways out, with no Xid in the rank's own log.
         (
@@ -168,7 +282,10 @@ def has_waited(lines: Sequence[str]) -> bool:
 
 def remedy_for(lines: Sequence[str]) -> str:
     """Return the remedy for a known error; empty for an unknown one."""
-    line = error_line(lines)
+    error = last_error(lines)
+    line = error.line or last_line(lines)
+    if line.endswith(":"):
+        line = " ".join([line, *lines[error.at + 1 : error.at + 2]])
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
     missing = _MISSING.search(line)
     return remedy.replace("PATH", shlex.quote(missing[1])) if missing else remedy

@@ -23,7 +23,7 @@ NOISE = re.compile(
     + ")"
 )
 """Warnings of torch's c10d about peers that exited, and C++ frames."""
-_TORCH_LOG = re.compile(r"\[[EIF]\d+ [\d:.]+(?: \d+)? \w+\.(?:cpp|hpp):\d+\] ")
+_TORCH_LOG = re.compile(r"\[[EIF]\d* ?(?:[\d:.]+ )?(?:\d+ )?\w+\.(?:cpp|hpp):\d+\] ")
 _NEUTRAL = re.compile(
     r"To avoid data inconsistency|Some NCCL operations have failed|Aborted|Segmentation fault"
     r"|Extension modules: |Current thread 0x|Thread 0x|CUDA kernel errors might be|Search for `cuda"
@@ -35,7 +35,7 @@ _TRACEBACK = re.compile(r"(?:Original )?Traceback \(most recent call last\):$")
 _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )
-_SIDE = re.compile(r"Exception (?:ignored )?in |Error in atexit|Error in sys\.excepthook")
+_SIDE = re.compile(r"Exception (?:ignored )?in[ :]|Error in atexit|Error in sys\.excepthook")
 """What Python says in front of an exception that ends no program."""
 _EXCEPTION = re.compile(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure)(?![\w.])(?!Group)"
@@ -43,7 +43,7 @@ _EXCEPTION = re.compile(
 _TERMINATE = re.compile(r"terminate called (?:after throwing|without an active|recursively)")
 _WHAT = re.compile(r"\s*what\(\):\s+")
 _FATAL = re.compile(r"Fatal Python error: ")
-_WATCHDOG = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
+_WATCHDOG = re.compile(r"Watchdog caught collective operation timeout|watchdog got stuck for")
 _NCCL = re.compile(r"\bNCCL error\b", re.IGNORECASE)
 _NCCL_NAME = re.compile(r"(nccl[A-Z]\w+): ")
 _NCCL_LINES = 6
@@ -63,9 +63,9 @@ _CLOSED = re.compile(
     r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
     r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
     r"|\bnccl(?:remote|system)error: (?!.*\d)(?:a call failed|system call)|\bunhandled system error\b"
-    r"|\bnccl communicator was aborted\b|\bprocess group watchdog\b|\bwatchdog thread terminated\b"
+    r"|\bnccl communicator was aborted\b"
     r"|\bnccl\w+error: .*(?:\bconnection refused\b|\bproxy call to rank\b|\bsocket recv failed\b"
-    r"|\bgot completion from peer\b|\bremote (?:peer|rank)\b)"
+    r"|\bgot completion from peer\b|\bcaused connection abort\b)"
     r"|\bdistnetworkerror\b(?!.*\bfailed to listen\b)(?!.*\blocalhost\b)(?!.*\b127\.0\.0\.)"
     r"|\brendezvous(?:connection|closed|timeout)error\b"
     r"|\bfailed to recv, got 0 bytes\b"
@@ -160,9 +160,7 @@ def _errors(lines: Sequence[str]) -> Tuple[List[PrintedError], List[int]]:
             index = _after_frames(texts, index + 1)
             if index < len(lines):
                 shown, index = _shown(lines, texts, index)
-                errors.append(
-                    PrintedError(shown, index, begins, side, chained, echo=echoes(shown))
-                )
+                errors.append(PrintedError(shown, index, begins, side, chained, echo=echoes(shown)))
         elif _TERMINATE.match(text):
             shown, index = _terminate(texts, index)
             errors.append(PrintedError(shown, index, begins, echo=echoes(shown)))
