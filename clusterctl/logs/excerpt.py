@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clusterctl.node.printed_error import NOISE
+from clusterctl.node.printed_error import FRAME, NOISE
 
+_CPP_FRAME = re.compile(FRAME.pattern.encode())
 _FRAME = re.compile(r'^(?P<rank>\[rank\d+\]: ?)?(?P<indent>\s+)File "(?P<path>[^"]*)", line \d+')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 
@@ -17,6 +18,11 @@ def without_noise(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines without torch's warnings about peers; all of them if nothing is left."""
     given = tuple(lines)
     return tuple(line for line in given if not NOISE.match(line)) or given
+
+
+def is_frame(line: bytes) -> bool:
+    """Tell whether a line is of a C++ stack; a watchdog prints enough to push out its words."""
+    return bool(_CPP_FRAME.match(line))
 
 
 def excerpt(lines: Sequence[str]) -> list[str]:

@@ -43,10 +43,11 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             " limit: free -m (on the node)",
         ),
         (
-            r"\bhuggingface\.co\b.*\b(?:connect|max retries|429)\b"
-            r"|couldn't connect to 'https://huggingface|\blocalentrynotfounderror\b"
-            r"|\bmax retries exceeded with url\b.*|\bofflinemodeisenabled\b|\b429 client error\b",
-            "download it on one machine, copy it with `clusterctl push PATH`, and load it from there",
+            (
+                r"\bconnect to 'https://huggingface\b|\bhuggingface\.co'.*\bmax retries exceeded\b"
+                r"|\blocalentrynotfounderror\b|\bofflinemodeisenabled\b|\b429 client error\b"
+            ),
+            "download it once, copy it to the nodes by clusterctl push, and load it from there",
         ),
         (
             (
@@ -64,7 +65,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
                 r"\bsafetensorerror\b.*\bdeserializing header\b|\bfailed reading zip archive\b"
                 r"|\binvalid load key, 'v'"
             ),
-            "the file is incomplete, or a pointer of Git LFS: copy it again; clusterctl push verifies it",
+            "the file is incomplete, or a pointer of Git LFS: copy it again by clusterctl push",
         ),
         (
             r"\bno space left on device\b",
@@ -79,11 +80,11 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bundefined symbol\b",
-            "that package was built for another version of torch or CUDA: reinstall it for this torch",
+            "that package was built for another version of torch or CUDA: reinstall it",
         ),
         (
             r"\bversion `glibc\w*_[\d.]+' not found\b",
-            "that package needs a newer system library than the node has: install an older build of it",
+            "that package needs a newer system library than the node has: install an older build",
         ),
         (
             r"\bcannot open shared object file\b",
@@ -92,7 +93,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bimporterror: cannot import name\b",
-            "another version of that package is needed: pin it in the requirements, clusterctl setup",
+            "another version of that package is needed: pin it, then clusterctl setup",
         ),
         (r"\bninja is required\b", "install ninja on every node (clusterctl setup)"),
         (
@@ -173,11 +174,11 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bclient socket has (?:timed out|failed)\b.*(?:\blocalhost\b|\b127\.0\.0\.)",
-            "the script connects to its own node: use MASTER_ADDR and MASTER_PORT of the environment",
+            "the script connects to its own node: it must use MASTER_ADDR and MASTER_PORT as set",
         ),
         (
             r"\bexpected to have finished reduction\b",
-            "use every parameter in the loss, or DistributedDataParallel(find_unused_parameters=True)",
+            "use every parameter in the loss, or set find_unused_parameters=True of DDP",
         ),
         (
             r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:",

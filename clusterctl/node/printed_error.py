@@ -7,7 +7,7 @@ The supervisor gives other ranks time for their own lines after one; `logs` name
 from __future__ import annotations
 
 import re
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 _FRAMES = (
     r"frame #\d+: |#\d+ \S.* from \S+:\d+$|C\+\+ CapturedTraceback:|<omitting python frames>"
@@ -62,7 +62,7 @@ WAITED = re.compile(
 _CLOSED = re.compile(
     r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
     r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
-    r"|\bnccl(?:remote|system)error: (?!.*\d)(?:a call failed|system call)|\bunhandled system error\b"
+    r"|\bnccl(?:remote|system)error: (?:a call failed|system call)|\bunhandled system error\b"
     r"|\bnccl communicator was aborted\b"
     r"|\bnccl\w+error: .*(?:\bconnection refused\b|\bproxy call to rank\b|\bsocket recv failed\b"
     r"|\bgot completion from peer\b|\bcaused connection abort\b)"
@@ -79,6 +79,12 @@ _OF_HTTP = re.compile(
     r"|botocore|aiohttp|wandb"
 )
 """A server outside of the run closed that connection."""
+
+
+CLOSED_GRACE = 5.0
+"""Seconds for the lines of others: whoever closed a connection may still print why it ends."""
+TIMEOUT_GRACE = 10.0
+"""Seconds after a timeout: the others began to wait later, and print later where."""
 
 
 class PrintedError(NamedTuple):
@@ -129,6 +135,19 @@ def last_error(lines: Sequence[str]) -> PrintedError:
         last = earlier
     # What names a side error is no output of the program either.
     return found._replace(final=not any(index > found.at for index in ordinary))
+
+
+def lines_grace(lines: Sequence[str]) -> Optional[float]:
+    """Return how long other ranks may print, before they are ended because of these last lines.
+
+    None: these say by themselves why the rank failed.
+    """
+    kept = [line for line in lines if not NOISE.match(line)]
+    error = last_error(kept)
+    said = error.line or next((line for line in reversed(kept) if line.strip()), "")
+    if not (error.echo if error.line else echoes(said)):
+        return None
+    return TIMEOUT_GRACE if WAITED.search(said) else CLOSED_GRACE
 
 
 def all_errors(lines: Sequence[str]) -> List[PrintedError]:
