@@ -142,7 +142,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bname or service not known\b|\btemporary failure in name resolution\b",
-            "the node does not resolve that name: write an address, or mend its /etc/resolv.conf",
+            "the node does not resolve that name: write an address, or fix its /etc/resolv.conf",
         ),
         (
             r"\bduplicate gpu detected\b",
