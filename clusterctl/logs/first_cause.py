@@ -25,6 +25,8 @@ FAILED = 1
 REACTION = 1.0
 """Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 SIGNAL_BASE = 128
+SLOW = 2.0
+"""Seconds of `env_init` that are worth a word."""
 _OUT_OF_MEMORY = (
     "the kernel's out-of-memory killer ran on the node during the run: use less host memory"
     " (fewer data workers, a smaller batch), or raise the memory limit of the container"
@@ -56,6 +58,8 @@ class NodeReport:
     """The last log lines of each rank; under None, those of the launcher."""
     times: Mapping[int | None, Sequence[float]] = field(default_factory=dict)
     """When each of these lines was written, on the master's clock, if that is known."""
+    env_init_s: float = 0.0
+    """How long its `env_init` took."""
     gone: str = ""
     """Why no supervisor recorded an end there; empty: one did, or the node did not answer."""
 
@@ -112,7 +116,8 @@ class _End:
 def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     """Return the earliest failure that is no consequence of another; None if none failed."""
     known = tuple(reports)
-    own = [end for report in known for end in _ends(report)]
+    slow = {report.node: report.env_init_s for report in known if report.env_init_s >= SLOW}
+    own = [_in_env_init(end, slow) for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
     ends = own + [end for r in known for end in _reported(r) if end.cause.node not in heard]
     late = {end.cause.node for end in ends if end.cause.kind == "start-timeout"}
@@ -128,6 +133,16 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     first = min(candidates, key=lambda end: end.cause.time)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
     return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+
+
+def _in_env_init(end: _End, slow: Mapping[str, float]) -> _End:
+    """Say of a node that came too late what it did meanwhile."""
+    cause = end.cause
+    if cause.kind != "start-timeout" or cause.node not in slow:
+        return end
+    message = f"{cause.message}: its env_init took {slow[cause.node]:.0f} s"
+    remedy = f"a quicker env_init, or {MORE_TIME}"
+    return replace(end, cause=replace(cause, message=message, remedy=remedy))
 
 
 def _ends(report: NodeReport) -> list[_End]:

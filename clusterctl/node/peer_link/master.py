@@ -11,6 +11,7 @@ from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import (
+    SILENT_SECONDS,
     PeerEvents,
     PeerMessage,
     SilentPeer,
@@ -111,15 +112,15 @@ class Master:
             for channel in self._channels.values():
                 channel.send(told_ending(message))
 
-    def silent(self, seconds: float) -> List[SilentPeer]:
-        """Return the workers that were there, and neither ended nor were heard for so long."""
+    def silent(self) -> List[SilentPeer]:
+        """Return the workers that were there, and neither ended nor were heard lately."""
         now = time.monotonic()
         for name, channel in self._channels.items():
             self._last[name] = max(self._last[name], channel.last_received)
         return [
             silent_peer(name, now - last, self._last_error.get(name, "it stopped answering"))
             for name, last in self._last.items()
-            if name not in self._finished and now - last > seconds
+            if name not in self._finished and now - last > SILENT_SECONDS
         ]
 
     def send_bye(self, state: str) -> None:

@@ -27,6 +27,10 @@ class PeerEvents(NamedTuple):
     """A node ends its part; True: the run continues without it."""
 
 
+SILENT_SECONDS = 4.0
+"""A living supervisor is heard at least every 2 seconds."""
+
+
 def silent_peer(node: str, silence: float, words: str) -> SilentPeer:
     """Return what is noted of a node that was not heard for so many seconds."""
     return {"peer": node, "since": time.time() - silence, "message": words}

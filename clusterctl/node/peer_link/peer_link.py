@@ -36,9 +36,8 @@ class NoPeers:
     def give_up_on_missing(self) -> None:
         """There is nobody to miss."""
 
-    def silent(self, seconds: float) -> List[SilentPeer]:
+    def silent(self) -> List[SilentPeer]:
         """There is nobody to hear."""
-        del seconds
         return []
 
     def expect(self, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Dict, List, Optional, Set
 from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import (
+    SILENT_SECONDS,
     PeerEvents,
     PeerMessage,
     SilentPeer,
@@ -97,10 +98,10 @@ class Worker:
         """Tell the master, which tells the others, now or when it can be reached."""
         self._send(told_ending(message))
 
-    def silent(self, seconds: float) -> List[SilentPeer]:
-        """Return the master if it neither ended nor was heard for so long."""
+    def silent(self) -> List[SilentPeer]:
+        """Return the master if it neither ended nor was heard lately."""
         silence = time.monotonic() - self._heard_at
-        if self.acknowledged or self.missing or silence <= seconds:
+        if self.acknowledged or self.missing or silence <= SILENT_SECONDS:
             return []
         return [silent_peer(self._master, silence, self._last_error)]
 

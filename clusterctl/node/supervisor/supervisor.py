@@ -42,8 +42,6 @@ SETTLE_POLL = 0.05
 WAITERS_SECONDS = 2.0
 RELAY_SECONDS = 5.0
 """How long a bad end waits for the other nodes to have heard of it."""
-SILENT_SECONDS = 4.0
-"""A living supervisor is heard at least every 2 seconds."""
 RECORD_SECONDS = 60.0
 """How long an end that no disk takes is kept and answered from memory."""
 
@@ -118,12 +116,8 @@ class Supervisor:
         Raises:
             OSError: they cannot be started.
         """
-        self._record.event(
-            "supervisor-up",
-            pid=os.getpid(),
-            link_port=self.link_port,
-            attempt=self._job.get("attempt", 1),
-        )
+        told = {key: value for key, value in self._job.items() if key in ("attempt", "env_init_s")}
+        self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port, **told)
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
@@ -230,7 +224,7 @@ class Supervisor:
         missing = sorted(self._peers.missing)
         self._peers.give_up_on_missing()
         if missing:
-            self._end_start("not there: " + ", ".join(missing), missing[0])
+            self._end_start("not there: " + ", ".join(missing), missing)
         elif self._ranks.launcher_joined:
             # It waits for another: let that one say first what keeps it.
             self.loop.call_later(
@@ -239,13 +233,14 @@ class Supervisor:
         else:
             self._end_start(self._ranks.rendezvous_problem())
 
-    def _end_start(self, why: str, missing: str = "") -> None:
+    def _end_start(self, why: str, missing: Sequence[str] = ()) -> None:
         if why and self._ending is None:
             node = self._job["node"]
             reason = "not gathered within %g s: %s" % (self._job["start_timeout"], why)
             self._end_everywhere(Cause(by="start-timeout", reason=reason, node=node))
-            if missing:
-                self._record.event("start-timeout", peer=missing, message=reason)
+            for name in missing:
+                message = "it was not there within %g s" % self._job["start_timeout"]
+                self._record.event("start-timeout", peer=name, message=message)
 
     def _peer_is_lost(self, node: str, words: str) -> None:
         seconds = self._job["link"]["lost_after"]
@@ -355,7 +350,7 @@ class Supervisor:
         assert self._end is not None
         if self._others_know(late=time.monotonic() > until):
             if self._end["by"] in ("rank", "launcher", "peer"):  # which may only echo that
-                for silent in self._peers.silent(SILENT_SECONDS):
+                for silent in self._peers.silent():
                     self._record.event("peer-silent", **silent)
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)

@@ -81,6 +81,8 @@ class RunLog:
         """What is wrong with a node's last answer."""
         self._invalid_counts: dict[str, int] = {}
         """How many invalid messages each node has sent."""
+        self._env_init: dict[str, float] = {}
+        """Seconds that each node's `env_init` took."""
         self._clock_events: dict[str, Mapping[str, Any]] = {}
         self._logs: dict[str, dict[str, LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
@@ -188,6 +190,7 @@ class RunLog:
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
                 times={log.source.rank: log.last_times for log in self._logs[name].values()},
                 gone=_gone(self.node_runs.get(name, {})),
+                env_init_s=self._env_init.get(name, 0.0),
             )
             for name, events in self.events.items()
         )
@@ -243,6 +246,7 @@ class RunLog:
             self._clock_events[node] = event
         elif event["kind"] == "supervisor-up":
             self.events[node].clear()  # the node joined again: the run continued after these
+            self._env_init[node] = float(event.get("env_init_s") or 0.0)
         elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
             texts = {key: str(event[key])[:LINE_BYTES] for key in _TEXTS if event.get(key)}
             numbers = {key: event[key] for key in _NUMBERS if key in event}
