@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "network": {"facts", "inventory", "wire"},
     "checks": {"plan", "network", "facts", "inventory", "wire"},
     "plan": {"network", "facts", "inventory", "node", "wire", "errors"},
-    "logs": {"facts", "safe_text", "wire"},
+    "logs": {"facts", "node", "safe_text", "wire"},
     "state_folder": set(),
     "transport": {
         "inventory", "wire", "errors", "safe_text", "node", "own_files", "state_folder",

@@ -104,7 +104,12 @@ class Run:
         view = run_to_end(steps, on_event)
         if self.record is None:
             return view
-        return replace(view, remembered=self._records.end(self.record))
+        view = replace(view, remembered=self._records.end(self.record))
+        corrected = view.corrected_end
+        if corrected is None:
+            return view
+        self._records.write_end(self.record, corrected)
+        return replace(view, remembered=corrected)
 
     def logs(
         self,

@@ -7,14 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-_NOISE = re.compile(
-    r"^(?:\[rank\d+\]: ?)?(?:"
-    r"\[W\d{2,} .*(?:\[c10d\]|\.(?:cpp|hpp):\d+\])"
-    r"|W\d{4} .*torch/distributed/"
-    r"|frame #\d+: |Exception raised from .* at /"
-    r")"
-)
-"""Warnings of torch's c10d about peers that exited, and their C++ frames."""
+from clusterctl.node.printed_error import FRAME, NOISE
+
+_CPP_FRAME = re.compile(FRAME.pattern.encode())
 _FRAME = re.compile(r'^(?P<rank>\[rank\d+\]: ?)?(?P<indent>\s+)File "(?P<path>[^"]*)", line \d+')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 
@@ -22,7 +17,12 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 def without_noise(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines without torch's warnings about peers; all of them if nothing is left."""
     given = tuple(lines)
-    return tuple(line for line in given if not _NOISE.match(line)) or given
+    return tuple(line for line in given if not NOISE.match(line)) or given
+
+
+def is_frame(line: bytes) -> bool:
+    """Tell whether a line is of a C++ stack; a watchdog prints enough to push out its words."""
+    return bool(_CPP_FRAME.match(line))
 
 
 def excerpt(lines: Sequence[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Finds the first cause: the earliest failure on any node that is not a consequence of another.
 
 Ends that clusterctl ordered do not count. A secondary failure is a rank that failed because another
-one exited, or that the launcher stopped after another. It counts only if there is no other failure.
+one exited or did not come, or that the launcher stopped after another. If there is no other
+failure, what they are echoes of is looked for; only if nothing tells, the earliest counts.
 Times are on the master's clock; ends within its error are named in `also`. If the events of a node
 cannot be read, the failure that it reported to the other nodes counts.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clusterctl.logs import known_errors
+from clusterctl.logs.echoes import behind_echoes
 from clusterctl.logs.excerpt import without_noise
 
 CauseKind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
@@ -23,6 +25,8 @@ FAILED = 1
 REACTION = 1.0
 """Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 SIGNAL_BASE = 128
+SLOW = 2.0
+"""Seconds of `env_init` that are worth a word."""
 _OUT_OF_MEMORY = (
     "the kernel's out-of-memory killer ran on the node during the run: use less host memory"
     " (fewer data workers, a smaller batch), or raise the memory limit of the container"
@@ -38,6 +42,8 @@ _OWN_KIND = {
     "lost": "peer-lost",
 }
 """Reason for the end of a node run, as its peers record it → the node's own event."""
+MORE_TIME = "more time: --start-timeout S"
+LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
 
@@ -50,6 +56,12 @@ class NodeReport:
     """Its events.jsonl."""
     last_lines: Mapping[int | None, Sequence[str]] = field(default_factory=dict)
     """The last log lines of each rank; under None, those of the launcher."""
+    times: Mapping[int | None, Sequence[float]] = field(default_factory=dict)
+    """When each of these lines was written, on the master's clock, if that is known."""
+    env_init_s: float = 0.0
+    """How long its `env_init` took."""
+    gone: str = ""
+    """Why no supervisor recorded an end there; empty: one did, or the node did not answer."""
 
     @property
     def clock(self) -> tuple[float, float]:
@@ -90,6 +102,8 @@ class FirstCause:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
     cause: FirstCause
+    by: str
+    """The node that reported it."""
     error: float
     secondary: bool
 
@@ -102,15 +116,33 @@ class _End:
 def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     """Return the earliest failure that is no consequence of another; None if none failed."""
     known = tuple(reports)
-    own = [end for report in known for end in _ends(report)]
+    slow = {report.node: report.env_init_s for report in known if report.env_init_s >= SLOW}
+    own = [_in_env_init(end, slow) for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
     ends = own + [end for r in known for end in _reported(r) if end.cause.node not in heard]
-    candidates = [end for end in ends if not end.secondary] or ends
-    if not candidates:
+    late = {end.cause.node for end in ends if end.cause.kind == "start-timeout"}
+    # What a node that came too late found is no news.
+    ends = [end for end in ends if not (end.cause.kind == "node-lost" and end.by in late)]
+    if not ends:
         return None
+    candidates = [end for end in ends if not end.secondary]
+    behind = None if candidates else behind_echoes(known, [end.cause for end in ends])
+    if behind is not None:
+        return behind
+    candidates = candidates or ends
     first = min(candidates, key=lambda end: end.cause.time)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
     return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+
+
+def _in_env_init(end: _End, slow: Mapping[str, float]) -> _End:
+    """Say of a node that came too late what it did meanwhile."""
+    cause = end.cause
+    if cause.kind != "start-timeout" or cause.node not in slow:
+        return end
+    message = f"{cause.message}: its env_init took {slow[cause.node]:.0f} s"
+    remedy = f"a quicker env_init, or {MORE_TIME}"
+    return replace(end, cause=replace(cause, message=message, remedy=remedy))
 
 
 def _ends(report: NodeReport) -> list[_End]:
@@ -126,10 +158,10 @@ def _ends(report: NodeReport) -> list[_End]:
         after_unknown = _ended_after_unknown(report.events, event)
         a_rank_failed |= cause.rank is not None and not after_unknown
         after_another = cause.signal == signal.SIGTERM and (bool(ends) or after_unknown)
-        secondary = cause.kind != "node-lost" and (
+        secondary = cause.kind not in ("node-lost", "start-timeout") and (
             known_errors.is_secondary(cause.lines) or after_another
         )
-        ends.append(_End(cause=cause, error=error, secondary=secondary))
+        ends.append(_End(cause=cause, by=report.node, error=error, secondary=secondary))
     return ends
 
 
@@ -161,7 +193,7 @@ def _reported(report: NodeReport) -> list[_End]:
         reported = {**event, "kind": kind, "peer": lost}
         cause = _cause(NodeReport(node=str(peer)), reported, offset)
         if cause is not None:
-            ends.append(_End(cause=cause, error=error, secondary=False))
+            ends.append(_End(cause=cause, by=report.node, error=error, secondary=False))
     return ends
 
 
@@ -170,7 +202,31 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
     kind = event.get("kind")
     if event.get("ordered"):
         return None
-    time = _number(event, "time") - offset
+    if kind in ("peer-lost", "start-timeout", "supervisor-died"):
+        return _cause_of_node(report, event, offset)
+    if kind not in ("rank-ended", "launcher-ended"):
+        return None
+    code, number = event.get("exit_code"), event.get("signal")
+    if not code and not number:
+        return None
+    rank = event.get("rank") if kind == "rank-ended" else None
+    lines = without_noise(report.last_lines.get(rank, ()))
+    return FirstCause(
+        node=report.node,
+        rank=rank,
+        time=_number(event, "time") - offset,
+        kind="launcher" if kind == "launcher-ended" else "signal" if number else "exit",
+        exit_code=code,
+        signal=number,
+        message=_message(code, number, lines),
+        remedy=_remedy(number, lines, event.get("oom_kills")),
+        lines=lines,
+    )
+
+
+def _cause_of_node(report: NodeReport, event: Mapping[str, Any], offset: float) -> FirstCause:
+    """Return the cause if a whole node fails: it is lost, late, or without supervisor."""
+    kind, time = event.get("kind"), _number(event, "time") - offset
     if kind == "peer-lost":
         lost = str(event.get("peer") or event.get("node") or "?")
         words = str(event.get("message") or "no further message from it")
@@ -182,31 +238,20 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
             message=f"{report.node} lost the connection to it: {words}",
             remedy=f"clusterctl check --nodes {named}; to run without it: --exclude {named}",
         )
-    if kind == "supervisor-died":
+    if kind == "start-timeout":
         return FirstCause(
-            node=report.node,
+            node=str(event.get("peer")),
             time=time,
-            kind="supervisor",
-            message=str(event.get("message") or "the supervisor died"),
-            remedy=_OOM if "signal 9" in str(event.get("message")) else "",
+            kind="start-timeout",
+            message=str(event.get("message")),
+            remedy=LATE_REMEDY,
         )
-    if kind not in ("rank-ended", "launcher-ended"):
-        return None
-    code, number = event.get("exit_code"), event.get("signal")
-    if not code and not number:
-        return None
-    rank = event.get("rank") if kind == "rank-ended" else None
-    lines = without_noise(report.last_lines.get(rank, ()))
     return FirstCause(
         node=report.node,
-        rank=rank,
         time=time,
-        kind="launcher" if kind == "launcher-ended" else "signal" if number else "exit",
-        exit_code=code,
-        signal=number,
-        message=_message(code, number, lines),
-        remedy=_remedy(number, lines, event.get("oom_kills")),
-        lines=lines,
+        kind="supervisor",
+        message=str(event.get("message") or "the supervisor died"),
+        remedy=_OOM if "signal 9" in str(event.get("message")) else "",
     )
 
 

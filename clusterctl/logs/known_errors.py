@@ -7,20 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from clusterctl.facts.python import NAME_INTERPRETER
-
-_SECONDARY = re.compile(
-    r"\bconnection (?:reset|closed|refused|aborted) by (?:remote )?peer\b"
-    r"|\bbrokenpipeerror\b|\bbroken pipe\b|\bsocket closed\b|\bremote process exited\b"
-    r"|\bnccl(?:remote|system)error\b|\bnccl communicator was aborted\b"
-    r"|\bwatchdog caught collective operation timeout\b|\bprocess group watchdog\b"
-    r"|\bdistnetworkerror\b(?!.*\bfailed to listen\b)"
-    r"|\bdistbackenderror\b|\brendezvousconnectionerror\b"
-    r"|\bfailed to recv, got 0 bytes\b|\btimed out waiting \d+ms for (?:recv|send)\b"
-    # Not device.cc: an interface without an address is a cause of its own.
-    r"|\bgloo/transport/tcp/(?!device\b)\w+\.cc\b",
-    re.IGNORECASE,
-)
-"""What ranks print because another one exited; never the first cause if there is another."""
+from clusterctl.node.printed_error import WAITED, echoes, last_error
 
 PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"
 
@@ -28,7 +15,10 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
     for pattern, remedy in (
         (
-            r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b",
+            (
+                r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b|cuda failure 2\b"
+                r"|\bcublas_status_alloc_failed\b"
+            ),
             "use a smaller batch per device with more gradient accumulation",
         ),
         # Before "no space left": a full /dev/shm gives that message, too.
@@ -36,8 +26,46 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             (
                 r"\bunexpected bus error\b|^bus error\b|\binsufficient shared memory\b"
                 r"|\bout of shared memory\b|\bunable to write to file </torch_"
+                r"|\bshared memory segment\b.*\bno space left\b|killed by signal: bus error"
             ),
             "give the node (or its container) a larger /dev/shm",
+        ),
+        (
+            r"\bibv_reg_mr\w*\b.*\bfailed\b",
+            "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
+        ),
+        (
+            (
+                r"\bcannot allocate memory\b|\bcan't allocate memory\b|^memoryerror\b"
+                r"|\bbad_alloc\b|\bkilled by signal: killed\b"
+            ),
+            "use less host memory (fewer data workers, a smaller batch), or raise the container's"  # noqa: ISC004
+            " limit: free -m (on the node)",
+        ),
+        (
+            (
+                r"\bconnect to 'https://huggingface\b|\bhuggingface\.co'.*\bmax retries exceeded\b"
+                r"|\blocalentrynotfounderror\b|\bofflinemodeisenabled\b|\b429 client error\b"
+            ),
+            "download it once, copy it to the nodes by clusterctl push, and load it from there",
+        ),
+        (
+            (
+                r"\bgatedrepoerror\b|\bgated repo\b|\brepositorynotfounderror\b"
+                r"|\bis not a valid model identifier\b"
+            ),
+            "check the name; if it is gated or private: `job: {env_from: [HF_TOKEN]}`",
+        ),
+        (
+            r"\bapi_key not configured\b",
+            "`job: {env_from: [WANDB_API_KEY]}`, or --env WANDB_MODE=offline",
+        ),
+        (
+            (
+                r"\bsafetensorerror\b.*\bdeserializing header\b|\bfailed reading zip archive\b"
+                r"|\binvalid load key, 'v'"
+            ),
+            "the file is incomplete, or a pointer of Git LFS: copy it again by clusterctl push",
         ),
         (
             r"\bno space left on device\b",
@@ -49,6 +77,29 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"\bfailed to map segment from shared object\b",
             "clusterctl check --only storage.noexec: a folder there does not allow programs",
+        ),
+        (
+            r"\bundefined symbol\b",
+            "that package was built for another version of torch or CUDA: reinstall it",
+        ),
+        (
+            r"\bversion `glibc\w*_[\d.]+' not found\b",
+            "that package needs a newer system library than the node has: install an older build",
+        ),
+        (
+            r"\bcannot open shared object file\b",
+            "the node lacks that shared library: install it, or add its folder to LD_LIBRARY_PATH"  # noqa: ISC004
+            " (`env_init:` or `job: {env: ...}`)",
+        ),
+        (
+            r"\bimporterror: cannot import name\b",
+            "another version of that package is needed: pin it, then clusterctl setup",
+        ),
+        (r"\bninja is required\b", "install ninja on every node (clusterctl setup)"),
+        (
+            r"\berror building extension\b|\bcudamismatchexception\b|\bmissingcudaexception\b",
+            "it is compiled on the node: nvcc of torch's CUDA version must be there, and CUDA_HOME"  # noqa: ISC004
+            " name it; the compiler's own words are further up",
         ),
         (
             r"\bmodulenotfounderror: no module named\b|\bimporterror:",
@@ -64,6 +115,11 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "the script does not exist in `workdir:`: clusterctl sync copies it there",
         ),
         (
+            r"(?<![a-z])(?:world_size_\d+_rank|zero_pp_rank|mp_rank)_\d+",
+            "a checkpoint in pieces is loaded by as many ranks as saved it: resume on as many,"  # noqa: ISC004
+            " or convert it",
+        ),
+        (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
             "clusterctl push PATH copies it from a node that has it;"  # noqa: ISC004
             " with `job: {needs: [PATH]}`, launch stops without it",
@@ -77,6 +133,54 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "raise the hard limit on the node: `* - nofile 1048576` in /etc/security/limits.conf",
         ),
         (
+            r"\bstale file handle\b|\btransport endpoint is not connected\b",
+            "look at the file server and its mount: findmnt -T FOLDER (on the node)",
+        ),
+        (
+            r"\binput/output error\b|\bread-only file system\b",
+            "the disk or its server fails: dmesg -T | tail (on the node)",
+        ),
+        (
+            r"\bname or service not known\b|\btemporary failure in name resolution\b",
+            "the node does not resolve that name: write an address, or fix its /etc/resolv.conf",
+        ),
+        (
+            r"\bduplicate gpu detected\b",
+            "two ranks use one GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        ),
+        (
+            r"\binvalid device ordinal\b",
+            "the node runs more ranks than GPUs, or the script does not use LOCAL_RANK",
+        ),
+        (
+            r"\bmismatched nccl version\b|\bnvidia driver on your system is too old\b",
+            "clusterctl check --only python: it compares torch of all nodes and their drivers",
+        ),
+        (
+            r"\bdevice-side assert\b|\billegal memory access\b",
+            "--env CUDA_LAUNCH_BLOCKING=1 shows the line that fails; an index may be out of range",
+        ),
+        (
+            r"\bcuda-capable devices are busy\b|\bfound no nvidia driver\b",
+            "clusterctl check --only accelerator: it asks each node's driver and who uses its GPUs",
+        ),
+        (
+            r"\bno socket interface found\b",
+            "NCCL_SOCKET_IFNAME names no interface of the node: leave it to clusterctl",
+        ),
+        (
+            r"\bunable to find address for\b",
+            "GLOO_SOCKET_IFNAME must be the whole name of an interface: leave it to clusterctl",
+        ),
+        (
+            r"\bclient socket has (?:timed out|failed)\b.*(?:\blocalhost\b|\b127\.0\.0\.)",
+            "the script connects to its own node: it must use MASTER_ADDR and MASTER_PORT as set",
+        ),
+        (
+            r"\bexpected to have finished reduction\b",
+            "use every parameter in the loss, or set find_unused_parameters=True of DDP",
+        ),
+        (
             r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:",
             "the GPU is faulty: exclude the node with --exclude",
         ),
@@ -87,7 +191,8 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             (
                 r"\bno route to host\b|\bconnection tim(?:eout|ed out)\b"
-                r"|\behostunreach\b|\betimedout\b"
+                r"|\behostunreach\b|\betimedout\b|\bclient socket has (?:timed out|failed)\b"
+                r"|\bgot completion from peer\b"
             ),
             "clusterctl check --only network: it connects every node to every other",
         ),
@@ -96,12 +201,9 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "leave RANK, LOCAL_RANK and WORLD_SIZE to clusterctl: not in job.env or the script",
         ),
         (
-            r"\bcollective operation timeout\b|\bwatchdog caught collective operation timeout\b",
-            "a rank did not come to the collective: look for its last lines with clusterctl logs",
-        ),
-        (
-            r"\bibv_reg_mr\b.*\bfailed\b",
-            "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
+            WAITED.pattern,
+            "a rank did not come in time: look for its last lines with clusterctl logs; if it only"  # noqa: ISC004
+            " needs longer, raise timeout= of init_process_group",
         ),
         # A GPU that fails takes each of these ways out, with no Xid in the rank's own log.
         (
@@ -152,13 +254,10 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _MISSING = re.compile(r"\[Errno 2\] No such file or directory: '(/[^']+)'$")
 """The last words of a FileNotFoundError about an absolute path."""
 
-_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b")
-
 
 def exception_line(lines: Sequence[str]) -> str:
-    """Return the line of the last exception; empty if there is none."""
-    stripped = (line.strip() for line in reversed(lines))
-    return next((line for line in stripped if _EXCEPTION.match(line)), "")
+    """Return the line of the error that ended the program; empty if there is none."""
+    return last_error(lines).line
 
 
 def last_line(lines: Sequence[str]) -> str:
@@ -167,18 +266,27 @@ def last_line(lines: Sequence[str]) -> str:
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the line of the last exception, else the last line that is not empty."""
+    """Return the line of the error, else the last line that is not empty."""
     return exception_line(lines) or last_line(lines)
 
 
 def is_secondary(lines: Sequence[str]) -> bool:
     """Tell whether a rank failed because another rank or node did."""
-    return bool(_SECONDARY.search(error_line(lines)))
+    error = last_error(lines)
+    return error.echo if error.line else echoes(last_line(lines))
+
+
+def has_waited(lines: Sequence[str]) -> bool:
+    """Tell whether a rank failed because it waited too long for another."""
+    return bool(WAITED.search(error_line(lines)))
 
 
 def remedy_for(lines: Sequence[str]) -> str:
     """Return the remedy for a known error; empty for an unknown one."""
-    line = error_line(lines)
+    error = last_error(lines)
+    line = error.line or last_line(lines)
+    if line.endswith(":"):
+        line = " ".join([line, *lines[error.at + 1 : error.at + 2]])
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
     missing = _MISSING.search(line)
     return remedy.replace("PATH", shlex.quote(missing[1])) if missing else remedy

@@ -50,8 +50,19 @@ def show_status(screen: Screen, view: RunStatus) -> None:
         screen.out.print(
             safe_text(f"ended by {view.ended_by}: {view.remembered['message']}", "red")
         )
+    if view.remembered and view.remembered.get("corrected"):
+        screen.out.print(safe_text(_correction(view.remembered["corrected"])))
     if view.first_cause:
         show_cause(screen.out, view.first_cause)
+
+
+def _correction(event: Mapping[str, Any]) -> str:
+    """Return what had been recorded before later evidence corrected it."""
+    was: Mapping[str, Any] = event.get("was") or {}
+    cause: Mapping[str, Any] = was.get("first_cause") or {}
+    where = f": {cause.get('node')}: {cause.get('message')}" if cause else ""
+    recorded = f"{was.get('state')}, ended by {was.get('ended_by')}{where}"
+    return f"corrected: it was recorded as {recorded}"
 
 
 def _summary(console: Console, view: RunStatus) -> None:

@@ -137,6 +137,7 @@ _EVENT = _object(
     time=_SECONDS,
     since=_SECONDS,
     oom_kills=_COUNT,
+    env_init_s=_SECONDS,
     offset_s=_OFFSET,
     error_s=_SECONDS,
 )

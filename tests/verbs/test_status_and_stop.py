@@ -17,6 +17,7 @@ import pytest
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.logs.first_cause import FirstCause
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.transport.fanout import MultiStream
@@ -458,6 +459,36 @@ def test_a_run_that_no_node_knows_is_as_it_was_remembered() -> None:
         run=RUN, cluster="lab", nodes=tuple(parts(a=part("a"))), remembered=remembered
     )
     assert alive.state == "running"
+
+
+def test_a_node_that_shows_later_that_it_was_lost_corrects_the_record(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    echo = {"node": "a", "rank": 0, "kind": "exit", "message": "exited with 1: Connection closed"}
+    remembered = {
+        "state": "failed", "ended_by": "job", "exit_code": 1, "first_cause": echo, "run": RUN,
+    }  # fmt: skip
+    nodes = tuple(parts(a=part("a", "failed"), b=part("b", "lost")))
+    lost = FirstCause(node="b", time=1.0, kind="node-lost", message="the machine was rebooted")
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered, first_cause=lost)
+    corrected = view.corrected_end
+    assert corrected is not None
+    assert (corrected["state"], corrected["ended_by"], corrected["exit_code"]) == (
+        "lost",
+        "lost",
+        125,
+    )
+    assert corrected["corrected"]["why"] == "b: the machine was rebooted"
+    assert corrected["corrected"]["was"]["first_cause"] == echo
+    again = replace(view, remembered=corrected)
+    assert again.corrected_end is None
+    show_status(Screen(), again)
+    assert (
+        "corrected: it was recorded as failed, ended by job: a: exited" in capsys.readouterr().out
+    )
+    silent = tuple(parts(a=part("a", "failed"), b=None))
+    for unsure in (replace(view, nodes=silent), replace(view, first_cause=None)):
+        assert unsure.corrected_end is None
 
 
 def test_status_tells_how_long_it_ran_and_what_was_printed_last(

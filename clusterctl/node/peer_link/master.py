@@ -5,17 +5,20 @@ from __future__ import annotations
 import hmac
 import socket
 import time
-from typing import Dict, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import (
+    SILENT_SECONDS,
     PeerEvents,
     PeerMessage,
+    SilentPeer,
     heartbeat_seconds,
     parse_ending,
     parse_time,
+    silent_peer,
     told_ending,
 )
 from clusterctl.node.peer_link.run_tokens import node_token
@@ -101,10 +104,24 @@ class Master:
 
         Only of the first ending: one that brings down all nodes is reported by each of them.
         """
-        if self._ending is None:
+        first = self._ending
+        # The end of a rank that failed by itself does not wait behind that of an echo.
+        echo = first is not None and first.get("lines_grace") is not None
+        if first is None or (echo and message.get("lines_grace") is None):
             self._ending = message
             for channel in self._channels.values():
                 channel.send(told_ending(message))
+
+    def silent(self) -> List[SilentPeer]:
+        """Return the workers that were there, and neither ended nor were heard lately."""
+        now = time.monotonic()
+        for name, channel in self._channels.items():
+            self._last[name] = max(self._last[name], channel.last_received)
+        return [
+            silent_peer(name, now - last, self._last_error.get(name, "it stopped answering"))
+            for name, last in self._last.items()
+            if name not in self._finished and now - last > SILENT_SECONDS
+        ]
 
     def send_bye(self, state: str) -> None:
         """Tell every worker, also one that comes later, that the run is over here."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 PeerMessage = Dict[str, Any]
+SilentPeer = Dict[str, Any]
+"""`peer`, `since` when it was not heard, and as `message` the last words of its connection."""
 
 
 class PeerEvents(NamedTuple):
@@ -24,6 +27,15 @@ class PeerEvents(NamedTuple):
     """A node ends its part; True: the run continues without it."""
 
 
+SILENT_SECONDS = 4.0
+"""A living supervisor is heard at least every 2 seconds."""
+
+
+def silent_peer(node: str, silence: float, words: str) -> SilentPeer:
+    """Return what is noted of a node that was not heard for so many seconds."""
+    return {"peer": node, "since": time.time() - silence, "message": words}
+
+
 def heartbeat_seconds(lost_after: float) -> float:
     """Return how often to be heard, so that a few lost beats are no silence."""
     return min(2.0, lost_after / 5)
@@ -35,6 +47,8 @@ _WORD_LIMIT = 255
 _NUMBER_LIMIT = 2**31
 _GRACE_LIMIT = 86400.0
 """The longest grace that an inventory allows."""
+LINES_GRACE = 10.0
+"""The longest that a rank which only echoes another's end may let the others print."""
 _TIME_LIMIT = 10.0**11
 _ENDING: Dict[str, Tuple[type, ...]] = {
     "by": (str,),
@@ -45,6 +59,7 @@ _ENDING: Dict[str, Tuple[type, ...]] = {
     "killed_by": (int, type(None)),
     "lost": (str, type(None)),
     "grace": (int, float, type(None)),
+    "lines_grace": (int, float, type(None)),
 }
 """What an ending is made of; the first three are always there.
 
@@ -110,9 +125,14 @@ def parse_ending(message: PeerMessage) -> PeerMessage:
     for name in ("exit_code", "rank", "killed_by"):
         if abs(ending.get(name) or 0) > _NUMBER_LIMIT:
             raise MessageError("%s of an ending: found %.200r" % (name, ending[name]))
-    grace = ending.get("grace")
-    if grace is not None:
-        if not grace >= 0:  # no timer waits for NaN
-            raise MessageError("grace of an ending: found %.200r" % (grace,))
-        ending["grace"] = min(grace, _GRACE_LIMIT)
+    _limit_graces(ending)
     return ending
+
+
+def _limit_graces(ending: PeerMessage) -> None:
+    for name, limit in (("grace", _GRACE_LIMIT), ("lines_grace", LINES_GRACE)):
+        grace = ending.get(name)
+        if grace is not None:
+            if not grace >= 0:  # no timer waits for NaN
+                raise MessageError("%s of an ending: found %.200r" % (name, grace))
+            ending[name] = min(grace, limit)

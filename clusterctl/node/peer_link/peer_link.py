@@ -8,11 +8,11 @@ silence lasts. The controller takes no part.
 from __future__ import annotations
 
 import sys
-from typing import Dict, FrozenSet
+from typing import Dict, FrozenSet, List
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage
+from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, SilentPeer
 from clusterctl.node.run.node_job import NodeJob
 
 TYPE_CHECKING = False
@@ -35,6 +35,10 @@ class NoPeers:
 
     def give_up_on_missing(self) -> None:
         """There is nobody to miss."""
+
+    def silent(self) -> List[SilentPeer]:
+        """There is nobody to hear."""
+        return []
 
     def expect(self, name: str) -> None:
         """Nobody can join without a link."""

@@ -11,12 +11,15 @@ from typing import Dict, List, Optional, Set
 from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import (
+    SILENT_SECONDS,
     PeerEvents,
     PeerMessage,
+    SilentPeer,
     heartbeat_seconds,
     parse_ending,
     parse_over,
     parse_time,
+    silent_peer,
     told_ending,
 )
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
@@ -94,6 +97,13 @@ class Worker:
     def send_ending(self, message: PeerMessage) -> None:
         """Tell the master, which tells the others, now or when it can be reached."""
         self._send(told_ending(message))
+
+    def silent(self) -> List[SilentPeer]:
+        """Return the master if it neither ended nor was heard lately."""
+        silence = time.monotonic() - self._heard_at
+        if self.acknowledged or self.missing or silence <= SILENT_SECONDS:
+            return []
+        return [silent_peer(self._master, silence, self._last_error)]
 
     def send_bye(self, state: str) -> None:
         """Tell the master that the run is over here, and wait until it knows."""

@@ -55,6 +55,8 @@ class KnownThere(TypedDict, total=False):
     user: str
     attempt: int
     """Which part of the run the node has, from 1: one that was lost may join again."""
+    env_init_s: float
+    """How long `env_init` took here."""
     boot_id: str
     workdir_id: str
     """By which other users can tell whether the run works in their folder."""

@@ -120,7 +120,12 @@ class NodeRun(NamedTuple):
         if os.path.isdir(self.paths.folder) and not os.path.exists(self.paths.supervisor):
             self._write_end("%s; it had not started here" % reason, [])
 
-    def write_missing_end(self, reason: str) -> None:
+    def was_lost(self) -> bool:
+        """Tell whether its supervisor died without an end: to clear up changes nothing of that."""
+        saved = read_json(self.paths.supervisor)
+        return bool(saved) and not is_alive(saved) and not os.path.exists(self.paths.end)
+
+    def write_missing_end(self, reason: str, *, lost: bool = False) -> None:
         """Do what the supervisor could not: remove its stop file, write the end in its reserve."""
         if not self.job or os.path.exists(self.paths.end):
             return
@@ -128,11 +133,12 @@ class NodeRun(NamedTuple):
         ranks = read_json(self.paths.supervisor).get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"
-        self._write_end("%s; its supervisor had died" % reason, ranks)
+        self._write_end("%s; its supervisor had died" % reason, ranks, lost=lost)
 
-    def _write_end(self, reason: str, ranks: List[Dict[str, Any]]) -> None:
+    def _write_end(self, reason: str, ranks: List[Dict[str, Any]], *, lost: bool = False) -> None:
         if os.path.exists(self.paths.end):
             return
         now = time.time()
-        end = {"state": "stopped", "by": "stop", "exit_code": None, "time": now, "over": now}
+        state, by = ("lost", "lost") if lost else ("stopped", "stop")
+        end = {"state": state, "by": by, "exit_code": None, "time": now, "over": now}
         RunFiles(self.paths).end({"schema": 1, **end, "reason": reason, "ranks": ranks})

@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import subprocess
+import time
 from shlex import quote
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
@@ -78,7 +79,9 @@ def _start_in_workdir(
     job: NodeJob, secrets: Dict[str, Any], channel: CallChannel, *, forces: bool
 ) -> Dict[str, Any]:
     """Start the run while no sync may change its files; return the supervisor's first answer."""
+    began = time.monotonic()
     environment = compose_environment(job, secrets.pop("env", {}))
+    job["env_init_s"] = round(time.monotonic() - began, 1)
 
     def look() -> None:
         require_own_files(job, forces=forces)

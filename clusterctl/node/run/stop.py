@@ -46,6 +46,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         create_placeholder(args)
     node_run = NodeRun.find(args)
     before = read_json(node_run.paths.end).get("state") if node_run.job else None
+    lost = bool(node_run.job) and node_run.was_lost()
     hand_over("stop", args, channel, node_run.paths)
     report_stage(channel, "asking")
     reason = str(args.get("reason") or "stopped")
@@ -74,7 +75,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             from clusterctl.node.run import ray_folder  # noqa: PLC0415
 
             ray_folder.clean(node_run.paths.folder)
-        node_run.write_missing_end(reason)
+        node_run.write_missing_end(reason, lost=lost)
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
     nodes = read_json(node_run.paths.supervisor).get("nodes")

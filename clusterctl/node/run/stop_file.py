@@ -33,6 +33,14 @@ def create(workdir: str, name: Optional[str]) -> str:
     return path if new else ""
 
 
+def try_create(workdir: str, name: Optional[str]) -> Tuple[str, str]:
+    """Make the file as `create` does; return its path, and why it cannot be made."""
+    try:
+        return create(workdir, name), ""
+    except OSError as error:
+        return "", "cannot make %s: %s" % (name, error.strerror or error)
+
+
 def remove(path: str) -> None:
     """Remove a file that we made, if it is still there and its filesystem answers."""
     try:

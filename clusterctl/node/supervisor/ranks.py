@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
+from clusterctl.node.printed_error import lines_grace
 from clusterctl.node.run import processes
 from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ProcessKey
 from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.run_paths import RANK_LOG
 from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
 from clusterctl.node.supervisor.rank_state import ONLY_RANK, Rank, failures_in, oom_kills
@@ -26,6 +29,8 @@ EXIT_CODE_POLL = 0.1
 EXIT_CODE_SECONDS = 2.0
 """How long to look for an end in the launcher's log: it takes a moment to notice it too."""
 LOG_TAIL = 65536
+LAST_LINES = 200
+"""The lines of a rank that failed which tell whether it only echoes another's end."""
 REACTION_SECONDS = 1.0
 """Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 
@@ -249,7 +254,18 @@ class Ranks:
 
     def _cause_of(self, rank: Rank) -> Cause:
         cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
-        return cause._replace(exit_code=rank.exit_code, killed_by=rank.signal)
+        log = os.path.join(self._record.paths.folder, RANK_LOG % rank.rank)
+        lines = read_end(log, LOG_TAIL).decode("utf-8", "backslashreplace").splitlines()
+        return cause._replace(
+            exit_code=rank.exit_code,
+            killed_by=rank.signal,
+            lines_grace=lines_grace(lines[-LAST_LINES:]),
+        )
+
+    @property
+    def all_over(self) -> bool:
+        """Nothing of them can print any more."""
+        return self._launcher is None and not any(rank.running for rank in self._ranks.values())
 
     def _terminated_after(self, rank: Rank) -> bool:
         """Say if the launcher ended this rank, as another had ended whose exit code is lost."""

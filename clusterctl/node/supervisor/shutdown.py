@@ -36,6 +36,8 @@ class Cause(NamedTuple):
     """The node that was silent for too long."""
     grace: Optional[float] = None
     """Of a stop: seconds for the ranks, if not the job's."""
+    lines_grace: Optional[float] = None
+    """Of a rank that only echoes another's end: seconds for the lines of the others."""
 
     @property
     def state(self) -> str:

@@ -15,10 +15,12 @@ from clusterctl.node.run import processes, ray_folder, stop_file
 from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.processes import Process, ProcessKey, living_descendants
+from clusterctl.node.run.processes import Process, living_descendants
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
+from clusterctl.node.supervisor.echo_grace import EchoGrace
+from clusterctl.node.supervisor.guard_watch import GuardWatch
 from clusterctl.node.supervisor.log_space import LogSpace
 from clusterctl.node.supervisor.members import Members
 from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
@@ -66,8 +68,7 @@ class Supervisor:
         self._began = time.time()
         self._key = processes.key_of(os.getpid())
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
-        self._guard: ProcessKey = (guard[0], guard[1])
-        self._guard_died = False
+        self._guard = GuardWatch(record, guard)
         self._ranks = Ranks(
             self.loop,
             job,
@@ -79,6 +80,7 @@ class Supervisor:
         )
         self._members = Members(job)
         self._ending: Optional[Shutdown] = None
+        self._echo = EchoGrace(self.loop, self._end_here)
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
         self._nested = NestedLaunchers(record, job)
@@ -114,12 +116,8 @@ class Supervisor:
         Raises:
             OSError: they cannot be started.
         """
-        self._record.event(
-            "supervisor-up",
-            pid=os.getpid(),
-            link_port=self.link_port,
-            attempt=self._job.get("attempt", 1),
-        )
+        told = {key: value for key, value in self._job.items() if key in ("attempt", "env_init_s")}
+        self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port, **told)
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
@@ -143,7 +141,7 @@ class Supervisor:
             "schema": 1,
             "pid": pid,
             "start": start,
-            "guard": self._guard,
+            "guard": self._guard.key,
             "boot_id": boot_id(),
             "lock": self._job["lock"],
             "cgroup": self._job.get("cgroup", ""),
@@ -198,6 +196,8 @@ class Supervisor:
 
     def _succeeded(self) -> None:
         """Every rank ended well; what they left behind gets a moment, then the same end."""
+        if self._echo.cause is not None:
+            return  # `_update` ends it
         self._ranks.stopping = True
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
@@ -224,7 +224,7 @@ class Supervisor:
         missing = sorted(self._peers.missing)
         self._peers.give_up_on_missing()
         if missing:
-            self._end_start("not there: " + ", ".join(missing))
+            self._end_start("not there: " + ", ".join(missing), missing)
         elif self._ranks.launcher_joined:
             # It waits for another: let that one say first what keeps it.
             self.loop.call_later(
@@ -233,11 +233,14 @@ class Supervisor:
         else:
             self._end_start(self._ranks.rendezvous_problem())
 
-    def _end_start(self, why: str) -> None:
+    def _end_start(self, why: str, missing: Sequence[str] = ()) -> None:
         if why and self._ending is None:
             node = self._job["node"]
             reason = "not gathered within %g s: %s" % (self._job["start_timeout"], why)
             self._end_everywhere(Cause(by="start-timeout", reason=reason, node=node))
+            for name in missing:
+                message = "it was not there within %g s" % self._job["start_timeout"]
+                self._record.event("start-timeout", peer=name, message=message)
 
     def _peer_is_lost(self, node: str, words: str) -> None:
         seconds = self._job["link"]["lost_after"]
@@ -269,7 +272,8 @@ class Supervisor:
             self._end_here(cause)
         else:
             reason = "%s: %s" % (cause.node, cause.reason)
-            self._end_here(Cause(by="peer", reason=reason, node=cause.node))
+            end = Cause("peer", reason, cause.node, lines_grace=cause.lines_grace)
+            self._end_here(end)
             self._record.event(
                 "peer-bad-end",
                 peer=cause.node,
@@ -290,6 +294,11 @@ class Supervisor:
 
     def _end_here(self, cause: Cause) -> None:
         """End the run on this node; act first, write later: a disk may be slow."""
+        if self._ending is None:
+            if self._echo.delays(cause, over=self._ranks.all_over):
+                return
+            if cause.by == "stop" and self._echo.cause is not None:
+                self._end_here(self._echo.cause)  # it failed before
         own = self._job["stop"]["grace"] if cause.by == "stop" else self._failure_grace
         phases = cause.phases(own)
         if self._ending is not None:
@@ -297,7 +306,10 @@ class Supervisor:
             return
         self._ranks.stopping = True
         requested = self._ranks.request_end(cause)
-        problem = self._make_stop_file() if cause.by == "stop" else ""
+        problem = ""
+        if cause.by == "stop":
+            name = self._job["stop"]["file"]
+            self._stop_file, problem = stop_file.try_create(self._job["workdir"], name)
         if not requested:
             phases = Phases(term=0.0, kill=self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
@@ -310,15 +322,6 @@ class Supervisor:
         remove = self._spawner.container_remover if started_by_client(self._job) else None
         return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove)
 
-    def _make_stop_file(self) -> str:
-        """Make the file by which the ranks are asked to end; return why it cannot be made."""
-        name = self._job["stop"]["file"]
-        try:
-            self._stop_file = stop_file.create(self._job["workdir"], name)
-        except OSError as error:
-            return "cannot make %s: %s" % (name, error.strerror or error)
-        return ""
-
     def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
         end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
         self._end = {**end, "time": time.time()}
@@ -326,6 +329,8 @@ class Supervisor:
     def _update(self) -> None:
         if self._ending is not None:
             self._ending.check()
+        elif self._echo.cause is not None and self._ranks.all_over:
+            self._end_here(self._echo.cause)
         self._record.write_snapshot(self.snapshot())
 
     def _all_exited(self, left: List[Process]) -> None:
@@ -344,6 +349,9 @@ class Supervisor:
         """Stay until all other nodes ended, or know of our end."""
         assert self._end is not None
         if self._others_know(late=time.monotonic() > until):
+            if self._end["by"] in ("rank", "launcher", "peer"):  # which may only echo that
+                for silent in self._peers.silent():
+                    self._record.event("peer-silent", **silent)
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)
         else:
@@ -373,22 +381,13 @@ class Supervisor:
         return "running" if self._ranks.all_started else "starting"
 
     def _heartbeat(self) -> None:
-        self._check_guard()
+        self._guard.check()
         self._record.heartbeat()
         self._record.flush()
 
     def _keep_fresh(self) -> None:
         self._record.keep_fresh()
         ray_folder.keep_fresh(self._record.paths.folder)
-
-    def _check_guard(self) -> None:
-        try:
-            if self._guard_died or processes.alive(self._guard):
-                return
-        except OSError:
-            return  # nobody can look now; the next beat will
-        self._guard_died = True
-        self._record.event("guard-died", pid=self._guard[0])
 
     def _remember_processes(self) -> None:
         try:

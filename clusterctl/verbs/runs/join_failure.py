@@ -6,12 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.logs.first_cause import LATE_REMEDY, MORE_TIME, CauseKind, FirstCause
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
 LOST_REMEDY = "clusterctl check says which node does not answer; to run without it: --exclude HOST"
-MORE_TIME = "more time: --start-timeout S"
-LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
 
 
 def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> FirstCause:

@@ -6,7 +6,6 @@ line, so no line is lost or repeated.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,25 +13,26 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
-from clusterctl.logs.lines import Chunk, LineSplitter
-from clusterctl.safe_text import strip_controls
+from clusterctl.logs.lines import LineSplitter
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
 from clusterctl.verbs.rpc import bad_output, node_error, run_args
+from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
 KEPT_LINES = 100
 """The last lines to keep of each rank: they may tell why it ended."""
-KEPT_BYTES = 12 * 1024
-"""Limit of these lines together, for each rank: there may be thousands of ranks."""
-LINE_BYTES = 2000
-"""Limit of each of these lines, which may be a megabyte long."""
-END_BYTES = 16 * 1024
+END_BYTES = 32 * 1024
 """The end of each log that is read to find why a run ended."""
-ENDS = frozenset({"peer-bad-end", "peer-lost", "supervisor-died", "rank-ended", "launcher-ended"})
+ENDS = frozenset(
+    {
+        "peer-bad-end", "peer-lost", "peer-silent", "start-timeout",
+        "supervisor-died", "rank-ended", "launcher-ended",
+    }
+)  # fmt: skip
 """Events that may show why a run ended."""
 EVENTS_LIMIT, LOGS_LIMIT = 4096, 1024
 """Limits for one node."""
@@ -81,8 +81,10 @@ class RunLog:
         """What is wrong with a node's last answer."""
         self._invalid_counts: dict[str, int] = {}
         """How many invalid messages each node has sent."""
+        self._env_init: dict[str, float] = {}
+        """Seconds that each node's `env_init` took."""
         self._clock_events: dict[str, Mapping[str, Any]] = {}
-        self._logs: dict[str, dict[str, _LogFile]] = {n.name: {} for n in cluster.nodes}
+        self._logs: dict[str, dict[str, LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
         self._pieces: dict[str, int] = {}
         """How many small pieces each node has sent since it was asked."""
@@ -186,6 +188,9 @@ class RunLog:
                 node=name,
                 events=(*events, *filter(None, [self._clock_events.get(name)])),
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
+                times={log.source.rank: log.last_times for log in self._logs[name].values()},
+                gone=_gone(self.node_runs.get(name, {})),
+                env_init_s=self._env_init.get(name, 0.0),
             )
             for name, events in self.events.items()
         )
@@ -241,6 +246,7 @@ class RunLog:
             self._clock_events[node] = event
         elif event["kind"] == "supervisor-up":
             self.events[node].clear()  # the node joined again: the run continued after these
+            self._env_init[node] = float(event.get("env_init_s") or 0.0)
         elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
             texts = {key: str(event[key])[:LINE_BYTES] for key in _TEXTS if event.get(key)}
             numbers = {key: event[key] for key in _NUMBERS if key in event}
@@ -280,7 +286,7 @@ class RunLog:
                 yield from self._note_invalid(node, error, is_last=False)
                 return
             source = Source(node=node, rank=block.rank)
-            log = self._logs[node][file] = _LogFile(source, offset, self._kept)
+            log = self._logs[node][file] = LogFile(source, offset, self._kept)
             log.begins_within = self._cut and offset > 0
         received = log.splitter.received
         if block.dropped > 0:
@@ -308,6 +314,14 @@ class RunLog:
             return
         for log in self._logs[node].values():
             yield from log.pieces(log.splitter.finish(), now)
+
+
+def _gone(node_run: Mapping[str, Any]) -> str:
+    """Return why no supervisor recorded an end on a node; empty: one did."""
+    if node_run.get("state") != "lost":
+        return ""
+    rebooted = (node_run.get("supervisor") or {}).get("rebooted")
+    return "the machine was rebooted" if rebooted else "its supervisor died"
 
 
 class _Block(NamedTuple):
@@ -343,56 +357,6 @@ def _blocks(message: Message, now: float) -> Iterator[_Block]:
         behind = start + end - begin
         yield _Block(file, rank, begin, time or now, dropped, body[start:behind])
         start = behind
-
-
-class _LogFile:
-    """One log of a node, as far as it has been read."""
-
-    __slots__ = ("_kept", "_last", "_size", "begins_within", "source", "splitter")
-
-    def __init__(self, source: Source, offset: int, kept: int) -> None:
-        self.source = source
-        self._kept = kept
-        self.splitter = LineSplitter(offset)
-        self._last: deque[bytes] = deque()
-        self._size = 0
-        self.begins_within = False
-        """The first bytes belong to a line that began before, and are skipped."""
-
-    @property
-    def last_lines(self) -> tuple[str, ...]:
-        """The last lines, without those of progress bars."""
-        texts = (data.decode("utf-8", "backslashreplace") for data in self._last)
-        return tuple(map(strip_controls, texts))
-
-    @property
-    def unfinished(self) -> int:
-        """Bytes of a line without an end."""
-        return self.splitter.received - self.splitter.offset
-
-    def pieces(self, chunks: list[Chunk], time: float) -> Iterator[Piece]:
-        """Yield these lines as pieces, and keep the last of them."""
-        for chunk in chunks:
-            whole = chunk
-            if self.begins_within:
-                whole, self.begins_within = chunk.without_first(), False
-            if whole.data:
-                if self._kept:
-                    self._keep_last(whole)
-                yield Piece(self.source, whole, time)
-
-    def _keep_last(self, chunk: Chunk) -> None:
-        last = self._last
-        for line in chunk.last(self._kept).lines():
-            if line.ending == "\r" or not line.data.strip():
-                continue
-            data = line.data
-            if len(data) > LINE_BYTES:
-                data = data[:LINE_BYTES] + b" ..."
-            self._size += len(data)
-            last.append(data)
-        while self._size > KEPT_BYTES or len(last) > self._kept:
-            self._size -= len(last.popleft())
 
 
 def _tail(args: Mapping[str, object]) -> Request:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.wire import SCHEMA, plain
@@ -194,6 +195,23 @@ class RunStatus:
         if self.first_cause is not None and self.state in BAD_ENDS:
             return _CAUSED[self.first_cause.kind][1]
         return ended_by(_staying(self.nodes))
+
+    @property
+    def corrected_end(self) -> Mapping[str, Any] | None:
+        """The remembered end as all nodes tell it now; None: nothing new is known of it.
+
+        That a node was lost may only show when it answers again, by then rebooted.
+        """
+        end, cause = self.remembered, self.first_cause
+        if not end or cause is None or cause.kind != "node-lost" or self.silent:
+            return None
+        old = end.get("first_cause") or {}
+        if old.get("kind") == cause.kind:
+            return None
+        found = {"state": self.state, "ended_by": self.ended_by, "first_cause": plain(cause)}
+        before = {name: end.get(name) for name in (*found, "exit_code")}
+        event = {"time": time.time(), "why": f"{cause.node}: {cause.message}", "was": before}
+        return {**end, **found, "exit_code": LaunchRefused.exit_code, "corrected": event}
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""

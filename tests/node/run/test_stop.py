@@ -159,7 +159,7 @@ def test_it_works_without_the_supervisor(make_run: MakeRun) -> None:
     stages = [m.head.get("stage") for m in run.call(0, "stop", {**run.where(), "grace": 0})]
     assert "killing" in stages
     assert not run.left()
-    assert run.status()["state"] == "stopped"
+    assert (run.status()["state"], run.status()["end"]["by"]) == ("lost", "lost")
     assert not Path(run.paths().reserve).exists()
     assert run.stop()["gone"]
 

@@ -301,6 +301,8 @@ def test_a_node_that_never_comes_ends_the_run_with_its_name(make_run: MakeRun) -
     node = run.ended(0)
     assert node["end"]["by"] == "start-timeout"
     assert run.names[1] in node["end"]["reason"]
+    (late,) = [event for event in run.events(0) if event["kind"] == "start-timeout"]
+    assert (late["peer"], late["message"]) == (run.names[1], "it was not there within 1 s")
 
 
 def test_a_rank_that_gets_no_answer_at_the_rendezvous_ends_the_start(make_run: MakeRun) -> None:

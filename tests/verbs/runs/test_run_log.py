@@ -10,10 +10,10 @@ from clusterctl.logs.entry import Piece
 from clusterctl.logs.lines import Chunk
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.response_schema import NOT_OURS
+from clusterctl.verbs.runs.log_file import LINE_BYTES
 from clusterctl.verbs.runs.run_log import (
     EVENTS_LIMIT,
     INVALID_LIMIT,
-    LINE_BYTES,
     LOGS_LIMIT,
     PIECES_LIMIT,
     UNFINISHED_BYTES,

@@ -1,0 +1,27 @@
+"""Lets the other ranks print why, before they are ended because of a rank that only echoes them."""
+
+from __future__ import annotations
+
+from typing import Callable, Optional
+
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.supervisor.shutdown import Cause
+
+
+class EchoGrace:
+    """Delays the end of a run on a node; any other end comes at once."""
+
+    def __init__(self, loop: EventLoop, end: Callable[[Cause], None]) -> None:
+        """Call `end` when the time is over."""
+        self._loop, self._end = loop, end
+        self.cause: Optional[Cause] = None
+        """What the run ends for soon; None: nothing."""
+
+    def delays(self, cause: Cause, *, over: bool) -> bool:
+        """Tell whether an end waits; `over`: nothing here can print any more."""
+        if cause.lines_grace is None or over:
+            return False
+        if self.cause is None:
+            at_last = self.cause = cause._replace(lines_grace=None)
+            self._loop.call_later(cause.lines_grace, lambda: self._end(at_last))
+        return True

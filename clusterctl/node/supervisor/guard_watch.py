@@ -1,0 +1,28 @@
+"""Notes it when the guard, the supervisor's parent, has died."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from clusterctl.node.run import processes
+from clusterctl.node.run.processes import ProcessKey
+from clusterctl.node.run.run_files import RunFiles
+
+
+class GuardWatch:
+    """Looks whether the guard lives, until it does not."""
+
+    def __init__(self, record: RunFiles, guard: Sequence[int]) -> None:
+        self._record = record
+        self.key: ProcessKey = (guard[0], guard[1])
+        self._died = False
+
+    def check(self) -> None:
+        """Look once."""
+        try:
+            if self._died or processes.alive(self.key):
+                return
+        except OSError:
+            return  # nobody can look now; the next beat will
+        self._died = True
+        self._record.event("guard-died", pid=self.key[0])
