@@ -24,7 +24,7 @@ class Cause(NamedTuple):
     """Why a run is ended on a node: what one supervisor tells the others."""
 
     by: str
-    """rank, launcher, stop, lost, peer or start-timeout."""
+    """rank, launcher, stop, lost, peer, start-timeout or world."""
     reason: str
     node: str
     """Where it began."""

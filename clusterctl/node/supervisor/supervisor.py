@@ -152,7 +152,7 @@ class Supervisor:
             "state": self._state(),
             "began": self._began,
             "ranks": self._ranks.snapshots(),
-            "launcher_joined": self._ranks.launcher_joined,
+            "launcher_joined": self._ranks.gathering.launcher_joined,
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "end": self._end,
         }
@@ -225,13 +225,13 @@ class Supervisor:
         self._peers.give_up_on_missing()
         if missing:
             self._end_start("not there: " + ", ".join(missing))
-        elif self._ranks.launcher_joined:
+        elif self._ranks.gathering.launcher_joined:
             # It waits for another: let that one say first what keeps it.
             self.loop.call_later(
-                WAITERS_SECONDS, lambda: self._end_start(self._ranks.rendezvous_problem())
+                WAITERS_SECONDS, lambda: self._end_start(self._ranks.gathering.problem())
             )
         else:
-            self._end_start(self._ranks.rendezvous_problem())
+            self._end_start(self._ranks.gathering.problem())
 
     def _end_start(self, why: str) -> None:
         if why and self._ending is None:
