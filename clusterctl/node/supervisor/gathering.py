@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Callable, Dict, List, Optional
 
@@ -17,6 +18,8 @@ from clusterctl.node.supervisor.rendezvous_sockets import Member, look
 POLL_SECONDS = (0.25, 1.0, 5.0)
 """How often to look who has joined: at first, then while most gather, and after a while."""
 MOST_GATHER = 120.0
+BRIEF_SECONDS = 2.0
+"""Who lives shorter may have joined between two looks, or trains nothing."""
 
 
 class Gathering:
@@ -42,10 +45,8 @@ class Gathering:
 
     def watch(self) -> None:
         """Look now and then, until everybody has joined."""
-        try:
+        with contextlib.suppress(OSError):  # nobody can look now; the next time will show it
             self._look()
-        except OSError:
-            pass  # nobody can look now; the next time will show it
         if self.launcher_joined is not False and all(r.joined for r in self._ranks.values()):
             return
         late = time.monotonic() - self._began > MOST_GATHER
@@ -56,6 +57,18 @@ class Gathering:
         """Note that a rank has joined."""
         rank.joined = True
         self._record.event("rank-joined", rank=rank.rank)
+
+    def nobody_joined(self) -> bool:
+        """Tell whether ranks ran for a while and none was seen at the rendezvous of several nodes.
+
+        In a container that a daemon starts, and of a driver of Ray, not all can be seen.
+        """
+        if self._job["nnodes"] == 1 or self._job["launcher"] == "ray":
+            return False
+        ranks = self._ranks.values()
+        lived = max(((r.ended or 0.0) - (r.began or 0.0) for r in ranks if r.began), default=0.0)
+        seen = any(rank.joined for rank in ranks) or started_by_client(self._job)
+        return lived > BRIEF_SECONDS and not seen
 
     def problem(self) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""

@@ -4,8 +4,8 @@
         LOCK FOLDER LOG WORKDIR PROGRAM ARG…
 
 LOG is a file's name in FOLDER. A `%s` in it stands for the rank, which a launcher gives out only
-when it starts one. The launcher has a log of its own; a process without a rank writes there. The argument list and environment pass
-through byte for byte.
+when it starts one. The launcher has a log of its own; a process without a rank writes there. The
+argument list and environment pass through byte for byte.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerEvents
@@ -40,6 +40,8 @@ SETTLE_POLL = 0.05
 WAITERS_SECONDS = 2.0
 RELAY_SECONDS = 5.0
 """How long a bad end waits for the other nodes to have heard of it."""
+MOST_COMMANDS, COMMAND_LIMIT = 4, 100
+"""Processes left running that are named, and characters of each command."""
 RECORD_SECONDS = 60.0
 """How long an end that no disk takes is kept and answered from memory."""
 
@@ -154,6 +156,7 @@ class Supervisor:
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.gathering.launcher_joined,
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
+            "elsewhere": self._nested.elsewhere,
             "end": self._end,
         }
 
@@ -202,7 +205,15 @@ class Supervisor:
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
-        self._ending = self._shutdown(phases)
+        if self._ranks.gathering.nobody_joined():
+            where = self._job["master"]
+            self._record.event("never-joined", master="%s:%d" % (where["address"], where["port"]))
+        self._ending = self._shutdown(phases, on_term=self._leftovers)
+
+    def _leftovers(self, left: List[Process]) -> None:
+        """Record what successful ranks left running, and is ended now."""
+        commands = [processes.command_of(process.pid)[:COMMAND_LIMIT] for process in left]
+        self._record.event("leftovers-ended", count=len(left), commands=commands[:MOST_COMMANDS])
 
     def _over_on_master(self, state: str) -> None:
         """End what only served the master's processes: no one needs it any longer."""
@@ -306,9 +317,11 @@ class Supervisor:
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         self._record.write_snapshot(self.snapshot())
 
-    def _shutdown(self, phases: Phases) -> Shutdown:
+    def _shutdown(
+        self, phases: Phases, on_term: Callable[[List[Process]], None] = lambda _left: None
+    ) -> Shutdown:
         remove = self._spawner.container_remover if started_by_client(self._job) else None
-        return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove)
+        return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove, on_term)
 
     def _make_stop_file(self) -> str:
         """Make the file by which the ranks are asked to end; return why it cannot be made."""
