@@ -48,7 +48,7 @@ class StoppedNode:
     port_holder: Mapping[str, Any] | None = None
     """Who has the port, where it is not free: pid, cmd."""
     elsewhere: tuple[str, ...] = ()
-    """Commands of the job that started processes where nobody looks, such as through SSH."""
+    """Commands of the job whose processes clusterctl does not see, such as those through SSH."""
     failure: str = ""
     """Why the result is unknown."""
     ended: str = ""

@@ -24,10 +24,10 @@ time.sleep(300)
 """
 
 
-def started(run: Run, name: str = "torchrun") -> Run:
-    stand_in = run.workdir / name
-    stand_in.write_text(STAND_IN)
-    stand_in.chmod(0o755)
+def started(run: Run) -> Run:
+    torchrun = run.workdir / "torchrun"
+    torchrun.write_text(STAND_IN)
+    torchrun.chmod(0o755)
     run.start()
     run.wait_for_log(0, b"launched")
     return run
@@ -65,9 +65,10 @@ def test_a_launcher_in_a_script_that_runs_once_a_node_is_none(make_run: Callable
 def test_what_a_job_starts_through_ssh_is_an_event_and_stop_says_so(
     make_run: Callable[..., Run],
 ) -> None:
-    run = started(make_run("import os; os.execv('/bin/sh', ['ssh', './ssh', '127.0.0.1'])"), "ssh")
+    words = ["ssh", "-c", "sleep 300; true", "127.0.0.1"]
+    run = make_run(f"import os; os.execv('/bin/sh', {words})").start()
     wait_until(lambda: "started-elsewhere" in [event["kind"] for event in run.events()])
-    assert run.stop(grace=0)["elsewhere"] == ["ssh ./ssh 127.0.0.1"]
+    assert run.stop(grace=0)["elsewhere"] == [" ".join(words)]
 
 
 @pytest.mark.parametrize(
