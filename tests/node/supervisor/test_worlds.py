@@ -18,17 +18,24 @@ from clusterctl.node.supervisor.worlds import (
 )
 from clusterctl.node.tcp_sockets import ESTABLISHED, LISTEN, SYN_SENT, TcpSocket
 
-JOB: Any = {
+JOB = {
     "master": {"address": "10.0.0.1", "port": 29500},
     "node_rank": 1,
     "nnodes": 2,
     "min_nodes": 0,
     "elastic": None,
 }
-WORKER = Meeting.of(JOB)
-MASTER = Meeting.of({**JOB, "node_rank": 0})
-ALONE = Meeting.of({**JOB, "nnodes": 1})
-ELASTIC = Meeting.of({**JOB, "min_nodes": 1, "elastic": {}})
+
+
+def planned(**changes: object) -> Meeting:
+    job: Any = {**JOB, **changes}
+    return Meeting.of(job)
+
+
+WORKER = planned()
+MASTER = planned(node_rank=0)
+ALONE = planned(nnodes=1)
+ELASTIC = planned(min_nodes=1, elastic={"max_nodes": 2})
 TORCHRUN = "/venv/bin/python /venv/bin/torchrun --standalone train.py"
 INNER = {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
 
