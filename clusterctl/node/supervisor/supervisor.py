@@ -212,7 +212,8 @@ class Supervisor:
 
     def _leftovers(self, left: List[Process]) -> None:
         """Record what successful ranks left running, and is ended now."""
-        commands = [processes.command_of(process.pid)[:COMMAND_LIMIT] for process in left]
+        words = [processes.command_of(process.pid).split() for process in left]
+        commands = [" ".join(each)[:COMMAND_LIMIT] for each in words]
         self._record.event("leftovers-ended", count=len(left), commands=commands[:MOST_COMMANDS])
 
     def _over_on_master(self, state: str) -> None:

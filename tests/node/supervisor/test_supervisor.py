@@ -536,7 +536,7 @@ if os.fork() == 0:
     for n in (0, 1):
         events = {event["kind"]: event for event in run.events(n)}
         assert events["leftovers-ended"]["count"] == 1
-        assert "time.sleep(300)" in events["leftovers-ended"]["commands"][0]
+        assert " -u -c import os, time time" in events["leftovers-ended"]["commands"][0]
         assert events["never-joined"]["master"] == f"127.0.0.1:{run.plan.master_port}"
 
 
