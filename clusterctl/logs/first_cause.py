@@ -19,7 +19,9 @@ from clusterctl.logs import known_errors
 from clusterctl.logs.echoes import behind_echoes
 from clusterctl.logs.excerpt import without_noise
 
-CauseKind = Literal["exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor"]
+CauseKind = Literal[
+    "exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor", "world"
+]  # fmt: skip
 
 FAILED = 1
 REACTION = 1.0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 from typing import List, NamedTuple, Set
 
 from clusterctl.node.file_io import list_folder
 
+V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 
 
@@ -18,6 +21,8 @@ class TcpSocket(NamedTuple):
     remote_port: int
     inode: str
     uid: int
+    remote: str
+    """The other side's address; one of IPv4 as such, whatever the socket's family."""
 
 
 def tcp_table(text: str) -> List[TcpSocket]:
@@ -26,8 +31,33 @@ def tcp_table(text: str) -> List[TcpSocket]:
     for line in text.splitlines()[1:]:
         fields = line.split()
         local, remote = (int(fields[n].rpartition(":")[2], 16) for n in (1, 2))
-        rows.append(TcpSocket(fields[3], local, remote, fields[9], int(fields[7])))
+        address = _address(fields[2].rpartition(":")[0])
+        rows.append(TcpSocket(fields[3], local, remote, fields[9], int(fields[7]), address))
     return rows
+
+
+def _address(words: str) -> str:
+    """Return an address from the kernel's form: words of 32 bits, each in the machine's order."""
+    numbers = [int(words[n : n + 8], 16) for n in range(0, len(words), 8)]
+    raw = struct.pack("=%dI" % len(numbers), *numbers)
+    if len(numbers) == 1 or raw.startswith(V4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, raw[-4:])
+    return socket.inet_ntop(socket.AF_INET6, raw)
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address, or a name that stands for it everywhere, is this machine alone."""
+    return address in ("localhost", "::1") or address.startswith("127.")
+
+
+def plain_address(text: str) -> str:
+    """Return an address as the kernel's tables give it here; empty for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return socket.inet_ntop(family, socket.inet_pton(family, text))
+        except OSError:
+            continue
+    return ""
 
 
 def read_tcp() -> List[TcpSocket]:

@@ -92,8 +92,7 @@ def make_plan(
         elastic=_elastic_plan(cluster, network, elastic[1]) if elastic else None,
         name=name,
         controller=controller,
-        gathers=bool(nodes[0].launcher_argv)
-        or not (launcher.one_driver or job.procs_per_node == 1),
+        gathers=bool(nodes[0].launcher_argv) or not launcher.one_driver,
         settings=_settings(cluster, network),
     )
 

@@ -127,7 +127,7 @@ class Plan:
     controller: str = ""
     """The host that launches it."""
     gathers: bool = True
-    """The ranks connect to the master's port; False: a rank may be a launcher of its own."""
+    """The ranks connect to the master's port; False: a driver of a Ray cluster that exists."""
     settings: tuple[Setting, ...]
 
     @property

@@ -21,6 +21,9 @@ def show_stop(console: Console, result: StopResult) -> None:
     for what, names in gone.items():
         console.print(safe_text(f"{result.run}: {what} {', '.join(names)}"))
     for node in result.nodes:
+        for command in node.elsewhere[:_SHOWN]:
+            text = f"not verified: what the job started by `{command}`"
+            console.print(safe_text(f"{result.run}: {node.node}: {text}", "yellow"))
         for line in _problems(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
 

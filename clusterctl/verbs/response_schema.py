@@ -167,6 +167,7 @@ STOPPED = _object(
     port_holder=dict,
     gpu_free=bool,
     nodes=_TEXTS,
+    elsewhere=_TEXTS,
     ended=str,
 )
 _CANDIDATE = _object(

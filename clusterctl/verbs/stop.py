@@ -47,6 +47,8 @@ class StoppedNode:
     port_free: bool | None = None
     port_holder: Mapping[str, Any] | None = None
     """Who has the port, where it is not free: pid, cmd."""
+    elsewhere: tuple[str, ...] = ()
+    """Commands of the job whose processes clusterctl does not see, such as those through SSH."""
     failure: str = ""
     """Why the result is unknown."""
     ended: str = ""
@@ -174,6 +176,7 @@ def _stopped_node(reply: Reply) -> StoppedNode:
         gone=bool(head.get("gone")) and all(looked.values()) and not head.get("strangers"),
         left=tuple(head.get("left") or ()),
         strangers=tuple(head.get("strangers") or ()),
+        elsewhere=tuple(head.get("elsewhere") or ()),
         port_free=head.get("port_free"),
         port_holder=head.get("port_holder"),
         ended=str(head.get("ended") or ""),

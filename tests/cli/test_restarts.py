@@ -54,7 +54,7 @@ def test_a_run_whose_rank_failed_once_finishes_and_tells_both_attempts(project: 
     # torchrun waits for the ranks that it ends, and may be quicker than the supervisor.
     assert ends[0, pids[0, 0]]["signal"] in {15, None}
     last = [(rank["pid"], rank["exit_code"], rank["joined"]) for rank in status["ranks"]]
-    assert last == [(pids[1, 0], 0, True), (pids[1, 1], 0, True)]
+    assert last == [(pids[1, 0], 0, False), (pids[1, 1], 0, False)]  # without a process group
 
     wanted = [
         f"rank {rank} attempt {attempt} step {step} by {pids[attempt, rank]}"

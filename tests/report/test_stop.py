@@ -28,6 +28,13 @@ def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
     ]
 
 
+def test_what_nobody_looked_at_is_said_beside_what_is_verified() -> None:
+    assert shown(StoppedNode(node="a", gone=True, elsewhere=("ssh n2 torchrun",))) == [
+        "lab-1: stopped and verified on a",
+        "lab-1: a: not verified: what the job started by `ssh n2 torchrun`",
+    ]
+
+
 def test_who_has_the_port_is_named() -> None:
     holder = {"pid": 8, "cmd": "nc -l"}
     nodes = (

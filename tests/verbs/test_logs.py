@@ -50,6 +50,26 @@ def pool() -> FakePool:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "more", "told"),
+    [
+        ("never-joined", {"master": "10.0.0.1:29500"}, "no rank was seen at 10.0.0.1:29500"),
+        ("leftovers-ended", {"count": 1, "commands": ["torchrun x"]}, "was ended: torchrun x"),
+        ("leftovers-ended", {"commands": 7}, "was ended: "),
+        ("started-elsewhere", {"command": "ssh b train"}, "`ssh b train`: what it starts"),
+    ],
+)
+def test_what_the_state_of_a_run_does_not_tell_is_a_warning(
+    kind: str, more: dict[str, object], told: str
+) -> None:
+    pool = FakePool(CLUSTER, {"a": {"tail": [happened(0, kind, **more), ended("a")]}})
+    seen: list[Event] = []
+    drive(logs.read_logs(pool, RunLog(RUN, CLUSTER)), seen.append)
+    notices = [event for event in seen if isinstance(event, Notice) and event.node == "a"]
+    assert [event.level for event in notices] == ["warning"]
+    assert told in notices[0].text
+
+
 def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_type() -> None:
     def nested(rank: int) -> Message:
         return happened(0, "nested-launcher", rank=rank, pid=7, launcher="torchrun")

@@ -37,7 +37,8 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
         `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
         took GPU memory during the run and are not known to be of it. `nodes`: on the master, all
-        nodes of the run. `ended`: the state in which it had ended here before, or null.
+        nodes of the run. `elsewhere`: commands of the job that started processes where nobody
+        looks. `ended`: the state in which it had ended here before, or null.
     """
     del body
     if was_forbidden(args) or (args.get("bars") and forbid_start(args)):
@@ -78,13 +79,14 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         node_run.write_missing_end(reason, lost=lost)
     left += memory.unreleased
     proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
-    nodes = read_json(node_run.paths.supervisor).get("nodes")
+    snapshot = read_json(node_run.paths.supervisor)
     return Message(
         {
             "gone": not left,
             "left": left,
             "strangers": others,
-            "nodes": nodes,
+            "nodes": snapshot.get("nodes"),
+            "elsewhere": snapshot.get("elsewhere"),
             **proven,
             "ended": before,
         }

@@ -4,8 +4,8 @@
         LOCK FOLDER LOG WORKDIR PROGRAM ARG…
 
 LOG is a file's name in FOLDER. A `%s` in it stands for the rank, which a launcher gives out only
-when it starts one. The launcher has a log of its own. The argument list and environment pass
-through byte for byte.
+when it starts one. The launcher has a log of its own; a process without a rank writes there. The
+argument list and environment pass through byte for byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ctypes
 import os
 import signal
 import time
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.program_path import find_program
@@ -36,9 +36,10 @@ def main(lock_name: str, folder: str, log: str, workdir: str, program: str, *arg
     environment = original_environment()
     rank = environment.get(b"RANK", b"").decode()
     die_with_parent()
-    redirect_output(os.path.join(folder, log.replace("%s", rank)))
+    own = log.replace("%s", rank) if rank or "%s" not in log else LAUNCHER_LOG
+    redirect_output(os.path.join(folder, own))
     if log != LAUNCHER_LOG:
-        problem = report(lock_name, environment)
+        problem = report(lock_name, environment, launched="%s" in log)
         if problem:
             print_error("not started: " + problem)
             return 128 + signal.SIGTERM
@@ -52,8 +53,10 @@ def main(lock_name: str, folder: str, log: str, workdir: str, program: str, *arg
     return exec_program(argv, environment)
 
 
-def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
+def report(lock_name: str, environment: Dict[bytes, bytes], *, launched: bool) -> str:
     """Report this process to the supervisor; return why the rank must not start.
+
+    Of one that a launcher started, also what world that gave it.
 
     The supervisor answers once it watches this pid: from then on no end is missed. Without that
     answer a rank would run unwatched, so a supervisor too busy to give it is asked again.
@@ -62,7 +65,8 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
         "ask": "rank",
         "run": environment.get(b"CLUSTERCTL_RUN_ID", b"").decode(),
         "node": environment.get(b"CLUSTERCTL_NODE", b"").decode(),
-        "rank": int(environment.get(b"RANK", b"0")),
+        "rank": number_in(environment, b"RANK", None if launched else 0),
+        "world_size": number_in(environment, b"WORLD_SIZE", None) if launched else None,
         "local_rank": int(environment.get(b"LOCAL_RANK", b"0")),
         "restarts": int(environment.get(b"TORCHELASTIC_RESTART_COUNT", b"0")),
     }
@@ -78,6 +82,14 @@ def report(lock_name: str, environment: Dict[bytes, bytes]) -> str:
         if time.monotonic() > until:
             return "the supervisor did not answer for %d s" % REPORT_SECONDS
         time.sleep(RETRY_SECONDS)
+
+
+def number_in(
+    environment: Dict[bytes, bytes], name: bytes, default: Optional[int]
+) -> Optional[int]:
+    """Return the number that a variable holds."""
+    value = environment.get(name, b"")
+    return int(value) if value.isdigit() else default
 
 
 def exec_program(argv: List[bytes], environment: Dict[bytes, bytes]) -> int:

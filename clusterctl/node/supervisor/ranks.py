@@ -11,20 +11,17 @@ from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
 from clusterctl.node.printed_error import lines_grace
 from clusterctl.node.run import processes
-from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.processes import ProcessKey
 from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.run.run_paths import RANK_LOG
-from clusterctl.node.supervisor import rendezvous_sockets
 from clusterctl.node.supervisor.child_watcher import ChildWatcher, Status, code_and_signal
+from clusterctl.node.supervisor.gathering import Gathering
 from clusterctl.node.supervisor.rank_state import ONLY_RANK, Rank, failures_in, oom_kills
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.spawn import Spawner
 from clusterctl.node.supervisor.stop_signals import signal_ranks
 
-JOIN_SECONDS = (0.25, 5.0)
-"""How often to look who has joined: at first, and after a while."""
 EXIT_CODE_POLL = 0.1
 EXIT_CODE_SECONDS = 2.0
 """How long to look for an end in the launcher's log: it takes a moment to notice it too."""
@@ -65,11 +62,9 @@ class Ranks:
         first = job["first_rank"]
         self._ranks = {n: Rank(first + n, n) for n in range(job["procs"])}
         """By local rank: the launcher may give out other ranks than planned, and again others."""
-        self._join_poll = JOIN_SECONDS[0]
         self._oom_before = oom_kills()
         self._launcher: Optional[ProcessKey] = None
-        self.launcher_joined: Optional[bool] = None
-        """The launcher has reached the rendezvous; None where there is none."""
+        self.gathering = Gathering(loop, job, record, self._ranks, self._elsewhere)
         self._unknown: Dict[int, Unknown] = {}
         """Ranks that ended we do not know how."""
         self._next_look: Optional[Timer] = None
@@ -86,18 +81,18 @@ class Ranks:
         if self._job["launcher_argv"]:
             pid = self._spawner.launcher()
             self._launcher = processes.key_of(pid)
-            self.launcher_joined = False
+            self.gathering.launcher = pid
             self._children.watch_child(pid, self._launcher_ended)
         else:
             for rank in self._ranks.values():
                 self._start_rank(rank)
-        self._loop.call_later(self._join_poll, self._check_joined)
+        self.gathering.watch()
 
     @property
     def all_started(self) -> bool:
         """Every expected rank has been there; of a node without ranks, its launcher."""
         if not self._ranks:
-            return bool(self.launcher_joined)
+            return bool(self.gathering.launcher_joined)
         return all(rank.state != "starting" for rank in self._ranks.values())
 
     def snapshots(self) -> List[Dict[str, Any]]:
@@ -125,6 +120,10 @@ class Ranks:
         """Take a rank's own report, from the shim just before it becomes the rank."""
         if self.stopping:
             return {"ending": True}
+        other = self._other_world(request)
+        if other:
+            self._elsewhere(None, other)
+            return {"error": other}
         number, local_rank = int(request["rank"]), int(request["local_rank"])
         rank = self._ranks.setdefault(local_rank, Rank(number, local_rank))
         key = processes.key_of(pid)
@@ -143,10 +142,28 @@ class Ranks:
             pid=pid,
             restarts=request["restarts"],
         )
-        if self._job["launcher_argv"] or self._job["launcher"] == "ray":
-            self._has_joined(rank)  # a launcher starts ranks after its rendezvous
+        if self._job["launcher"] == "ray":
+            self.gathering.has_joined(rank)  # the driver starts once all nodes have joined
         self._record.record_processes([key])
         return {"watched": True}
+
+    def _other_world(self, request: Dict[str, Any]) -> str:
+        """Say what a launcher gave a process that is no rank of the plan; empty: it is one."""
+        size = self._job["world_size"]
+        if request["rank"] is None:
+            return "a process without RANK: expected %d ranks, found one alone" % size
+        given = request.get("world_size")
+        if given is None or self._job.get("elastic") or given == size:
+            return ""
+        return "expected WORLD_SIZE=%d, found %d for rank %d" % (size, given, request["rank"])
+
+    def _elsewhere(self, rank: Optional[Rank], found: str) -> None:
+        """End the run: a rank is not in the world that was planned."""
+        if self.stopping:
+            return
+        who = "" if rank is None else "rank %d does not meet the other nodes: " % rank.rank
+        number = None if rank is None else rank.rank
+        self._on_failure(Cause("world", who + found, self._job["node"], rank=number))
 
     def restore(self, snapshots: Iterable[Dict[str, Any]]) -> None:
         """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
@@ -229,7 +246,7 @@ class Ranks:
     def _launcher_ended(self, status: Status) -> None:
         code, number = code_and_signal(status or 0)
         ordered = self.stopping
-        self._launcher = None
+        self._launcher = self.gathering.launcher = None
         if code == 0:
             for rank in self._ranks.values():
                 rank.exit_code = rank.exit_code or 0
@@ -275,59 +292,3 @@ class Ranks:
         return any(
             0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION_SECONDS for other in lost
         )
-
-    def rendezvous_problem(self) -> str:
-        """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""
-        where = "%s:%d" % (self._job["master"]["address"], self._job["master"]["port"])
-        if self._launcher is not None:
-            waits = "waits at %s for another" if self.launcher_joined else "does not reach %s"
-            return "" if self.all_started else "its launcher " + waits % where
-        waiting = self._not_joined()
-        numbers = sorted(
-            waiting[p].rank for p in rendezvous_sockets.connecting(waiting, self._port)
-        )
-        return (
-            "rank %s does not reach %s" % (", ".join(map(str, numbers)), where) if numbers else ""
-        )
-
-    @property
-    def _port(self) -> int:
-        return int(self._job["master"]["port"])
-
-    def _not_joined(self) -> Dict[int, Rank]:
-        waiting = {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
-        return {**waiting, **(self._in_containers(waiting) if waiting else {})}
-
-    def _in_containers(self, waiting: Dict[int, Rank]) -> Dict[int, Rank]:
-        """Return the processes of these ranks in containers of a daemon: no children of ours."""
-        if not started_by_client(self._job):
-            return {}
-        marks = processes.run_environment(self._job["run"], self._job["node"])
-        try:
-            table = processes.process_table()
-        except OSError:
-            return {}  # nobody can look now; the next time will show it
-        return {
-            pid: rank
-            for rank in waiting.values()
-            for pid in processes.with_environment([*marks, b"RANK=%d" % rank.rank], table)
-        }
-
-    def _check_joined(self) -> None:
-        if self._launcher is not None:
-            self.launcher_joined = bool(rendezvous_sockets.joined([self._launcher[0]], self._port))
-            if self.launcher_joined:
-                self._record.event("launcher-joined")
-                return
-        else:
-            waiting = self._not_joined()
-            for pid in rendezvous_sockets.joined(waiting, self._port):
-                self._has_joined(waiting[pid])
-            if all(rank.joined for rank in self._ranks.values()):
-                return
-        self._join_poll = min(self._join_poll * 1.2, JOIN_SECONDS[1])
-        self._loop.call_later(self._join_poll, self._check_joined)
-
-    def _has_joined(self, rank: Rank) -> None:
-        rank.joined = True
-        self._record.event("rank-joined", rank=rank.rank)

@@ -24,7 +24,7 @@ class Cause(NamedTuple):
     """Why a run is ended on a node: what one supervisor tells the others."""
 
     by: str
-    """rank, launcher, stop, lost, peer or start-timeout."""
+    """rank, launcher, stop, lost, peer, start-timeout or world."""
     reason: str
     node: str
     """Where it began."""
@@ -74,13 +74,16 @@ class Shutdown:
         phases: Phases,
         on_over: Callable[[List[Process]], None],
         remove: Optional[Callable[[], int]] = None,
+        on_term: Callable[[List[Process]], None] = lambda _left: None,
     ) -> None:
         """Start; `on_over` gets what could not be ended, nothing as a rule.
+
+        `on_term` gets what has not ended by itself, before TERM.
 
         `remove` starts a process that ends what no signal of ours reaches, and returns its pid.
         """
         self._loop, self._find, self._on_over = loop, find, on_over
-        self._remove, self._remover = remove, 0
+        self._remove, self._remover, self._on_term = remove, 0, on_term
         now = time.monotonic()
         self._term, self._kill = now + phases.term, now + phases.kill
         self._term_sent = False
@@ -121,6 +124,7 @@ class Shutdown:
             send_all(self._own(left), signal.SIGKILL)
         elif now >= self._term and not self._term_sent:
             self._term_sent = True
+            self._on_term(self._own(left))
             send_all(self._own(left), signal.SIGTERM)
         due = self._kill if now >= self._term else self._term
         poll = KILLING_POLL if now >= self._kill else min(WAITING_POLL, max(0.0, due - now))

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerEvents
@@ -42,6 +42,8 @@ SETTLE_POLL = 0.05
 WAITERS_SECONDS = 2.0
 RELAY_SECONDS = 5.0
 """How long a bad end waits for the other nodes to have heard of it."""
+MOST_COMMANDS, COMMAND_LIMIT = 4, 100
+"""Processes left running that are named, and characters of each command."""
 RECORD_SECONDS = 60.0
 """How long an end that no disk takes is kept and answered from memory."""
 
@@ -150,8 +152,9 @@ class Supervisor:
             "state": self._state(),
             "began": self._began,
             "ranks": self._ranks.snapshots(),
-            "launcher_joined": self._ranks.launcher_joined,
+            "launcher_joined": self._ranks.gathering.launcher_joined,
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
+            "elsewhere": self._nested.elsewhere,
             "end": self._end,
         }
 
@@ -202,7 +205,16 @@ class Supervisor:
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
-        self._ending = self._shutdown(phases)
+        if self._ranks.gathering.nobody_joined():
+            where = self._job["master"]
+            self._record.event("never-joined", master="%s:%d" % (where["address"], where["port"]))
+        self._ending = self._shutdown(phases, on_term=self._leftovers)
+
+    def _leftovers(self, left: List[Process]) -> None:
+        """Record what successful ranks left running, and is ended now."""
+        words = [processes.command_of(process.pid).split() for process in left]
+        commands = [" ".join(each)[:COMMAND_LIMIT] for each in words]
+        self._record.event("leftovers-ended", count=len(left), commands=commands[:MOST_COMMANDS])
 
     def _over_on_master(self, state: str) -> None:
         """End what only served the master's processes: no one needs it any longer."""
@@ -225,13 +237,13 @@ class Supervisor:
         self._peers.give_up_on_missing()
         if missing:
             self._end_start("not there: " + ", ".join(missing), missing)
-        elif self._ranks.launcher_joined:
+        elif self._ranks.gathering.launcher_joined:
             # It waits for another: let that one say first what keeps it.
             self.loop.call_later(
-                WAITERS_SECONDS, lambda: self._end_start(self._ranks.rendezvous_problem())
+                WAITERS_SECONDS, lambda: self._end_start(self._ranks.gathering.problem())
             )
         else:
-            self._end_start(self._ranks.rendezvous_problem())
+            self._end_start(self._ranks.gathering.problem())
 
     def _end_start(self, why: str, missing: Sequence[str] = ()) -> None:
         if why and self._ending is None:
@@ -318,9 +330,11 @@ class Supervisor:
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         self._record.write_snapshot(self.snapshot())
 
-    def _shutdown(self, phases: Phases) -> Shutdown:
+    def _shutdown(
+        self, phases: Phases, on_term: Callable[[List[Process]], None] = lambda _left: None
+    ) -> Shutdown:
         remove = self._spawner.container_remover if started_by_client(self._job) else None
-        return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove)
+        return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove, on_term)
 
     def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
         end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}

@@ -11,7 +11,10 @@ from clusterctl.plan.plan import Plan
 from clusterctl.verbs.events import Event, NodeEvent, map_events
 
 QUIET_SECONDS = 10.0
-"""Seconds without anybody joining until the missing are named, and again after as many."""
+"""Seconds without anybody joining until the missing are named, and again after as many.
+
+Where nobody has joined, each time after twice as many: a job may have no rendezvous.
+"""
 
 Result = TypeVar("Result")
 
@@ -55,6 +58,7 @@ class JoinMonitor:
     _ended: bool = False
     _timed_out: bool = False
     _last_news: float = field(default_factory=time.monotonic)
+    _quiet: float = QUIET_SECONDS
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -111,20 +115,31 @@ class JoinMonitor:
         )
 
     @property
-    def _waiting(self) -> bool:
-        """Somebody waits: some have joined, or some were not even started."""
-        everybody = self.plan.world_size
-        over = self._ended or self._timed_out or len(self._joined) == everybody
-        if over or not self.plan.gathers:
-            return False
-        return bool(self._joined) or len(self._started) < everybody
+    def _over(self) -> bool:
+        """Nobody is waited for any more."""
+        everybody = len(self._joined) == self.plan.world_size
+        return self._ended or self._timed_out or everybody or not self.plan.gathers
+
+    @property
+    def _must_meet(self) -> bool:
+        """Somebody waits for another: some were not even started, or only some have joined.
+
+        What a launcher has started has met: its ranks may take their time.
+        """
+        if self._over or len(self._started) < self.plan.world_size:
+            return not self._over
+        return bool(self._joined) and not self.plan.master.launcher_argv
 
     def _is_slow(self) -> bool:
         now = time.monotonic()
-        if not self._waiting or now - self._last_news < QUIET_SECONDS:
+        if self._over or now - self._last_news < self._quiet:
             return False
+        if not (self._must_meet or self._joined):
+            if len(self.plan.nodes) == 1 or self.plan.master.launcher_argv:
+                return False  # it need not have a rendezvous
+            self._quiet *= 2
         self._last_news = now
         return True
 
     def _is_late(self) -> bool:
-        return self._waiting and time.monotonic() - self.began > self.plan.start_timeout
+        return self._must_meet and time.monotonic() - self.began > self.plan.start_timeout

@@ -27,7 +27,10 @@ class RunResult(Event):
     view: RunStatus
     exit_code: int
     ended_by: str
-    """`job`, `stop`, `lost`, `start-timeout`, `supervisor`; `unknown`: a node did not answer."""
+    """`job`, `stop`, `lost`, `start-timeout`, `world`, `supervisor`.
+
+    `unknown`: a node did not answer.
+    """
 
     @property
     def known(self) -> bool:

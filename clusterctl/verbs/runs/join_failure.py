@@ -10,6 +10,10 @@ from clusterctl.logs.first_cause import LATE_REMEDY, MORE_TIME, CauseKind, First
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
 LOST_REMEDY = "clusterctl check says which node does not answer; to run without it: --exclude HOST"
+WORLD_REMEDY = (
+    "let the script give its launcher --nnodes=$NNODES --node-rank=$NODE_RANK"
+    " --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT, which clusterctl sets on each node"
+)
 
 
 def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> FirstCause:
@@ -35,6 +39,8 @@ def cause_of_ends(view: RunStatus) -> FirstCause | None:
     for answer in view.nodes:
         by, when = answer.end.get("by"), float(answer.end.get("time") or 0.0)
         reason = str(answer.end.get("reason") or by)
+        if by == "world":
+            return _cause(answer.node.name, by, reason, WORLD_REMEDY, when=when)
         if by == "start-timeout":
             return _not_reached(view.nodes, when=when) or _cause(
                 answer.node.name, by, reason, LATE_REMEDY, when=when

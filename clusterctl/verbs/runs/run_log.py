@@ -20,6 +20,7 @@ from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
 from clusterctl.verbs.rpc import bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
+from clusterctl.verbs.runs.unseen import unseen
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
@@ -239,6 +240,9 @@ class RunLog:
         if head["event"]["kind"] == "nested-launcher" and not self._nested:
             self._nested = True
             yield self._warn_of_nested(node, head["event"])
+        text, hint = unseen(head["event"])
+        if text:
+            yield Notice(node=node, level="warning", text=text, hint=hint)
 
     def _keep_event(self, node: str, event: Mapping[str, Any]) -> None:
         """Keep the parts of an event that show the first cause."""

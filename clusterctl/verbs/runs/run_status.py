@@ -26,6 +26,7 @@ _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
     "launcher": ("failed", "job"),
     "supervisor": ("failed", "supervisor"),
     "start-timeout": ("failed", "start-timeout"),
+    "world": ("failed", "world"),
     "node-lost": ("lost", "lost"),
 }
 """Kind of the first cause → the run's state, and who ended it."""
@@ -319,7 +320,7 @@ def ended_by(answers: Sequence[NodeAnswer]) -> str:
     failed = any(end.get("state") == "failed" for end in ends)
     if failed and any(end.get("by") in {"rank", "launcher"} for end in ends):
         return "job"
-    order = ("start-timeout", "stop", "lost", "supervisor")
+    order = ("world", "start-timeout", "stop", "lost", "supervisor")
     known = [end for end in ends if end.get("by") in order]
     if known:
         first = min(known, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))

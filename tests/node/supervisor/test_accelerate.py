@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.inventory.cluster import Job
 from tests.node.conftest import Run
 
 pytestmark = pytest.mark.torch
@@ -47,3 +48,16 @@ def test_a_single_rank_is_accounted_for_without_an_agent(make_run: Callable[...,
     assert ended["end"]["reason"] == "rank 0 ended with exit code 7"
     assert ended["end"]["exit_code"] == 7
     assert not run.left()
+
+
+def test_a_configuration_that_starts_one_process_a_node_ends_the_run(
+    make_run: Callable[..., Run],
+) -> None:
+    job = Job(launcher="accelerate", launcher_args=("--config_file", "cpu.yaml"))
+    run = make_run(RANK, nodes=2, launcher="accelerate", job=job)
+    (run.workdir / "cpu.yaml").write_text("distributed_type: MULTI_CPU\nuse_cpu: true\n")
+    run.start()
+    ends = [run.ended(n)["end"] for n in (0, 1)]
+    reason = "a process without RANK: expected 2 ranks, found one alone"
+    assert {end["by"] for end in ends} <= {"world", "peer"}
+    assert all(end["reason"].endswith(reason) for end in ends)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.supervisor.nested_launchers import launcher_in
+from clusterctl.node.supervisor.nested_launchers import launcher_in, starts_elsewhere
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 
@@ -60,6 +60,32 @@ def test_a_launcher_in_a_script_that_runs_once_a_node_is_none(make_run: Callable
     wait_until(lambda: len(Path(run.paths().processes).read_text().splitlines()) > 2)
     run.stop(grace=0)
     assert nested(run) == []
+
+
+def test_what_a_job_starts_through_ssh_is_an_event_and_stop_says_so(
+    make_run: Callable[..., Run],
+) -> None:
+    words = ["ssh", "-c", "sleep 300; true", "127.0.0.1"]
+    run = make_run(f"import os; os.execv('/bin/sh', {words})").start()
+    wait_until(lambda: "started-elsewhere" in [event["kind"] for event in run.events()])
+    assert run.stop(grace=0)["elsewhere"] == [" ".join(words)]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("/usr/bin/ssh -p 22 ann@gpu2 cd x; torchrun", "ssh -p 22 ann@gpu2 cd x; torchrun"),
+        ("ssh 10.0.0.2 hostname", "ssh 10.0.0.2 hostname"),
+        ("ssh git@github.com git-upload-pack", ""),
+        ("pdsh -w gpu[1-2] train", "pdsh -w gpu[1-2] train"),
+        ("docker run image torchrun", "docker run image torchrun"),
+        ("docker ps", ""),
+        ("python ssh gpu2", ""),
+        ("", ""),
+    ],
+)
+def test_a_command_tells_whether_it_starts_processes_elsewhere(words: str, found: str) -> None:
+    assert starts_elsewhere(words.split(), {"gpu2", "10.0.0.2"}) == found
 
 
 @pytest.mark.parametrize(

@@ -523,3 +523,39 @@ if os.fork() == 0:
     run = make_run(text, job=Job(stop=Stop(leftovers=60.0))).start()
     assert run.ended()["state"] == "finished"
     assert run.log(0) == b"uploaded\n"
+    assert times(run, 0, "leftovers-ended") == []
+
+
+def test_what_is_ended_after_a_good_end_and_who_never_joined_is_named(make_run: MakeRun) -> None:
+    text = """
+import os, time
+time.sleep(2.5)
+if os.fork() == 0:
+    time.sleep(300)
+"""
+    run = make_run(text, nodes=2, job=Job(stop=Stop(leftovers=0.1))).start()
+    assert [run.ended(n)["state"] for n in (0, 1)] == ["finished", "finished"]
+    for n in (0, 1):
+        events = {event["kind"]: event for event in run.events(n)}
+        assert events["leftovers-ended"]["count"] == 1
+        assert " -u -c import os, time time" in events["leftovers-ended"]["commands"][0]
+        assert events["never-joined"]["master"] == f"127.0.0.1:{run.plan.master_port}"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([], "a process without RANK: expected 2 ranks, found one alone"),
+        (["RANK=0", "WORLD_SIZE=1"], "expected WORLD_SIZE=2, found 1 for rank 0"),
+    ],
+)
+def test_a_process_that_a_launcher_starts_outside_of_the_world_ends_the_run(
+    make_run: MakeRun, given: list[str], reason: str
+) -> None:
+    run = make_run("print('trains alone')", procs=2)
+    run.change = {"launcher": "accelerate", "launcher_argv": ["env", *given]}
+    node = run.start().ended()
+    assert (node["state"], node["end"]["by"], node["end"]["reason"]) == ("failed", "world", reason)
+    sent = b"".join(message.body for message in run.tail())
+    assert b"trains alone" not in sent
+    assert not Path(run.paths().folder, "ranks/.log").exists()

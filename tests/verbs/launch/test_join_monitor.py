@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterctl.plan.plan import Plan
 from clusterctl.verbs.events import Event, NodeEvent, drive
 from clusterctl.verbs.follow import Tick
 from clusterctl.verbs.launch import join_monitor
@@ -31,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def watch(clock: Clock, *steps: tuple[float, Event]) -> list[Event]:
+def watch(clock: Clock, *steps: tuple[float, Event], plan: Plan = PLAN) -> list[Event]:
     """Let these events come, each so many seconds after the one before."""
 
     def events() -> Generator[Event, None, str]:
@@ -40,7 +42,7 @@ def watch(clock: Clock, *steps: tuple[float, Event]) -> list[Event]:
             yield event
         return "result"
 
-    gatherer = JoinMonitor(PLAN, began=clock.now, _last_news=clock.now)
+    gatherer = JoinMonitor(plan, began=clock.now, _last_news=clock.now)
     seen: list[Event] = []
     assert drive(gatherer.watch(events()), seen.append) == "result"
     return [one for one in seen if isinstance(one, JoinProgress | StartTimeout)]
@@ -83,8 +85,21 @@ def test_a_rank_that_was_never_started_is_waited_for(clock: Clock) -> None:
     assert seen[-1].missing == ("a:0", "b:1")
 
 
-def test_a_job_without_a_rendezvous_is_left_alone(clock: Clock) -> None:
-    assert watch(clock, *both("rank-started"), (999.0, Tick())) == []
+def test_a_job_without_a_rendezvous_is_told_ever_more_rarely_and_left_alone(clock: Clock) -> None:
+    seen = watch(clock, *both("rank-started"), *[(10.0, Tick())] * 99)
+    told = [one.seconds for one in seen if isinstance(one, JoinProgress)]
+    assert told == [10.0, 30.0, 70.0, 150.0, 310.0, 630.0]
+    assert not any(isinstance(one, StartTimeout) for one in seen)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_that_a_launcher_has_started_and_a_single_node_may_take_their_time(
+    clock: Clock, nodes: int
+) -> None:
+    argv = ("torchrun",) if nodes == 2 else ()
+    master = replace(PLAN.nodes[0], launcher_argv=argv, procs=3 - nodes)
+    plan = replace(PLAN, nodes=(master, *PLAN.nodes[1:nodes]))
+    assert watch(clock, *both("rank-started"), (999.0, Tick()), plan=plan) == []
 
 
 def test_after_an_end_nobody_is_waited_for(clock: Clock) -> None:

@@ -1,0 +1,32 @@
+"""Warnings of what a run's state does not tell: nobody joined, leftovers, processes elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SHOWN = 300
+
+
+def unseen(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the warning and the hint that an event deserves; both empty: none."""
+    match event.get("kind"):
+        case "never-joined":
+            where = str(event.get("master"))[:_SHOWN]
+            text = f"no rank was seen at {where}: its node may have trained alone"
+            hint = "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+        case "leftovers-ended":
+            commands = event.get("commands")
+            named = "; ".join(map(str, commands)) if isinstance(commands, list) else ""
+            text = f"the command had ended, and what it left running was ended: {named[:_SHOWN]}"
+            hint = (
+                "if that was the training: leave out nohup and &, or end the script with `wait`;"
+                " to give it more time, set `leftovers` under `stop:`"
+            )
+        case "started-elsewhere":
+            command = str(event.get("command"))[:_SHOWN]
+            text = f"`{command}`: what it starts is neither seen nor stopped by clusterctl"
+            hint = ""
+        case _:
+            return "", ""
+    return text, hint

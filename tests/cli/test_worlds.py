@@ -1,0 +1,50 @@
+"""A node that trains alone ends the run: nested launchers on real hosts, each in its own way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.runs import Project
+
+pytestmark = [pytest.mark.netns, pytest.mark.torch]
+
+TRAIN = """
+import os, time, torch.distributed as dist
+dist.init_process_group("gloo")
+print("size", dist.get_world_size(), flush=True)
+time.sleep(600)
+"""
+PLANNED = '--node-rank=$NODE_RANK --master-addr=$MASTER_ADDR --master-port="$MASTER_PORT"'
+ALONE = {
+    "localhost": "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:$MASTER_PORT",
+    "standalone": "--standalone",
+    "one node": "--nnodes=1 --node-rank=0 --master-addr=localhost --master-port=6000",
+    "c10d with static flags": f"--nnodes=2 --rdzv-backend=c10d {PLANNED}",
+    "two first nodes": f"--nnodes=2 {PLANNED}".replace("$NODE_RANK", "0"),
+}
+FOUND = {
+    "localhost": "a rendezvous of its own at port ",
+    "standalone": "a rendezvous of its own at localhost:",
+    "one node": "RANK=0 of WORLD_SIZE=1 on 1 node, at localhost:6000",
+    "c10d with static flags": "a rendezvous of its own at localhost:29400",
+    "two first nodes": "a rendezvous of its own at port ",
+}
+
+
+def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project) -> None:
+    (project.folder / "train.py").write_text(TRAIN)
+    for kind, flags in ALONE.items():
+        script = f"# torchrun\ntorchrun {flags} --nproc-per-node=1 train.py"
+        (project.folder / "run.sh").write_text(script)
+        answer = project.run(
+            *("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2"),
+            *("--start-timeout", "300", "--", "bash", "run.sh"),
+            seconds=150,
+        )
+        assert answer.returncode == 125, (kind, answer.stdout, answer.stderr)
+        assert "failed (ended by world)" in answer.stderr, kind
+        assert "does not meet the other nodes: expected the run's at " in answer.stderr, kind
+        assert f"found {FOUND[kind]}" in answer.stderr, (kind, answer.stderr)
+        assert "(run.sh:2: " in answer.stderr, (kind, answer.stderr)
+        assert "hint: let the script give its launcher --nnodes=$NNODES" in answer.stderr
+    assert project.status()["ended_by"] == "world"

@@ -1,0 +1,155 @@
+"""Which world a rank is in, by its processes: planned, elsewhere, or not yet known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.node.supervisor.rendezvous_sockets import Member
+from clusterctl.node.supervisor.worlds import (
+    Meeting,
+    connecting,
+    has_joined,
+    other_world,
+    script_line,
+    waiting_launcher,
+)
+from clusterctl.node.tcp_sockets import ESTABLISHED, LISTEN, SYN_SENT, TcpSocket
+
+JOB = {
+    "master": {"address": "10.0.0.1", "port": 29500},
+    "node_rank": 1,
+    "nnodes": 2,
+    "min_nodes": 0,
+    "elastic": None,
+}
+
+
+def planned(**changes: object) -> Meeting:
+    job: Any = {**JOB, **changes}
+    return Meeting.of(job)
+
+
+WORKER = planned()
+MASTER = planned(node_rank=0)
+ALONE = planned(nnodes=1)
+ELASTIC = planned(min_nodes=1, elastic={"max_nodes": 2})
+TORCHRUN = "/venv/bin/python /venv/bin/torchrun --standalone train.py"
+INNER = {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "6000"}
+
+
+def listens(port: int) -> TcpSocket:
+    return TcpSocket(LISTEN, port, 0, "1", 0, "0.0.0.0")
+
+
+def meets(address: str, port: int, state: str = ESTABLISHED) -> TcpSocket:
+    return TcpSocket(state, 40000, port, "2", 0, address)
+
+
+def rank(*members: tuple[str, list[TcpSocket], dict[str, str]]) -> list[Member]:
+    """Return a rank whose processes each started the next."""
+    return [
+        Member(n, n - 1, sockets, environment, words.split())
+        for n, (words, sockets, environment) in enumerate(members, 1)
+    ]
+
+
+def python(*sockets: TcpSocket, **environment: str) -> list[Member]:
+    return rank(("python train.py", list(sockets), environment))
+
+
+def script(*sockets: TcpSocket, shell: str = "bash run.sh", **inner: str) -> list[Member]:
+    """Return a rank that is a script with torchrun in it, which has the sockets."""
+    members: list[Any] = [(shell, [], {"RANK": "1", "GROUP_WORLD_SIZE": "2"})]
+    members.append((TORCHRUN, list(sockets), {}))
+    return rank(*members, *([("python train.py", [], {**INNER, **inner})] if inner else []))
+
+
+@pytest.mark.parametrize(
+    ("members", "meeting", "joined"),
+    [
+        (python(meets("10.0.0.1", 29500)), WORKER, True),
+        (rank(("bash x", [], {}), ("python x", [meets("10.0.0.1", 29500)], {})), WORKER, True),
+        (python(meets("10.0.0.1", 29501)), WORKER, False),
+        (python(meets("10.0.0.1", 29500, SYN_SENT)), WORKER, False),
+        (python(meets("127.0.0.1", 29500), listens(29500)), WORKER, False),
+        (python(meets("::1", 29500)), WORKER, False),
+        (python(meets("192.168.7.1", 29500)), WORKER, True),  # another network of the master's
+        (python(listens(29500)), WORKER, False),
+        (python(listens(29500)), MASTER, True),
+        (python(meets("127.0.0.1", 29500)), MASTER, True),
+        # The port that c10d chose for the ranks, on whichever node.
+        (python(meets("10.0.0.2", 777), MASTER_PORT="777", GROUP_WORLD_SIZE="2"), MASTER, True),
+        (python(meets("10.0.0.2", 777), MASTER_PORT="777", GROUP_WORLD_SIZE="1"), MASTER, False),
+        (python(meets("10.0.0.2", 777), MASTER_PORT="777", GROUP_WORLD_SIZE="1"), ELASTIC, True),
+        (python(meets("10.0.0.2", 777), MASTER_PORT="778", GROUP_WORLD_SIZE="2"), MASTER, False),
+    ],
+)
+def test_who_has_joined(members: list[Member], meeting: Meeting, joined: bool) -> None:  # noqa: FBT001
+    assert has_joined(members, meeting) is joined
+
+
+LOCAL = (listens(29400), meets("127.0.0.1", 29400))
+
+
+@pytest.mark.parametrize(
+    ("members", "meeting", "found"),
+    [
+        (python(listens(29500)), WORKER, "a rendezvous of its own at port 29500"),
+        (script(*LOCAL), WORKER, "a rendezvous of its own at localhost:29400"),
+        (script(*LOCAL, shell="timeout 9 sh x"), MASTER, "a rendezvous of its own at localhost"),
+        (script(GROUP_WORLD_SIZE="1"), MASTER, "RANK=0 of WORLD_SIZE=8 on 1 node, at localhost:"),
+        (script(GROUP_WORLD_SIZE="2", CROSS_SIZE="1"), WORKER, "RANK=0 of WORLD_SIZE=8 on 1 node"),
+    ],
+)
+def test_what_is_certain_to_be_another_world(
+    members: list[Member], meeting: Meeting, found: str
+) -> None:
+    other = other_world(members, meeting)
+    assert other is not None
+    assert other.found.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("members", "meeting"),
+    [
+        (python(listens(29500)), MASTER),
+        (python(listens(29500)), ELASTIC),
+        (python(listens(29400), meets("127.0.0.1", 29400)), WORKER),  # a store besides the planned
+        (script(*LOCAL), ALONE),
+        (script(GROUP_WORLD_SIZE="1"), ALONE),
+        (script(GROUP_WORLD_SIZE="2"), WORKER),
+        # What a Python program starts, such as a server: it may join later.
+        (script(*LOCAL, shell="python serve.py"), WORKER),
+        (script(GROUP_WORLD_SIZE="1", shell="python serve.py"), WORKER),
+        (script(meets("10.0.0.1", 29411)), WORKER),  # the launcher's own port on the master
+        (python(), WORKER),
+    ],
+)
+def test_what_may_well_join_the_planned_world(members: list[Member], meeting: Meeting) -> None:
+    assert other_world(members, meeting) is None
+
+
+def test_a_store_of_c10d_on_the_master_is_where_the_others_come_to() -> None:
+    here = rank(("sh x", [], {}), ("torchrun --nnodes 2 x.py", list(LOCAL), {}))
+    assert other_world(here, MASTER) is None
+    assert other_world(here, WORKER) is not None
+
+
+def test_what_a_launcher_waits_for_is_told_only_before_its_ranks_started() -> None:
+    assert waiting_launcher(script()) == "torchrun"
+    assert waiting_launcher(script(GROUP_WORLD_SIZE="2")) == ""
+    assert waiting_launcher(python()) == ""
+    assert connecting(python(meets("10.0.0.1", 29500, SYN_SENT)), WORKER)
+    assert not connecting(python(meets("10.0.0.1", 29500)), WORKER)
+
+
+def test_the_scripts_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("# torchrun\necho\ntorchrun --standalone train.py\n")
+    members = script(GROUP_WORLD_SIZE="1")
+    assert script_line(members, 3, str(tmp_path)) == f"run.sh:3: {TORCHRUN}"
+    (tmp_path / "run.sh").write_text("exec ./hidden\n")
+    assert script_line(members, 2, str(tmp_path)) == TORCHRUN
+    assert script_line(python(), 1, str(tmp_path)) == ""
