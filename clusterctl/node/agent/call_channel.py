@@ -51,17 +51,26 @@ class CallChannel:
         """What the operation detached ends with this process, which must stay for it."""
         self._sending = _thread.allocate_lock()
         self._ended = False
+        self._rests = False
         self._heartbeat_running = _thread.allocate_lock()
         """Held for as long as the heartbeat is to go on."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, *, rests: bool = False) -> None:
         """Send one answer.
+
+        Args:
+            message: the answer.
+            rests: nothing is done from now until the controller's next message, nor is a heartbeat
+                sent: those of a thousand nodes that wait for each other keep a core busy.
 
         Raises:
             ControllerDisconnected: the controller does not read any more.
         """
+        if rests:
+            message = Message({**message.head, "rests": True}, message.body)
         with self._sending:
             self._write(message.encode())
+            self._rests = rests
 
     def receive(self) -> Message | None:
         """Wait for the controller's next message; None when it disconnected or sent its last."""
@@ -69,6 +78,8 @@ class CallChannel:
             return read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
         except (BadFrame, OSError):
             return None  # a cut connection ends within a frame; there is nobody to tell
+        finally:
+            self._rests = False
 
     def read(self, count: int) -> bytes:
         """Return up to so many bytes from the controller, as `wire.read_message` asks for them.
@@ -118,6 +129,8 @@ class CallChannel:
             with self._sending:
                 if self._ended:
                     return
+                if self._rests:
+                    continue
                 try:
                     self._write(frame)
                 except ControllerDisconnected:

@@ -32,7 +32,7 @@ def probe_peers(nonce: str, channel: CallChannel) -> Message:
             if message is None or message.head["step"] == "end":
                 return Message({"foreign": listeners.foreign(), **_counters(message)})
             answer = _step(message.head, nonce, listeners, tokens)
-            channel.send(Message({"step": message.head["step"], **answer}))
+            channel.send(Message({"step": message.head["step"], **answer}), rests=True)
     finally:
         listeners.close()
         tokens.remove()

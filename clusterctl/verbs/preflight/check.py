@@ -321,9 +321,7 @@ def _close(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
 
 
-def _row(
-    node: Node, rank: int, facts: NodeFacts, network: Network, state: Status
-) -> NodeRow:
+def _row(node: Node, rank: int, facts: NodeFacts, network: Network, state: Status) -> NodeRow:
     place = network.nodes.get(node.name)
     devices = facts.gpus.devices if facts.gpus else ()
     gpus = len(devices) if facts.gpus else None

@@ -89,6 +89,33 @@ def test_a_heartbeat_while_nothing_else_is_said(echo: Agent) -> None:
     assert time.monotonic() - began < 2 * HEARTBEAT_SECONDS
 
 
+class Rounds:
+    """The lock of a heartbeat that goes on for three rounds."""
+
+    left = 3
+
+    def acquire(self, timeout: float) -> bool:
+        del timeout
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize("beats", [0, 3], ids=["not asked", "asked"])
+def test_no_heartbeat_while_it_waits_for_the_controller(beats: int) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as received:
+        channel = CallChannel(io.BytesIO(Message({}).encode()), writing)
+        channel.send(Message({"n": 1}), rests=True)
+        if beats:
+            assert channel.receive() == Message({})
+        channel._heartbeat_running = Rounds()  # type: ignore[assignment]
+        channel._heartbeat()
+        os.close(writing)
+        assert read_message(received) == Message({"n": 1, "rests": True})
+        assert [read_message(received) for _ in range(beats)] == [Message({"beat": True})] * beats
+        assert read_message(received) is None
+
+
 def test_it_ends_when_the_controller_has_gone(echo: Agent) -> None:
     echo.receive()
     echo.stdin.close()
