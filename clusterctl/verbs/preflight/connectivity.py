@@ -32,6 +32,7 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession
 from clusterctl.verbs.response_schema import LEFT, MET, PREPARED, schema_error
+from clusterctl.wire import Message
 
 ALL_PAIRS = 16
 """Up to so many nodes each one tries every other; beyond, those at distances 1, 2, 4, 8 …"""
@@ -121,21 +122,28 @@ def _step(probe: _Probe, message: Callable[[_Probe, str], dict[str, Any]]) -> It
                 owing[name] = head["step"]
             continue
         name, item = next(session.stream)
-        if isinstance(item, Reply):
-            session.ended.setdefault(name, item)
-        elif name in session.ended:
-            continue
-        elif invalid := probe.take(name, item.head):
-            session.give_up(name, invalid)
-        elif item.head.get("step", "") == owing.get(name):
-            del owing[name]
-            if item.head["step"] == "meet":
-                yield session.progress("trying connections", probe.connected)
-        elif name in owing and "end" not in item.head:
-            # A late message about clocks is not the answer to the step.
-            session.calls[name].set_deadline(STEP_SECONDS)
-        if name in session.ended:
-            owing.pop(name, None)
+        met = len(probe.connected)
+        _hear(probe, name, item, owing)
+        if len(probe.connected) > met:
+            yield session.progress("trying connections", probe.connected)
+
+
+def _hear(probe: _Probe, name: str, item: Message | Reply, owing: dict[str, str]) -> None:
+    """Take what a node says; `owing` are those that have not answered, each with its step."""
+    session = probe.session
+    if isinstance(item, Reply):
+        session.ended.setdefault(name, item)
+    elif name in session.ended:
+        return
+    elif invalid := probe.take(name, item.head):
+        session.give_up(name, invalid)
+    elif item.head.get("step", "") == owing.get(name):
+        del owing[name]
+    elif name in owing and "end" not in item.head:
+        # A late message about clocks is not the answer to the step.
+        session.calls[name].set_deadline(STEP_SECONDS)
+    if name in session.ended:
+        owing.pop(name, None)
 
 
 def _prepare(probe: _Probe, name: str) -> dict[str, Any]:
