@@ -41,7 +41,8 @@ class AgentCall(Call):
         """Send the agent and the request; `reply()` reports what went wrong."""
         self.node = node
         self._stream = stream
-        self._request = request
+        self._limits = {"head_limit": request.head_limit, "body_limit": request.body_limit}
+        self._turn_until = request.turn_until
         self._timeouts = timeouts
         self._began = time.monotonic()
         self._done_by = self._began + timeout
@@ -99,7 +100,7 @@ class AgentCall(Call):
                 ended = "end" in message.head
                 if ended:
                     self._failure = None
-                if ended or self._request.turn_until in message.head:
+                if ended or self._turn_until in message.head:
                     self.end_turn()
                 yield message
                 if ended:
@@ -156,11 +157,7 @@ class AgentCall(Call):
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
         while True:
-            message = read_message(
-                cast("BinaryIO", self),
-                head_limit=self._request.head_limit,
-                body_limit=self._request.body_limit,
-            )
+            message = read_message(cast("BinaryIO", self), **self._limits)
             if message is None:
                 raise self._ended_early()
             if message.size < SMALL:

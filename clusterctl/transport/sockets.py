@@ -40,9 +40,11 @@ class NoDelaySocket(socket.socket):
             if len(self.first_bytes) < FIRST_WORDS:
                 self.first_bytes += self._ahead[:FIRST_WORDS]
             acknowledge_quickly(self)
-        begin = self._place
-        self._place = min(begin + bufsize, len(self._ahead))
-        return self._ahead[begin : self._place]
+        data = self._ahead[self._place : self._place + bufsize]
+        self._place += len(data)
+        if self._place == len(self._ahead):
+            self._ahead, self._place = b"", 0  # a thousand connections wait for most of the time
+        return data
 
 
 def connect(host: str, port: int, *, timeout: float) -> NoDelaySocket:
