@@ -43,13 +43,13 @@ def lines_run(work: Callable[[], object]) -> int:
     """Return how many lines of clusterctl some work runs, a line again for each turn of a loop."""
     count = 0
 
-    def line(frame: FrameType, event: str, arg: Any) -> Any:  # noqa: ANN401
+    def line(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal count
         del frame, arg
         count += event == "line"
         return line
 
-    def call(frame: FrameType, event: str, arg: Any) -> Any:  # noqa: ANN401
+    def call(frame: FrameType, event: str, arg: Any) -> Any:
         del event, arg
         return line if frame.f_code.co_filename.startswith(OURS) else None
 
