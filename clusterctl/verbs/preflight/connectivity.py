@@ -270,7 +270,8 @@ def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def _between(probe: _Probe, name: str) -> PairwiseFacts:
-    prepared, connected = probe.prepared.get(name), probe.connected.get(name)
+    # Each answer goes as its values come: of a thousand nodes both take much memory.
+    prepared, connected = probe.prepared.pop(name, None), probe.connected.pop(name, None)
     reply = probe.session.ended.get(name)
     problem = ""
     if prepared is None or connected is None:
