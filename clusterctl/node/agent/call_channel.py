@@ -55,22 +55,26 @@ class CallChannel:
         self._heartbeat_running = _thread.allocate_lock()
         """Held for as long as the heartbeat is to go on."""
 
-    def send(self, message: Message, *, rests: bool = False) -> None:
+    def send(self, message: Message) -> None:
         """Send one answer.
-
-        Args:
-            message: the answer.
-            rests: nothing is done from now until the controller's next message, nor is a heartbeat
-                sent: those of a thousand nodes that wait for each other keep a core busy.
 
         Raises:
             ControllerDisconnected: the controller does not read any more.
         """
-        if rests:
-            message = Message({**message.head, "rests": True}, message.body)
         with self._sending:
             self._write(message.encode())
-            self._rests = rests
+
+    def send_and_rest(self, message: Message) -> None:
+        """Send one answer, and no heartbeat until the controller's next message.
+
+        Those of a thousand nodes that wait for each other keep a core busy.
+
+        Raises:
+            ControllerDisconnected: the controller does not read any more.
+        """
+        with self._sending:
+            self._write(Message({**message.head, "rests": True}, message.body).encode())
+            self._rests = True
 
     def receive(self) -> Message | None:
         """Wait for the controller's next message; None when it disconnected or sent its last."""

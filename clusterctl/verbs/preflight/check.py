@@ -321,13 +321,13 @@ def _close(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
 
 
-def _row(node: Node, rank: int, facts: NodeFacts, network: Network, state: Status) -> NodeRow:
+def _row(node: Node, rank: int, facts: NodeFacts, network: Network, worst: Status) -> NodeRow:
     place = network.nodes.get(node.name)
     devices = facts.gpus.devices if facts.gpus else ()
     gpus = len(devices) if facts.gpus else None
     if node.gpus_wanted == 0:
         gpus = 0
-    state = "ok" if state in {"pass", "skip"} else state
+    state = "ok" if worst in {"pass", "skip"} else worst
     return NodeRow(
         name=node.name,
         host=node.host,

@@ -106,7 +106,7 @@ def test_no_heartbeat_while_it_waits_for_the_controller(beats: int) -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as received:
         channel = CallChannel(io.BytesIO(Message({}).encode()), writing)
-        channel.send(Message({"n": 1}), rests=True)
+        channel.send_and_rest(Message({"n": 1}))
         if beats:
             assert channel.receive() == Message({})
         channel._heartbeat_running = Rounds()  # type: ignore[assignment]
