@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -219,8 +218,10 @@ def _exempts_all(network: Network, no_proxy: str) -> bool:
     entries = [entry for part in no_proxy.split(",") if (entry := part.strip())]
     subnets = []
     for entry in entries:
-        with contextlib.suppress(ValueError):  # the name of a host
+        try:
             subnets.append(ip_network(entry, strict=False))
+        except ValueError:
+            continue  # the name of a host
     names = frozenset(entries)
     domains = tuple("." + entry.lstrip(".") for entry in entries)
     return "*" in names or all(
