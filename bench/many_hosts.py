@@ -189,9 +189,10 @@ def clusterctl(verb: str, folder: Path, env: dict[str, str]) -> Turn:
 def answered(verb: str, out: str, err: str) -> int:
     """Count the hosts that answered."""
     try:
-        # A launch prints a document a line: the check's, then the plan.
-        document = json.loads(out.partition("\n")[0] if verb == "launch" else out)
-    except ValueError:
+        # A launch prints a document a line: messages, the check's, then the plan.
+        documents = map(json.loads, out.splitlines() if verb == "launch" else [out])
+        document = next(one for one in documents if one.get("kind", "check") == "check")
+    except (ValueError, StopIteration):
         print(f"  {verb}: no document: {err[-600:]}")
         return 0
     if verb == "exec":

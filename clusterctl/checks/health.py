@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from clusterctl.checks.finding import Finding, warn
@@ -41,6 +41,10 @@ _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
 )
 def memory(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Judge what is available, what is swapped out, and the total against equal machines."""
+    equal: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for node in facts.values():
+        equal[_model(node)] += [node.memory_bytes] if node.memory_bytes else []
+    usual_memory = {model: _usual_memory(sizes) for model, sizes in equal.items() if model}
     for node in facts.values():
         total = node.memory_bytes
         use = _memory(node)
@@ -62,7 +66,7 @@ def memory(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Findi
                 found=f"{use.swap_bytes / GIB:.1f} GiB of swap in use",
                 remedy="end what uses the memory, then: sudo swapoff -a && sudo swapon -a",
             )
-        usual = _usual_memory(node, facts)
+        usual = usual_memory.get(_model(node))
         if usual is not None and total < SMALLER * usual:
             yield warn(
                 node.node,
@@ -78,9 +82,8 @@ def _memory(node: NodeFacts) -> MemoryUse:
     return (node.machine.memory if node.machine else None) or MemoryUse()
 
 
-def _usual_memory(node: NodeFacts, facts: Facts) -> int | None:
+def _usual_memory(equal: list[int]) -> int | None:
     """Return the memory that at least two of three equal machines have."""
-    equal = [n.memory_bytes for n in facts.values() if n.memory_bytes and _same_model(n, node)]
     if len(equal) < 3:  # noqa: PLR2004  (of two, which one has lost some?)
         return None
     usual = sorted(equal)[len(equal) // 2]
@@ -88,12 +91,10 @@ def _usual_memory(node: NodeFacts, facts: Facts) -> int | None:
     return usual if 3 * len(alike) >= 2 * len(equal) else None
 
 
-def _same_model(one: NodeFacts, other: NodeFacts) -> bool:
-    def model(node: NodeFacts) -> tuple[object, ...]:
-        gpus = tuple(gpu.name for gpu in node.gpus.devices) if node.gpus else ()
-        return (node.arch, total_cpus(node), gpus)
-
-    return model(one) == model(other) and total_cpus(one) is not None
+def _model(node: NodeFacts) -> tuple[object, ...]:
+    """Return what equal machines have in common; empty if that is not known."""
+    gpus = tuple(gpu.name for gpu in node.gpus.devices) if node.gpus else ()
+    return () if total_cpus(node) is None else (node.arch, total_cpus(node), gpus)
 
 
 @Check(
@@ -138,9 +139,10 @@ def oom(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]
 )
 def kernel_settings(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
     """Name a slow clock on any node; of the others, what differs from most nodes."""
+    usual_settings = _usual_settings(facts)
     for node in facts.values():
         for name, value in node.machine.kernel_settings if node.machine else ():
-            usual = _usual(name, facts)
+            usual = usual_settings[name]
             if name == "clock source" and value in _SLOW_CLOCKS:
                 wanted = usual if usual and usual not in _SLOW_CLOCKS else "tsc"
             elif usual is None or value == usual or not _costs(name, value, usual):
@@ -177,16 +179,17 @@ def _costs(name: str, value: str, usual: str) -> bool:
     return name == "transparent huge pages" and value == "never"
 
 
-def _usual(name: str, facts: Facts) -> str | None:
-    """Return the value that most nodes have, two at least."""
-    states = [node.machine for node in facts.values() if node.machine is not None]
-    values = Counter(
-        value for state in states for key, value in state.kernel_settings if key == name
-    )
-    if not values:
-        return None
-    value, count = values.most_common(1)[0]
-    return value if count > 1 and 2 * count > values.total() else None
+def _usual_settings(facts: Facts) -> dict[str, str | None]:
+    """Return for each setting the value that most nodes have, two at least."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for node in facts.values():
+        for name, value in node.machine.kernel_settings if node.machine else ():
+            values[name][value] += 1
+    most = {name: (counts, *counts.most_common(1)[0]) for name, counts in values.items()}
+    return {
+        name: value if count > 1 and 2 * count > counts.total() else None
+        for name, (counts, value, count) in most.items()
+    }
 
 
 @Check(

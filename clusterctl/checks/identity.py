@@ -6,9 +6,9 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
-from statistics import median
 
 from clusterctl.checks.finding import Finding, fail, warn
+from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.run_paths import run_paths, share_of
 from clusterctl.facts.nodefacts import NodeFacts
@@ -250,7 +250,7 @@ def login(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     nodes = [n for n in facts.values() if n.answered and not cluster.node(n.node).local]
     connects = {n.node: n.reach.connect_s for n in nodes if n.reach.connect_s is not None}
     shells = {n.node: s for n in nodes if (s := _shell_seconds(n)) is not None}
-    if slow := [name for name in connects if _slow(connects, name, CONNECT_WARN_S)]:
+    if slow := _slow(connects, CONNECT_WARN_S):
         yield warn(
             tuple(slow),
             "its SSH server takes long to accept the login",
@@ -260,7 +260,7 @@ def login(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
             f" /etc/ssh/sshd_config, then look at the PAM modules; ssh -vvv"
             f" {_slowest(connects, slow, cluster)} true shows the step",
         )
-    if slow := [name for name in shells if _slow(shells, name, LOGIN_WARN_S)]:
+    if slow := _slow(shells, LOGIN_WARN_S):
         yield warn(
             tuple(slow),
             "the start files of its login shell take long",
@@ -288,13 +288,15 @@ def _shell_seconds(node: NodeFacts) -> float | None:
     return node.machine.login_s if node.machine is not None else None
 
 
-def _slow(seconds: dict[str, float], name: str, least: float) -> bool:
-    """Tell whether one takes long, and many times as long as most others.
+def _slow(seconds: dict[str, float], least: float) -> list[str]:
+    """Return which take long, and many times as long as most others.
 
     Where all take as long, this machine may be the slow one, unless there are few.
     """
-    own = seconds.get(name, 0.0)
-    others = [value for other, value in seconds.items() if other != name]
-    if own < least:
-        return False
-    return len(others) < FEW or own >= MANY_TIMES * median(others)
+    usual = medians_of_others(seconds)
+    few = len(seconds) <= FEW
+    return [
+        name
+        for name, own in seconds.items()
+        if own >= least and (few or own >= MANY_TIMES * usual[name])
+    ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from clusterctl.checks.finding import Finding, finding, passed, warn
+from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
@@ -192,8 +192,12 @@ def stack(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
 )
 def cpus(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Warn of a limit that is below the ranks or below most other nodes; note any other."""
+    counts = {n.node: c for n in facts.values() if (c := _usable_cpus(n)) is not None}
+    usual_cpus = medians_of_others(counts)
+    sizes = {n.node: _usable_memory(n) for n in facts.values() if n.memory_bytes}
+    usual_memory = medians_of_others(sizes)
     for node in facts.values():
-        cpus, total = _usable_cpus(node), total_cpus(node)
+        cpus, total = counts.get(node.node), total_cpus(node)
         memory = _cgroup(node).memory_bytes
         whole = node.memory_bytes or 0
         parts = []
@@ -204,7 +208,9 @@ def cpus(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
         if not parts:
             continue
         found = "a run may use " + " and ".join(parts)
-        wanted = _too_few(node, cpus, total, facts, cluster) or _too_small(node, memory, facts)
+        wanted = _too_few(
+            cpus, total, max(planned_gpus(cluster, node), 1), usual_cpus.get(node.node, 0.0)
+        ) or _too_small(memory, whole, usual_memory.get(node.node, 0.0))
         if wanted:
             yield warn(
                 node.node,
@@ -234,27 +240,18 @@ def total_cpus(node: NodeFacts) -> int | None:
     return node.machine.online_cpus if node.machine else None
 
 
-def _too_few(
-    node: NodeFacts, cpus: float | None, total: int | None, facts: Facts, cluster: Cluster
-) -> str:
+def _too_few(cpus: float | None, total: int | None, ranks: int, usual: float) -> str:
     """Return what is wanted if a limit leaves too few CPUs; empty: it does not."""
     if cpus is None or not total or cpus >= total:
         return ""
-    ranks = max(planned_gpus(cluster, node), 1)
     if cpus < ranks <= total:
         return f"a CPU or more for each of {counted(ranks, 'rank')}"
-    others = [c for n in facts.values() if n is not node and (c := _usable_cpus(n)) is not None]
-    usual = median(others) if others else 0.0
     return f"{usual:g} CPUs, as on most other nodes" if cpus < FEWER * usual else ""
 
 
-def _too_small(node: NodeFacts, memory: int | None, facts: Facts) -> str:
+def _too_small(memory: int | None, whole: int, usual: float) -> str:
     """Return what is wanted if a limit leaves less memory than on most other nodes."""
-    if memory is None or not 0 <= memory < (node.memory_bytes or 0):
-        return ""
-    others = [_usable_memory(n) for n in facts.values() if n is not node and n.memory_bytes]
-    usual = median(others) if others else 0.0
-    if memory >= FEWER * usual:
+    if memory is None or not 0 <= memory < whole or memory >= FEWER * usual:
         return ""
     return f"{usual / GIB:.1f} GiB of memory, as on most other nodes"
 

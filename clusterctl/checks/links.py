@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from statistics import median
 
 from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, skip, warn
+from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
@@ -157,13 +157,11 @@ def flaps(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding
 
 def unusual(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the nodes whose count is far above the others', with the median of the others."""
-    found = {}
-    for name, count in counts.items():
-        others = [other for peer, other in counts.items() if peer != name]
-        usual = int(median(others)) if others else 0
-        if others and count >= max(LEAST_FLAPS, FLAPS_RATIO * usual):
-            found[name] = usual
-    return found
+    return {
+        name: int(usual)
+        for name, usual in medians_of_others(counts).items()
+        if counts[name] >= max(LEAST_FLAPS, FLAPS_RATIO * int(usual))
+    }
 
 
 @Check(

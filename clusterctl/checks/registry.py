@@ -126,11 +126,11 @@ def judge_all(
 def _by_login(finding: Finding, facts: Facts) -> Iterator[Finding]:
     """Drop `sudo` for the nodes where the login is root: a container often has no sudo."""
     plain = _SUDO.sub("", finding.remedy)
-    as_root = tuple(n for n in finding.nodes if n in facts and facts[n].uid == 0)
+    as_root = {n: None for n in finding.nodes if n in facts and facts[n].uid == 0}
     if plain == finding.remedy or not as_root:
         yield finding
         return
-    yield replace(finding, nodes=as_root, remedy=plain)
+    yield replace(finding, nodes=tuple(as_root), remedy=plain)
     if others := tuple(node for node in finding.nodes if node not in as_root):
         yield replace(finding, nodes=others)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address, ip_network
@@ -194,9 +195,9 @@ def proxy(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
     }
     counted = Counter(pair for pairs in found.values() for pair in pairs)
     usual = {pair for pair, count in counted.items() if 2 * count > len(found)}
+    exempts_all = functools.cache(functools.partial(_exempts_all, network))
     for name, pairs in found.items():
         exempt = _proxies(facts[name]).get(NO_PROXY, "")
-        missing = [peer for peer in network.nodes if not _exempts(exempt, peer, network)]
         if pairs != usual:
             differing = sorted({key for key, _ in pairs ^ usual})
             yield warn(
@@ -207,7 +208,7 @@ def proxy(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
                 remedy="check its ~/.bashrc and /etc/environment; put a proxy for all nodes into"
                 " job.env",
             )
-        elif pairs and missing and NO_PROXY not in ours and len(network.nodes) > 1:
+        elif pairs and NO_PROXY not in ours and len(network.nodes) > 1 and not exempts_all(exempt):
             yield passed(
                 name,
                 "no_proxy does not name the other nodes: HTTP and gRPC between them use the proxy",
@@ -224,15 +225,20 @@ def _proxies(node: NodeFacts) -> dict[str, str]:
     return {name: value for name, value in spelled.items() if value}
 
 
-def _exempts(no_proxy: str, peer: str, network: Network) -> bool:
-    """Tell whether no_proxy names a node: by address, subnet or name."""
-    address = ip_address(network.nodes[peer].address)
-    for entry in (part.strip() for part in no_proxy.split(",")):
-        if entry == "*" or (entry and (peer == entry or peer.endswith("." + entry.lstrip(".")))):
-            return True
+def _exempts_all(network: Network, no_proxy: str) -> bool:
+    """Tell whether no_proxy names every node: by address, subnet or name."""
+    entries = [entry for part in no_proxy.split(",") if (entry := part.strip())]
+    subnets = []
+    for entry in entries:
         try:
-            if address in ip_network(entry, strict=False):
-                return True
+            subnets.append(ip_network(entry, strict=False))
         except ValueError:
             continue  # the name of a host
-    return False
+    names = frozenset(entries)
+    domains = tuple("." + entry.lstrip(".") for entry in entries)
+    return "*" in names or all(
+        peer in names
+        or peer.endswith(domains)
+        or any(ip_address(node.address) in subnet for subnet in subnets)
+        for peer, node in network.nodes.items()
+    )

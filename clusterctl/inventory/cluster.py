@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -121,7 +122,7 @@ class Job:
         return self.launcher_args if self.args_for in {None, self.launcher} else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """An inventory with all defaults applied."""
 
@@ -164,10 +165,11 @@ class Cluster:
 
     def node(self, name: str) -> Node:
         """Return the node of this name; raise KeyError if there is none."""
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
 
     def with_nodes(self, nodes: tuple[Node, ...]) -> Cluster:
         """Return the same cluster with these nodes only; the others are left out."""

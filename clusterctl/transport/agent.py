@@ -64,10 +64,13 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]+")
 
 
 _NODE = "clusterctl.node."
-CHECK_MODULES = (
+_ALWAYS = (
     "clusterctl.own_files",
     "clusterctl.wire",
     *(_NODE + "agent." + name for name in ("call_channel", "child_tasks", "main", "operations")),
+)
+CHECK_MODULES = (
+    *_ALWAYS,
     *(
         _NODE + name
         for name in ("address_family", "event_loop", "file_io", "listener", "program_path")
@@ -81,8 +84,25 @@ CHECK_MODULES = (
     ),
 )  # fmt: skip
 """What every check imports: to compile it takes a node as long as starting Python."""
-CHECKS = frozenset({"read", "survey"})
-"""Operations for which it is sent compiled; nodes with another bytecode use the sources."""
+SYNC_MODULES = (
+    *_ALWAYS,
+    _NODE + "file_io",
+    _NODE + "run_lock",
+    *(
+        _NODE + "mirror." + name
+        for name in (
+            "manifest", "mirror", "safe_open", "sync_diff", "sync_lock", "sync_plan", "tree_hash",
+        )
+    ),
+)  # fmt: skip
+COMPILED = {
+    **dict.fromkeys(("read", "survey"), CHECK_MODULES),
+    **dict.fromkeys(("clear", "place", "rsync", "seen", "tree"), SYNC_MODULES),
+}
+"""What is sent compiled, by operation; nodes with another bytecode use the sources.
+
+One that a node runs once may as well be compiled there: one of us compiles for all nodes.
+"""
 
 
 @functools.cache
@@ -91,8 +111,8 @@ def _sources() -> bytes:
 
 
 @functools.cache
-def _compiled() -> bytes:
-    return loader.compile_modules(CHECK_MODULES)
+def _compiled(modules: tuple[str, ...]) -> bytes:
+    return loader.compile_modules(modules)
 
 
 _reading = threading.Lock()
@@ -114,7 +134,7 @@ def opening(marker: bytes, python: str | None, op: str = "") -> bytes:
     """
     plain = python if python and _PLAIN_PATH.fullmatch(python) else ""
     with _reading:
-        sources, compiled = _sources(), _compiled() if op in CHECKS else b""
+        sources, compiled = _sources(), _compiled(COMPILED[op]) if op in COMPILED else b""
     lines = f"exec({_STUB!r})\n{plain}\n".encode()
     parts = (marker, sources, compiled)
     return lines + b"".join(b"%12d" % len(part) + part for part in parts)

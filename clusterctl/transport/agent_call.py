@@ -41,13 +41,16 @@ class AgentCall(Call):
         """Send the agent and the request; `reply()` reports what went wrong."""
         self.node = node
         self._stream = stream
-        self._request = request
+        self._limits = {"head_limit": request.head_limit, "body_limit": request.body_limit}
+        self._turn_until = request.turn_until
         self._timeouts = timeouts
         self._began = time.monotonic()
         self._done_by = self._began + timeout
         """When the last answer must have come."""
         self._answer_by = math.inf
         """When the next answer must have come."""
+        self._rests_until = -math.inf
+        """Until when it need not give a sign of life: it has said that it waits for us."""
         self._marker = agent.fresh_marker()
         self._noise = bytearray()
         """What came before the marker."""
@@ -97,7 +100,7 @@ class AgentCall(Call):
                 ended = "end" in message.head
                 if ended:
                     self._failure = None
-                if ended or self._request.turn_until in message.head:
+                if ended or self._turn_until in message.head:
                     self.end_turn()
                 yield message
                 if ended:
@@ -116,6 +119,7 @@ class AgentCall(Call):
         with self._sending:
             if self._send_failed:
                 return
+            self._rests_until = min(self._rests_until, time.monotonic() + self._timeouts.silence)
             try:
                 self._stream.send(message.encode(), self._timeouts.answer)
             except OSError as error:
@@ -153,11 +157,7 @@ class AgentCall(Call):
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
         while True:
-            message = read_message(
-                cast("BinaryIO", self),
-                head_limit=self._request.head_limit,
-                body_limit=self._request.body_limit,
-            )
+            message = read_message(cast("BinaryIO", self), **self._limits)
             if message is None:
                 raise self._ended_early()
             if message.size < SMALL:
@@ -165,6 +165,7 @@ class AgentCall(Call):
             if "crash" in message.head:
                 logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
                 raise NodeError("bad-output", "answer", str(message.head["crash"]), _REPORT)
+            self._rests_until = math.inf if message.head.pop("rests", False) else -math.inf
             if "beat" not in message.head:
                 return message
 
@@ -189,24 +190,28 @@ class AgentCall(Call):
         self._answering = True
 
     def _receive(self, silence: float) -> bytes:
-        timeout = min(silence, min(self._done_by, self._answer_by) - time.monotonic())
-        try:
-            if timeout <= 0:
-                raise TimeoutError  # noqa: TRY301  (also where bytes come without end)
-            return self._stream.receive(timeout)
-        except TimeoutError as error:
-            phase = "answer" if self._answering else "exec"
-            if timeout < silence:
-                words = f"not done in {time.monotonic() - self._began:.0f} s"
-            else:
-                limit = self._timeouts.silence if self._answering else self._timeouts.answer
-                words = f"no sign of life for {limit:.0f} s"
-            if self._noise:
-                words += f"; its login shell said: {bytes(self._noise[-200:])!r}"
-            hint = f"look at the host's load and mounts: ssh {self.node.host} uptime"
-            raise NodeError("timeout", phase, words, hint) from error
-        except OSError as error:
-            raise NodeError("lost", "answer", str(error), _reachable(self.node)) from error
+        while True:
+            timeout = min(silence, min(self._done_by, self._answer_by) - time.monotonic())
+            try:
+                if timeout <= 0:
+                    raise TimeoutError  # noqa: TRY301  (also where bytes come without end)
+                return self._stream.receive(timeout)
+            except TimeoutError as error:
+                if timeout < silence or time.monotonic() >= self._rests_until:
+                    raise self._timed_out(is_silent=timeout >= silence) from error
+            except OSError as error:
+                raise NodeError("lost", "answer", str(error), _reachable(self.node)) from error
+
+    def _timed_out(self, *, is_silent: bool) -> NodeError:
+        """Return the failure of a node that was silent too long, or not done by its deadline."""
+        words = f"not done in {time.monotonic() - self._began:.0f} s"
+        if is_silent:
+            limit = self._timeouts.silence if self._answering else self._timeouts.answer
+            words = f"no sign of life for {limit:.0f} s"
+        if self._noise:
+            words += f"; its login shell said: {bytes(self._noise[-200:])!r}"
+        hint = f"look at the host's load and mounts: ssh {self.node.host} uptime"
+        return NodeError("timeout", "answer" if self._answering else "exec", words, hint)
 
     def _never_began(self) -> NodeError:
         """Return why the command ended before the agent spoke."""

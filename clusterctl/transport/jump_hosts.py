@@ -66,11 +66,14 @@ class ProxySocket(NoDelaySocket):
         return found
 
     def close(self) -> None:
-        """Close our end, and end the program as `ssh` does: it may not care about its stdin."""
+        """Close our end, and end the program: it may not care about its stdin.
+
+        ssh sends SIGHUP, which a program ignores that was started under nohup.
+        """
         super().close()
         if self._process.poll() is None:
             with contextlib.suppress(OSError):  # it is gone, or another user's by now
-                os.killpg(self._process.pid, signal.SIGHUP)
+                os.killpg(self._process.pid, signal.SIGTERM)
 
     @property
     def words(self) -> str:

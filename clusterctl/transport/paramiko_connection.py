@@ -50,7 +50,7 @@ class Transport(paramiko.Transport):
         MSG_CHANNEL_EXTENDED_DATA: within_window(paramiko.Channel._feed_extended),  # type: ignore[attr-defined]  # noqa: SLF001
     }
     # How often each connection's thread wakes for nothing: ten times a second by default.
-    _active_check_timeout = 1.0
+    _active_check_timeout = 10.0
     key_exchange = ""
     """What the two sides agreed on first; paramiko forgets it."""
     disconnect_reason = ""
@@ -77,6 +77,12 @@ class Transport(paramiko.Transport):
                 if not no_room or time.monotonic() > until:
                     raise
                 time.sleep(0.05)
+
+    def close(self) -> None:
+        """Close the connection at once: woken by the shutdown, its thread ends now."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        super().close()
 
     def _parse_disconnect(self, m: paramiko.Message) -> None:
         m.get_int()
@@ -112,10 +118,7 @@ class ParamikoConnection(Connection):
         return ChannelStream(channel, self.transport)
 
     def close(self) -> None:
-        """Close the connection at once."""
-        # Woken by the shutdown, paramiko's thread ends now, not at its next poll.
-        with contextlib.suppress(OSError):
-            self.transport.sock.shutdown(socket.SHUT_RDWR)
+        """Close the connection."""
         self.transport.close()
 
 

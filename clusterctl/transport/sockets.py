@@ -22,6 +22,8 @@ UNACKED_LIMIT_MS = 8000
 FIRST_WORDS = 512
 AHEAD = 1 << 16
 """Bytes that are received at once: paramiko asks for each packet in two parts."""
+FEW = 1 << 11
+"""The same while little comes: who waits holds the memory for all that may come."""
 
 
 class NoDelaySocket(socket.socket):
@@ -29,6 +31,8 @@ class NoDelaySocket(socket.socket):
 
     first_bytes = b""
     """What the peer sent first: its own words, if it closes before the handshake."""
+    _much = False
+    """As much came the last time as could."""
     _ahead = b""
     _place = 0
     """How many of the bytes received ahead were passed on."""
@@ -36,13 +40,17 @@ class NoDelaySocket(socket.socket):
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         """Receive, and ask for quick ACKs again: the kernel forgets it after each packet."""
         if self._place == len(self._ahead):
-            self._ahead, self._place = super().recv(max(bufsize, AHEAD), flags), 0
+            most = max(bufsize, AHEAD if self._much else FEW)
+            self._ahead, self._place = super().recv(most, flags), 0
+            self._much = len(self._ahead) == most
             if len(self.first_bytes) < FIRST_WORDS:
                 self.first_bytes += self._ahead[:FIRST_WORDS]
             acknowledge_quickly(self)
-        begin = self._place
-        self._place = min(begin + bufsize, len(self._ahead))
-        return self._ahead[begin : self._place]
+        data = self._ahead[self._place : self._place + bufsize]
+        self._place += len(data)
+        if self._place == len(self._ahead):
+            self._ahead, self._place = b"", 0  # a thousand connections wait for most of the time
+        return data
 
 
 def connect(host: str, port: int, *, timeout: float) -> NoDelaySocket:

@@ -111,7 +111,7 @@ class ExecResult:
 class _Progress:
     """What is known of one node so far."""
 
-    output: list[tuple[StreamName, bytes]] = field(default_factory=list)
+    output: list[tuple[StreamName, bytearray]] = field(default_factory=list)
     kept: int = 0
     dropped: int = 0
     end: Message | None = None
@@ -121,8 +121,11 @@ class _Progress:
         kept = data[: OUTPUT_LIMIT - self.kept]
         self.kept += len(kept)
         self.dropped += len(data) - len(kept)
-        if kept:
-            self.output.append((stream, kept))
+        if self.output and self.output[-1][0] == stream:
+            # A tuple for each of many tiny pieces would take more memory than they do.
+            self.output[-1][1].extend(kept)
+        elif kept:
+            self.output.append((stream, bytearray(kept)))
 
 
 def exec_command(
@@ -195,7 +198,7 @@ def _finished(name: str, found: _Progress) -> NodeExec:
         node=name,
         exit_code=head.get("exit_code") if known else None,
         timed_out=head.get("timed_out") is True,
-        output=tuple(found.output),
+        output=tuple((stream, bytes(data)) for stream, data in found.output),
         truncated=found.dropped,
         error=found.error,
     )

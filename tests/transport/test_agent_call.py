@@ -177,6 +177,43 @@ def test_what_is_due_is_the_next_answer_only(clock: Clock) -> None:
     assert (reply.state, count) == ("ok", 2)
 
 
+RESTS = frame(b'{"n": 1, "rests": true}')
+
+
+@pytest.mark.parametrize(
+    ("pieces", "state", "count"),
+    [
+        ([RESTS, *[SILENCE] * 50, frame(b'{"end": true}')], "ok", 2),
+        ([RESTS, SILENCE, b"asked", SILENCE, SILENCE, frame(b'{"end": true}')], "timeout", 1),
+        ([RESTS, SILENCE, b"asked", BEAT, SILENCE, frame(b'{"end": true}')], "timeout", 1),
+    ],
+    ids=["not asked", "asked, and silent", "asked, alive, and silent"],
+)
+def test_a_node_that_waits_for_us_may_be_silent_until_it_is_asked(
+    pieces: list[bytes], state: str, count: int, clock: Clock
+) -> None:
+    def given(marker: bytes) -> Iterator[bytes]:
+        yield marker
+        for piece in pieces:
+            if piece == b"asked":
+                call.send(Message({"step": "meet"}))
+            else:
+                yield piece
+
+    class Once(Scripted):
+        def send(self, data: bytes, timeout: float) -> None:
+            if not self.opened:
+                super().send(data, timeout)
+            self.opened = True
+
+        opened = False
+
+    call = AgentCall(NODE, Once(given, clock), Request(op="x", args={}), timeouts=Timeouts())
+    messages = list(call.messages())
+    assert (call.reply().state, len(messages)) == (state, count)
+    assert "rests" not in messages[0].head
+
+
 def test_gigabytes_that_are_announced_take_no_memory(clock: Clock) -> None:
     tracemalloc.start()
     try:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import control_master
 from clusterctl.transport.control_master import PersonsMaster
 from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.jump_hosts import ProxySocket
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
@@ -229,3 +231,16 @@ def test_a_persons_connection_is_asked_once_for_many_nodes(
     before = checks
     assert master.running
     assert checks == before + 1
+
+
+def test_a_proxy_command_that_ignores_a_hangup_ends_with_its_connection() -> None:
+    """As all do under nohup."""
+
+    def explain(words: str) -> NodeError:
+        return NodeError("lost", "connect", words)
+
+    argv = ["/bin/sh", "-c", "trap '' HUP; echo ready; exec sleep 600"]
+    proxy = ProxySocket.start(argv, explain)
+    assert proxy.recv(6) == b"ready\n"
+    proxy.close()
+    wait_until(lambda: proxy._process.poll() is not None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import _socket
 import socket
 
 import pytest
 
-from clusterctl.transport.sockets import AHEAD, FIRST_WORDS, NoDelaySocket
+from clusterctl.transport.sockets import AHEAD, FEW, FIRST_WORDS, NoDelaySocket
 
 
 @pytest.fixture
@@ -40,3 +41,23 @@ def test_what_was_received_ahead_is_there_without_waiting(
             ours.recv(1)
         theirs.sendall(b"more")
         assert ours.recv(AHEAD) == b"more"
+
+
+def test_who_waits_holds_memory_for_little_until_much_comes(
+    pair: tuple[NoDelaySocket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pair
+    asked: list[int] = []
+
+    def recv(sock: socket.socket, count: int, flags: int = 0) -> bytes:
+        asked.append(count)
+        return _socket.socket.recv(sock, count, flags)
+
+    monkeypatch.setattr(socket.socket, "recv", recv, raising=False)
+    with ours, theirs:
+        theirs.sendall(b"x" * (FEW + 8))
+        assert len(ours.recv(4) + ours.recv(FEW - 4) + ours.recv(4) + ours.recv(4)) == FEW + 8
+        theirs.sendall(b"y")
+        assert ours.recv(4) == b"y"
+        assert ours._ahead == b""
+    assert asked == [FEW, AHEAD, FEW]

@@ -51,6 +51,7 @@ class CallChannel:
         """What the operation detached ends with this process, which must stay for it."""
         self._sending = _thread.allocate_lock()
         self._ended = False
+        self._rests = False
         self._heartbeat_running = _thread.allocate_lock()
         """Held for as long as the heartbeat is to go on."""
 
@@ -63,12 +64,26 @@ class CallChannel:
         with self._sending:
             self._write(message.encode())
 
+    def send_and_rest(self, message: Message) -> None:
+        """Send one answer, and no heartbeat until the controller's next message.
+
+        Those of a thousand nodes that wait for each other keep a core busy.
+
+        Raises:
+            ControllerDisconnected: the controller does not read any more.
+        """
+        with self._sending:
+            self._write(Message({**message.head, "rests": True}, message.body).encode())
+            self._rests = True
+
     def receive(self) -> Message | None:
         """Wait for the controller's next message; None when it disconnected or sent its last."""
         try:
             return read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
         except (BadFrame, OSError):
             return None  # a cut connection ends within a frame; there is nobody to tell
+        finally:
+            self._rests = False
 
     def read(self, count: int) -> bytes:
         """Return up to so many bytes from the controller, as `wire.read_message` asks for them.
@@ -118,6 +133,8 @@ class CallChannel:
             with self._sending:
                 if self._ended:
                     return
+                if self._rests:
+                    continue
                 try:
                     self._write(frame)
                 except ControllerDisconnected:

@@ -32,7 +32,7 @@ def probe_peers(nonce: str, channel: CallChannel) -> Message:
             if message is None or message.head["step"] == "end":
                 return Message({"foreign": listeners.foreign(), **_counters(message)})
             answer = _step(message.head, nonce, listeners, tokens)
-            channel.send(Message({"step": message.head["step"], **answer}))
+            channel.send_and_rest(Message({"step": message.head["step"], **answer}))
     finally:
         listeners.close()
         tokens.remove()

@@ -110,7 +110,7 @@ def survey(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         body: as of `read`.
         channel: brings the steps of the peer probe; none is needed.
     """
-    channel.send(read(args, body, channel))
+    channel.send_and_rest(read(args, body, channel))
     from clusterctl.node.probe.peer_probe import probe_peers  # noqa: PLC0415  (the answers need not wait for it)
 
     return probe_peers(str(args["word"]), channel)

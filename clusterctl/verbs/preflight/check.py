@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterctl.checks.all import every_check
 from clusterctl.checks.choices import LibraryChoice, library_choices
-from clusterctl.checks.finding import Finding
+from clusterctl.checks.finding import Finding, Status
 from clusterctl.checks.job_check import JOB_CHECK
 from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
 from clusterctl.checks.storage import SHARED
@@ -245,10 +245,14 @@ def judge(
     rules = [rule for rule in every_check() if options.code or not rule.after_sync]
     # All are judged, since one may explain another; only those asked for are reported.
     findings = tuple(f for f in judge_all(rules, known, network, cluster) if f.check in chosen)
+    worst: dict[str, Status] = {}
+    for found in findings:
+        for name in found.nodes:
+            worst.setdefault(name, found.status)
     return CheckResult(
         cluster=cluster.name,
         nodes=tuple(
-            _row(node, rank, known[node.name], network, findings)
+            _row(node, rank, known[node.name], network, worst.get(node.name, "pass"))
             for rank, node in enumerate(cluster.nodes)
         ),
         findings=findings,
@@ -322,16 +326,13 @@ def _close(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
 
 
-def _row(
-    node: Node, rank: int, facts: NodeFacts, network: Network, findings: tuple[Finding, ...]
-) -> NodeRow:
+def _row(node: Node, rank: int, facts: NodeFacts, network: Network, worst: Status) -> NodeRow:
     place = network.nodes.get(node.name)
     devices = facts.gpus.devices if facts.gpus else ()
     gpus = len(devices) if facts.gpus else None
     if node.gpus_wanted == 0:
         gpus = 0
-    state = next((f.status for f in findings if node.name in f.nodes), "pass")
-    state = "ok" if state in {"pass", "skip"} else state
+    state = "ok" if worst in {"pass", "skip"} else worst
     return NodeRow(
         name=node.name,
         host=node.host,

@@ -6,8 +6,10 @@ and looks for their tokens; only then does any stop listening.
 
 from __future__ import annotations
 
+import functools
 import posixpath
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +32,7 @@ from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession
 from clusterctl.verbs.response_schema import LEFT, MET, PREPARED, schema_error
+from clusterctl.wire import Message
 
 ALL_PAIRS = 16
 """Up to so many nodes each one tries every other; beyond, those at distances 1, 2, 4, 8 …"""
@@ -37,9 +40,12 @@ CONNECT_SECONDS = 3.0
 """The kernel repeats a lost first packet after one second."""
 TOKEN_SECONDS = 4.0
 """How long a token may take to show; broken shares cost the check this long."""
+AT_ONCE = 64
+"""Nodes at a step at once. All may be one machine, and a step takes 30 ms of a core: its own, and
+that of those to whom it connects. A node that gets none for `CONNECT_SECONDS` seems cut off."""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Probe:
     """The answers so far."""
 
@@ -49,6 +55,16 @@ class _Probe:
     prepared: dict[str, dict[str, Any]] = field(default_factory=dict)
     connected: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def order(self) -> tuple[str, ...]:
+        """Those that listen; asked for once all have prepared."""
+        return tuple(node.name for node in self.cluster.nodes if node.name in self.prepared)
+
+    @functools.cached_property
+    def ranks(self) -> dict[str, int]:
+        """The place of each node in the inventory."""
+        return {node.name: rank for rank, node in enumerate(self.cluster.nodes)}
 
     @property
     def cluster(self) -> Cluster:
@@ -70,14 +86,6 @@ class _Probe:
             invalid = self.session.clocks[name].invalid(head)
         return invalid
 
-    def owes(self, name: str, sent: Collection[str]) -> bool:
-        """Tell whether a node has not answered the last of the steps that were sent."""
-        answers = self.connected if "meet" in sent else self.prepared
-        return "end" in sent or name not in answers
-
-    def all_have(self, answers: Mapping[str, object]) -> bool:
-        return all(n in answers or n in self.session.ended for n in self.session.calls)
-
 
 def probe_connectivity(
     session: FactsSession, facts: Mapping[str, NodeFacts], network: Network
@@ -88,7 +96,6 @@ def probe_connectivity(
         The facts, with `between` for those nodes.
     """
     probe = _Probe(session=session, network=network, facts=facts)
-    session.send({name: _prepare(probe, session.cluster.node(name)) for name in session.calls})
     yield from _exchange(probe)
     return {
         name: replace(known, between=_between(probe, name)) if known.answered else known
@@ -97,45 +104,67 @@ def probe_connectivity(
 
 
 def _exchange(probe: _Probe) -> Iterator[Event]:
+    for message in (_prepare, _targets, _end):
+        yield from _step(probe, message)
+
+
+def _step(probe: _Probe, message: Callable[[_Probe, str], dict[str, Any]]) -> Iterator[Event]:
+    """Send each node a step, to so many at once, until all have answered."""
     session = probe.session
-    sent: set[str] = set()
-    while not probe.all_have({}):
-        if "meet" not in sent and probe.all_have(probe.prepared):
-            sent.add("meet")
-            session.send({name: _targets(probe, name) for name in probe.prepared})
-        if "meet" in sent and "end" not in sent and probe.all_have(probe.connected):
-            sent.add("end")
-            session.send({name: _end(probe, name) for name in session.calls})
-        name, item = next(session.stream)
-        if isinstance(item, Reply):
-            session.ended.setdefault(name, item)
-        elif name in session.ended:
+    waiting = deque(name for name in session.calls if name not in session.ended)
+    owing: dict[str, str] = {}
+    while waiting or owing:
+        if waiting and len(owing) < AT_ONCE:
+            name = waiting.popleft()
+            if name not in session.ended:
+                head = message(probe, name)
+                session.send({name: head})
+                owing[name] = head["step"]
             continue
-        elif invalid := probe.take(name, item.head):
-            session.give_up(name, invalid)
-        elif item.head.get("step") == "meet":
-            silent = {node.name for node in session.cluster.nodes} - set(session.calls)
-            yield session.progress("trying connections", {*probe.connected, *silent})
-        elif "end" not in item.head and probe.owes(name, sent):
-            # A late message about clocks is not the answer to the step.
-            session.calls[name].set_deadline(STEP_SECONDS)
+        name, item = next(session.stream)
+        met = len(probe.connected)
+        _hear(probe, name, item, owing)
+        if len(probe.connected) > met:
+            yield session.progress("trying connections", probe.connected)
 
 
-def _prepare(probe: _Probe, node: Node) -> dict[str, Any]:
+def _hear(probe: _Probe, name: str, item: Message | Reply, owing: dict[str, str]) -> None:
+    """Take what a node says; `owing` are those that have not answered, each with its step."""
+    session = probe.session
+    if isinstance(item, Reply):
+        session.ended.setdefault(name, item)
+    elif name in session.ended:
+        return
+    elif invalid := probe.take(name, item.head):
+        session.give_up(name, invalid)
+    elif item.head.get("step", "") == owing.get(name):
+        del owing[name]
+    elif name in owing and "end" not in item.head:
+        # A late message about clocks is not the answer to the step.
+        session.calls[name].set_deadline(STEP_SECONDS)
+    if name in session.ended:
+        owing.pop(name, None)
+
+
+def _prepare(probe: _Probe, name: str) -> dict[str, Any]:
     """Return the step that listens and writes tokens to the shares."""
-    own = probe.network.nodes.get(node.name)
+    node = probe.cluster.node(name)
+    own = probe.network.nodes.get(name)
     sockets = []
     if own is not None:
-        interface = probe.facts[node.name].interface(own.interface)
+        interface = probe.facts[name].interface(own.interface)
         padding = min((interface.mtu if interface else None) or 0, LARGEST_PROBE)
         sockets.append({"key": "pair", "address": own.address, "port": 0, "padding": padding})
-        if node.name == probe.cluster.master.name:
+        if name == probe.cluster.master.name:
             port = probe.network.master_port
             sockets.append({"key": "master", "address": own.address, "port": port})
-    name = _token_name(probe, node)
     tokens = [
-        {"path": share, "folders": _folders(probe.cluster, node, share), "name": name}
-        for share in _answering(probe, node.name)
+        {
+            "path": share,
+            "folders": _folders(probe.cluster, node, share),
+            "name": _token_name(probe, name),
+        }
+        for share in _answering(probe, name)
     ]
     return {"step": "prepare", "sockets": sockets, "tokens": tokens}
 
@@ -146,8 +175,8 @@ def _answering(probe: _Probe, name: str) -> tuple[str, ...]:
     return tuple(s for s in probe.cluster.shared if (p := known.path(s)) is not None and p.folder)
 
 
-def _token_name(probe: _Probe, node: Node) -> str:
-    return f"{probe.session.nonce[:8]}-{probe.cluster.nodes.index(node)}"
+def _token_name(probe: _Probe, name: str) -> str:
+    return f"{probe.session.nonce[:8]}-{probe.ranks[name]}"
 
 
 def _folders(cluster: Cluster, node: Node, share: str) -> list[str]:
@@ -164,8 +193,7 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
     """Return the step that connects to the others and reads their tokens."""
     own = probe.network.nodes.get(name)
     targets, tokens = [], []
-    order = tuple(node.name for node in probe.cluster.nodes if node.name in probe.prepared)
-    for peer in peers(order, name):
+    for peer in peers(probe.order, name):
         for bound in probe.prepared[peer]["bound"]:
             if own is not None and _is_own(probe, peer, bound):
                 # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
@@ -181,7 +209,7 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
                 probe.cluster, writer, share
             ):
                 token = {"path": share, "folder": folder, "writer": peer}
-                tokens.append({**token, "name": _token_name(probe, writer)})
+                tokens.append({**token, "name": _token_name(probe, peer)})
     return {
         "step": "meet",
         "targets": targets,
@@ -233,16 +261,17 @@ def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     if len(names) <= ALL_PAIRS:
         return tuple(other for other in names if other != name)
     own, count = names.index(name), len(names)
-    chosen = {names[0]}
+    chosen = {0}
     distance = 1
     while distance < count:
-        chosen.add(names[(own + distance) % count])
+        chosen.add((own + distance) % count)
         distance *= 2
-    return tuple(other for other in names if other in chosen - {name})
+    return tuple(names[place] for place in sorted(chosen - {own}))
 
 
 def _between(probe: _Probe, name: str) -> PairwiseFacts:
-    prepared, connected = probe.prepared.get(name), probe.connected.get(name)
+    # Each answer goes as its values come: of a thousand nodes both take much memory.
+    prepared, connected = probe.prepared.pop(name, None), probe.connected.pop(name, None)
     reply = probe.session.ended.get(name)
     problem = ""
     if prepared is None or connected is None:

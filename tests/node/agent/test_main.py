@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -89,6 +90,33 @@ def test_a_heartbeat_while_nothing_else_is_said(echo: Agent) -> None:
     assert time.monotonic() - began < 2 * HEARTBEAT_SECONDS
 
 
+class Rounds:
+    """The lock of a heartbeat that goes on for three rounds."""
+
+    left = 3
+
+    def acquire(self, timeout: float) -> bool:
+        del timeout
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize("beats", [0, 3], ids=["not asked", "asked"])
+def test_no_heartbeat_while_it_waits_for_the_controller(beats: int) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as received:
+        channel = CallChannel(io.BytesIO(Message({}).encode()), writing)
+        channel.send_and_rest(Message({"n": 1}))
+        if beats:
+            assert channel.receive() == Message({})
+        channel._heartbeat_running = Rounds()  # type: ignore[assignment]
+        channel._heartbeat()
+        os.close(writing)
+        assert read_message(received) == Message({"n": 1, "rests": True})
+        assert [read_message(received) for _ in range(beats)] == [Message({"beat": True})] * beats
+        assert read_message(received) is None
+
+
 def test_it_ends_when_the_controller_has_gone(echo: Agent) -> None:
     echo.receive()
     echo.stdin.close()
@@ -133,9 +161,11 @@ SURVEY = Message({"op": "survey", "args": WHAT_A_CHECK_ASKS}).encode() + b"".joi
 )
 
 
-def survey(report: str = "") -> subprocess.CompletedProcess[bytes]:
+def survey(
+    report: str = "", op: str = "survey", said: bytes = SURVEY
+) -> subprocess.CompletedProcess[bytes]:
     """Run all that a check asks a node; the agent runs `report` before its first import."""
-    stub, _, rest = agent.opening(MARKER, None, "survey").split(b"\n", 2)
+    stub, _, rest = agent.opening(MARKER, None, op).split(b"\n", 2)
     code = ast.literal_eval(stub.decode().removeprefix("exec(").removesuffix(")"))
     assert "from clusterctl.node.agent.main" in code
     code = code.replace(
@@ -143,7 +173,7 @@ def survey(report: str = "") -> subprocess.CompletedProcess[bytes]:
     )
     return subprocess.run(
         [sys.executable, "-X", "utf8", "-I", "-S", "-c", code, ""],
-        input=rest + SURVEY,
+        input=rest + said,
         capture_output=True,
         check=False,
     )
@@ -162,11 +192,33 @@ def test_a_check_compiles_nothing_where_the_bytecode_is_the_controllers() -> Non
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize("op", sorted(agent.COMPILED))
+def test_what_is_sent_for_an_operation_compiles_nothing(op: str) -> None:
+    done = survey(REPORT_COMPILED, op, Message({"op": op, "args": {}}).encode())
+    assert b'"end":true' in done.stdout
+    assert done.stderr == b""
+
+
+def test_an_operation_is_compiled_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    compile_module = loader.Importer.compile
+
+    def noted(importer: loader.Importer, name: str) -> Any:
+        compiled.append(name)
+        return compile_module(importer, name)
+
+    monkeypatch.setattr(loader.Importer, "compile", noted)
+    agent._compiled.cache_clear()
+    openings = {agent.opening(MARKER, None, "tree") for _ in range(20)}
+    assert len(openings) == 1
+    assert sorted(compiled) == sorted(agent.SYNC_MODULES)
+
+
 def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = agent._compiled()
-    monkeypatch.setattr(agent, "_compiled", lambda: b"else" + compiled[4:])
+    compiled = agent._compiled(agent.CHECK_MODULES)
+    monkeypatch.setattr(agent, "_compiled", lambda _: b"else" + compiled[4:])
     done = survey(REPORT_COMPILED)
     assert done.stdout.startswith(MARKER)
     assert set(done.stderr.decode().split()) == set(agent.CHECK_MODULES)

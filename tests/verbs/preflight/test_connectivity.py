@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +14,7 @@ from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.preflight import connectivity
 from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, ClockProbe, FactsSession
-from clusterctl.verbs.preflight.connectivity import ALL_PAIRS
+from clusterctl.verbs.preflight.connectivity import ALL_PAIRS, AT_ONCE
 from clusterctl.wire import Message
 from tests.fake_pool import FakeCall
 from tests.verbs.run_answers import CLUSTER
@@ -112,4 +114,46 @@ def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> N
         pass
     noted = session.calls["a"].noted  # type: ignore[attr-defined]
     step = STEP_SECONDS
-    assert noted == [step, step, "meet", step, "end", step]
+    assert noted == [step, "prepare", step, step, "meet", step, "end", step]
+
+
+def test_of_many_nodes_few_are_at_a_step_at_once_and_each_takes_every_step() -> None:
+    names = [f"n{i}" for i in range(3 * AT_ONCE)]
+    nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in names)
+    asked: deque[str] = deque()
+    at_once: Counter[int] = Counter()
+
+    class Asked(_Noted):
+        def send(self, message: Message) -> None:
+            super().send(message)
+            asked.append(self.node.name)
+
+    def answers() -> Iterator[tuple[str, Message | Reply]]:
+        while asked:
+            at_once[len(asked)] += 1
+            name = asked.popleft()
+            step = calls[name].noted[-1]
+            if step == "prepare":
+                yield name, Message({"step": step, "bound": [], "written": []})
+            elif step == "meet":
+                yield name, Message({"step": step, "connected": [], "seen": []})
+            else:
+                yield name, Message({"foreign": [], "end": True})
+                yield name, Reply(node=name)
+
+    calls = {node.name: Asked(node) for node in nodes}
+    session = FactsSession(
+        cluster=Cluster(name="lab", nodes=nodes),
+        calls=dict(calls),
+        stream=answers(),
+        clocks={name: ClockProbe(began=0.0) for name in names},
+    )
+    heard = connectivity._Probe(
+        session=session,
+        network=Network(nodes={}, master_port=1),
+        facts={name: NodeFacts(node=name) for name in names},
+    )
+    for _ in connectivity._exchange(heard):
+        pass
+    assert max(at_once) == AT_ONCE
+    assert all(call.noted[1::2] == ["prepare", "meet", "end"] for call in calls.values())
