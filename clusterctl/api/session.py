@@ -297,7 +297,7 @@ class Session:
         """Launch a run's job again, from a checkpoint that is verified first.
 
         Args:
-            run: its id or name; None: the newest of the cluster.
+            run: its id or name, or a part of either; None: the newest of the cluster.
             checkpoint: `latest`, or a path.
             command: replaces the job's, with `{checkpoint}` in it.
             on_event: called with each event while it starts.
@@ -352,7 +352,7 @@ class Session:
         """Let nodes join an elastic run: new ones, or ones that it has lost.
 
         Args:
-            run: its id or name; None: the only live one.
+            run: its id or name, or a part of either; None: the only live one.
             nodes: names and ranges of the inventory.
             force: let them join in spite of checks that failed, and with other code.
             on_event: called with each event while they join.
@@ -387,7 +387,7 @@ class Session:
         """Return a run.
 
         Args:
-            run: its id, or the name it was given; None: the only live one, else the newest.
+            run: its id or name, or a part of either; None: the only live one, else the newest.
 
         Raises:
             ClusterError: there is none, or several are live.
@@ -399,7 +399,7 @@ class Session:
         if record is None:
             pool = self._pool(self.cluster)
             found = find_run.discover(pool)
-            known = self._records.all(self.cluster.name)
+            known = self._records.newest_first(self.cluster.name)
             name = find_run.find_named(found, run) if run else find_run.choose_run(found, known)
             record = self._records.read(self.cluster.name, name)
             if record is None:
@@ -507,7 +507,7 @@ class Session:
         from clusterctl.verbs.runs.history import history_of
         from clusterctl.verbs.runs.recorded_job import report_job
 
-        find = self._records.find
+        find = self._records.with_id
         launch = launch_options(command, flags)
         nodes, exclude = flags.get("nodes"), flags.get("exclude")
         if nodes is None:
