@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.launch.launch import LaunchOptions
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
-    from clusterctl.verbs.runs.prune import Pruned
+    from clusterctl.verbs.runs.prune import Prunable, Pruned
     from clusterctl.verbs.setup.setup import SetupResult
     from clusterctl.verbs.sync.result import SyncResult
 
@@ -430,11 +430,24 @@ class Session:
                 )
         return tuple(runs), found.errors
 
-    def prune(self, *, keep: int) -> Pruned:
-        """Delete logs and records of all but the newest `keep` runs that have ended."""
+    def prunable(self, *, keep: int, every: bool = False) -> Prunable:
+        """Return what `prune` would delete; nothing is deleted."""
+        from clusterctl.verbs.runs.prune import prunable
+
+        return prunable(self._pool(self.cluster), self._records, keep=keep, every=every)
+
+    def prune(self, *, keep: int, every: bool = False, plan: Prunable | None = None) -> Pruned:
+        """Delete logs and records of all but the newest `keep` runs that have ended.
+
+        Args:
+            keep: how many of them stay.
+            every: delete also runs with a name, and those that began less than a day ago.
+            plan: what `prunable` returned: delete just that; None: find it.
+        """
         from clusterctl.verbs.runs.prune import prune
 
-        return prune(self._pool(self.cluster), self._records, keep=keep)
+        plan = plan or self.prunable(keep=keep, every=every)
+        return prune(self._pool(self.cluster), self._records, plan)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over the session's.

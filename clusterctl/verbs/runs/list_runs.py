@@ -195,18 +195,7 @@ def _line(
 ) -> ListedRun:
     if record is None:
         assert view is not None
-        view = _judged(nodes, view)
-        return ListedRun(
-            run=view.run,
-            cluster=view.cluster,
-            state=view.state,
-            began=view.began,
-            nodes=tuple(view.node_runs),
-            command=view.command,
-            verified=False,
-            name=view.name,
-            **_progressed(view, {}),
-        )
+        return claimed_line(_judged(nodes, view))
     end = records.end(record) or {}
     if view is not None:
         # A node that took no part need not answer.
@@ -215,6 +204,21 @@ def _line(
         answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
         view = _judged(nodes, replace(view, nodes=answers, remembered=end))
     return recorded_line(record, view, end)
+
+
+def claimed_line(view: RunStatus) -> ListedRun:
+    """Return the line of a run that only its nodes know."""
+    return ListedRun(
+        run=view.run,
+        cluster=view.cluster,
+        state=view.state,
+        began=view.began,
+        nodes=tuple(view.node_runs),
+        command=view.command,
+        verified=False,
+        name=view.name,
+        **_progressed(view, {}),
+    )
 
 
 def recorded_line(record: RunRecord, view: RunStatus | None, end: Mapping[str, Any]) -> ListedRun:

@@ -220,6 +220,12 @@ class Records:
         """Return all records, or those of one cluster, the newest first."""
         return list(self.newest_first(cluster))
 
+    def resumes_of(self, run: str) -> list[RunRecord]:
+        """Return the records of the runs that were resumed from a run."""
+        paths = [path for path in self._folders() if run.encode() in _bytes(path / RECORD)]
+        found = (self.read(path.parent.name, path.name) for path in paths)
+        return [one for one in found if one and (one.resumed or {}).get("run") == run]
+
     def ids(self) -> list[str]:
         """Return the ids of all runs and batch jobs on this machine; none of them is read."""
         return [
