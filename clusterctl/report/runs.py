@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 from collections.abc import Mapping
 
@@ -20,8 +21,10 @@ from clusterctl.verbs.runs.one_run import OneRun
 from clusterctl.verbs.runs.prune import NAMED, RECENT, Prunable, Pruned
 from clusterctl.verbs.runs.run_status import LIVE
 
-ENOUGH = {"nodes": 12, "name": 10, "why": 12, "command": 34}
+ENOUGH = {"nodes": 12, "name": 10, "why": 18, "command": 34}
 """Columns that may be cut, and the width that each must have."""
+WIDE = 140
+"""The width from which on a reason is cut at its `MOST` only, and the end has a column."""
 MOST = {"why": 44, "nodes": 30}
 """Columns that leave room to others, and the width that each has at most."""
 REFUSED = frozenset({"busy", "start"})
@@ -42,7 +45,10 @@ def show_runs(screen: Screen, listed: RunList) -> None:
 def _print_table(screen: Screen, runs: tuple[ListedRun, ...]) -> None:
     parents = {one.run: one.short for one in runs}
     rows = [_row(run, parents) for run in runs]
-    widths = columns(rows, tuple(rows[0]), screen.out.width, enough=ENOUGH)
+    wide = screen.out.width >= WIDE
+    enough = {**ENOUGH, "why": MOST["why"]} if wide else ENOUGH
+    wanted = [title for title in rows[0] if wide or title != "ended"]
+    widths = columns(rows, wanted, screen.out.width, enough=enough)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for title, width in widths.items():
         cut = title in ENOUGH
@@ -151,10 +157,15 @@ def _step(run: ListedRun) -> str:
 
 
 def _took(run: ListedRun) -> str:
+    """Return how long it took, or has taken so far: `1h55m`."""
     if not run.began:
         return ""
     until = time.time() if run.state in LIVE else run.ended
-    return "" if not until else duration(until - run.began)
+    return (
+        re.sub(r" ([dhms])(in)?", r"\1", duration(until - run.began)).replace(" ", "")
+        if until
+        else ""
+    )
 
 
 def _local(run: ListedRun) -> str:

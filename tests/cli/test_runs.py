@@ -226,9 +226,12 @@ def test_of_many_runs_only_the_one_that_is_meant_is_read(
         (folder / "record.json").write_text(text.replace(OTHER, run))
     seen: list[str] = []
     read = Records.read
-    monkeypatch.setattr(
-        Records, "read", lambda self, *name: (seen.append(name[1]), read(self, *name))[1]
-    )
+
+    def noted(self: Records, cluster: str, run: str) -> RunRecord | None:
+        seen.append(run)
+        return read(self, cluster, run)
+
+    monkeypatch.setattr(Records, "read", noted)
     assert main(["status", "efgh", "-q"]) == 0
     assert set(seen) <= {AGAIN, BASE}
     capsys.readouterr()

@@ -7,6 +7,7 @@ import io
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,7 +25,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, part
 ID = "a-cluster-with-long-name-20260101t000000-{}"
 
 
-def a_run(number: str, name: str = "", **more: object) -> ListedRun:
+def a_run(number: str, name: str = "", **more: Any) -> ListedRun:
     began = time.time() - 90
     run = ListedRun(
         verified=True,
@@ -88,7 +89,7 @@ def test_each_column_says_what_it_is_named_for() -> None:
     assert FULL.began is not None
     began = dt.datetime.fromtimestamp(FULL.began).astimezone()
     for text in (
-        "380/1000", "1 min 15 s", "best", "gpu02, rank 3: exited with 1", "bbbb", "0123456*",
+        "380/1000", "1m15s", "best", "gpu02, rank 3: exited with 1", "bbbb", "0123456*",
         "--resume /w/step_5.pt", f"{began:%b %d %H:%M}", "gpu[01-16]",
     ):  # fmt: skip
         assert text in row

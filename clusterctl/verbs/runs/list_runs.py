@@ -275,8 +275,9 @@ def reason_of(view: RunStatus | None, end: Mapping[str, Any]) -> str:
         ends = [(one.node.name, one.end) for one in view.nodes if one.end] if view else []
         own = [(node, one) for node, one in ends if one.get("by") != "peer" and one.get("reason")]
         own.sort(key=lambda each: each[1].get("time") or 0.0)
-        told = next((f"{node}: {one['reason']}" for node, one in own), "")
-        text = str(end.get("message") or told)
+        alike = len({one["reason"] for _, one in own}) == 1
+        told = [one["reason"] if alike else f"{node}: {one['reason']}" for node, one in own]
+        text = str(end.get("message") or next(iter(told), ""))
     return next(iter(text.strip().splitlines()), "")
 
 
