@@ -9,8 +9,6 @@ from typing import Any
 from clusterctl.errors import ClusterError
 from clusterctl.facts.from_json import from_json
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.node.file_io import read_end
-from clusterctl.node.run.progress import progress_in
 from clusterctl.safe_text import printable_words
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
@@ -28,8 +26,6 @@ from clusterctl.verbs.runs.run_status import LIVE, RunStatus
 ENDED_SECONDS = 120.0
 """How long the end of a job is waited for: Slurm's KillWait and epilog may take a minute."""
 _POLL_SECONDS = 0.5
-_PROGRESS_BYTES = 64 << 10
-"""Of what a job has printed: its end tells how far it is."""
 _ERRORS = 4096
 """Bytes of a job's stderr whose last line tells why it ended."""
 
@@ -66,7 +62,6 @@ def batch_runs(records: Records, cluster: str) -> RunList:
         record = known.pop(batch.run, None)
         resumed: Mapping[str, Any] = (record.resumed if record else None) or {}
         end: Mapping[str, Any] = view.remembered or {}
-        progress = progress_in(read_end(str(jobs.folder(batch) / "out"), _PROGRESS_BYTES)) or {}
         lines.append(
             ListedRun(
                 run=batch.run,
@@ -84,8 +79,6 @@ def batch_runs(records: Records, cluster: str) -> RunList:
                 reason="" if view.state in {"queued", *LIVE} else reason_of(view, end),
                 commit=record.commit if record else "",
                 dirty=bool(record and record.dirty),
-                step=progress.get("step"),
-                total=progress.get("total"),
             )
         )
     lines += [recorded_line(one, None, records.end(one) or {}) for one in known.values()]
