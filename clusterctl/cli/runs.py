@@ -8,6 +8,7 @@ import shlex
 import sys
 
 from clusterctl.api.session import Session
+from clusterctl.checks.wording import counted
 from clusterctl.cli.batch import batch_of, list_batches, view_of_batch
 from clusterctl.cli.options import whole
 from clusterctl.cli.retyped import with_flag
@@ -143,7 +144,7 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     """Show what would be deleted, and delete it if the person wants that.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: there is no terminal to ask on.
     """
     plan = session.prunable(keep=args.prune, every=args.all)
     if plan.runs and not args.yes:
@@ -151,8 +152,8 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             typed = shlex.join(("clusterctl", *with_flag(args.words, "--yes", ())))
             raise UsageError(
-                f"nothing is deleted: these {len(plan.runs)} runs would be, and nobody can be"
-                " asked without a terminal",
+                f"{counted(len(plan.runs), 'run')} would be deleted: expected --yes, or a terminal"
+                " to ask on",
                 hint=typed,
             )
         if not _agrees(len(plan.runs)):
@@ -168,6 +169,7 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
 
 
 def _agrees(count: int) -> bool:
-    sys.stderr.write(f"Delete the logs and records of these {count} runs? [y/N] ")
+    runs = counted(count, "run")
+    sys.stderr.write(f"Delete {runs} with logs and records, here and on the nodes? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -207,7 +207,7 @@ def test_on_a_terminal_pruning_asks_first(
     monkeypatch.setattr(sys, "stderr", screen)
     assert main(["runs", "--prune", "0"]) == 0
     assert "pqrs" in screen.getvalue()
-    assert "Delete the logs and records of these 1 runs? [y/N] " in screen.getvalue()
+    assert "Delete 1 run with logs and records, here and on the nodes? [y/N] " in screen.getvalue()
     assert (week.with_id(OTHER) is None) is gone
     assert week.with_id(BASE) is not None
     assert capsys.readouterr().out.split() == ([OTHER] if gone else [])
@@ -232,6 +232,6 @@ def test_of_many_runs_only_the_one_that_is_meant_is_read(
         return read(self, cluster, run)
 
     monkeypatch.setattr(Records, "read", noted)
-    assert main(["status", "efgh", "-q"]) == 0
+    assert main(["status", "efgh"]) == 0
     assert set(seen) <= {AGAIN, BASE}
     capsys.readouterr()
