@@ -8,7 +8,6 @@ import shlex
 import sys
 
 from clusterctl.api.session import Session
-from clusterctl.checks.wording import counted
 from clusterctl.cli.batch import batch_of, list_batches, view_of_batch
 from clusterctl.cli.options import whole
 from clusterctl.cli.retyped import with_flag
@@ -148,15 +147,14 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     """
     plan = session.prunable(keep=args.prune, every=args.all)
     if plan.runs and not args.yes:
-        show_prunable(screen, plan)
+        count = show_prunable(screen, plan)
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             typed = shlex.join(("clusterctl", *with_flag(args.words, "--yes", ())))
             raise UsageError(
-                f"{counted(len(plan.runs), 'run')} would be deleted: expected --yes, or a terminal"
-                " to ask on",
+                f"{count} would be deleted: expected --yes, or a terminal to ask on",
                 hint=typed,
             )
-        if not _agrees(len(plan.runs)):
+        if not _agrees(count):
             screen.say(Notice(text="nothing is deleted"))
             return 0
     pruned = session.prune(keep=args.prune, plan=plan)
@@ -168,8 +166,7 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     return EXIT_SILENT if pruned.errors else 0
 
 
-def _agrees(count: int) -> bool:
-    runs = counted(count, "run")
-    sys.stderr.write(f"Delete {runs} with logs and records, here and on the nodes? [y/N] ")
+def _agrees(count: str) -> bool:
+    sys.stderr.write(f"Delete {count} with logs and records, here and on the nodes? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -92,10 +92,11 @@ def show_run(screen: Screen, run: OneRun) -> None:
         screen.say(Notice(text=text, hint=f"clusterctl logs {line.run} --chain"))
 
 
-def show_prunable(screen: Screen, plan: Prunable) -> None:
-    """Print which runs would be deleted on stderr."""
+def show_prunable(screen: Screen, plan: Prunable) -> str:
+    """Print which runs would be deleted on stderr; return how many, in words."""
     if plan.runs:
         _print_table(Screen(screen.err, screen.err), plan.runs)
+    return counted(len(plan.runs), "run")
 
 
 def show_pruned(screen: Screen, pruned: Pruned, *, keep: int) -> None:
