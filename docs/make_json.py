@@ -496,6 +496,23 @@ class StatusDocument(TypedDict):
     """Why the run failed."""
 
 
+class RunDocument(Plus):
+    """One run in full, from `runs show`."""
+
+    base = ListedRun
+    added = (
+        ("schema", int, "Version of the document."),
+        ("chain", list[str], "The runs that it resumes, itself and its resumes, oldest first."),
+        ("launcher", str, "What starts its ranks; empty if this machine has no record of it."),
+        ("source", str, "The folder that was synced."),
+        ("tree", str, "Hash of what was synced."),
+        ("options", dict[str, Any], "The options of the launch."),
+        ("findings", list[Finding], "Checks that did not pass before the launch."),
+        ("record", str | None, "The folder of its record; null if there is none."),
+        ("status", StatusDocument, "Its status, as `status --json` has it."),
+    )
+
+
 class StopDocument(TypedDict):
     """What is left of each run that was stopped."""
 
@@ -571,6 +588,8 @@ class SandboxDocument(TypedDict):
 class LineEvent(TypedDict):
     """A line of a log."""
 
+    run: NotRequired[str]
+    """The run, with `logs --chain`."""
     time: float
     """When it was printed."""
     node: str
@@ -706,6 +725,7 @@ DOCUMENTS = {
     "stop": StopDocument,
     "runs": RunsDocument,
     "runs-prune": PruneDocument,
+    "runs-show": RunDocument,
     "sandbox-status": SandboxDocument,
     "detached": DetachedDocument,
 }
@@ -905,8 +925,9 @@ def _section_of(kind: Any) -> str:  # noqa: ANN401  (a type)
 
 
 def _summary(kind: Any) -> str:  # noqa: ANN401  (a type)
-    base = kind.base if _is_plus(kind) else kind
-    return (inspect.getdoc(base) or "").split("\n\n")[0].replace("\n", " ")
+    own = vars(kind).get("__doc__")  # what adds keys may have words of its own
+    described = kind.base if _is_plus(kind) and not own else kind
+    return (inspect.getdoc(described) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _table(kind: Any) -> str:  # noqa: ANN401  (a type)

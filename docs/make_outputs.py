@@ -73,9 +73,15 @@ ENTER = "clusterctl sandbox exec -- bash"
 VOLATILE = (
     (r"SHA256:[\w+/]{43}", "SHA256:…"),
     (r"\b\d{8}t\d{6}-\w{4}\b", "RUN"),
+    (
+        r"(?m)^\w{4} +(running|finished|failed|stopped) +[A-Z][a-z]{2} \d\d [\d:]{5}  \S+ +[\d/]+",
+        r"RUN \1 TIME",
+    ),
+    (r"\b[A-Z][a-z]{2} \d\d \d\d:\d\d\b", "TIME"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?", "TIME"),
     (r"\bcommit [0-9a-f]{12}\b", "commit"),
     (r"\b\d+(\.\d+)? (ms|s|min|h|days?)\b( \d+ s\b)?", "DURATION"),
+    (r"\bstopped by \S+( on \S+)?", "STOPPED"),
     (r"\b\d+(\.\d+)? ([KMGT]i?B|Gb/s|Mbit/s)(/s)?", "SIZE"),
     (r"\b(\d+) checks", "CHECKS"),
     (r"\b\d+ (skipped|passed)", "COUNTED"),

@@ -241,7 +241,7 @@ class Run:
 
         if self.record is None:
             return unrecorded(self.id)
-        return history_of(self.record, self._records.find)
+        return history_of(self.record, self._records.with_id)
 
     def _monitor(self, sink: LineSink | None = None) -> RunMonitor:
         """Return what follows the run to its end, and can be interrupted and resumed.
@@ -272,7 +272,8 @@ class Run:
     def _remember(self, ended: RunResult) -> None:
         """Keep how the run ended, if that is known."""
         if self.record is not None and ended.known:
-            self._records.write_end(self.record, ended.document())
+            when = {"ended": ended.view.ended} if ended.view.ended else {}
+            self._records.write_end(self.record, {**ended.document(), **when})
 
 
 def _news(event: Event) -> Generator[Event, None, None]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.launch.launch import LaunchOptions
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
-    from clusterctl.verbs.runs.prune import Pruned
+    from clusterctl.verbs.runs.prune import Prunable, Pruned
     from clusterctl.verbs.setup.setup import SetupResult
     from clusterctl.verbs.sync.result import SyncResult
 
@@ -302,7 +302,7 @@ class Session:
         """Launch a run's job again, from a checkpoint that is verified first.
 
         Args:
-            run: its id or name; None: the newest of the cluster.
+            run: its id or name, or a part of either; None: the newest of the cluster.
             checkpoint: `latest`, or a path.
             command: replaces the job's, with `{checkpoint}` in it.
             on_event: called with each event while it starts.
@@ -357,7 +357,7 @@ class Session:
         """Let nodes join an elastic run: new ones, or ones that it has lost.
 
         Args:
-            run: its id or name; None: the only live one.
+            run: its id or name, or a part of either; None: the only live one.
             nodes: names and ranges of the inventory.
             force: let them join in spite of checks that failed, and with other code.
             on_event: called with each event while they join.
@@ -392,7 +392,7 @@ class Session:
         """Return a run.
 
         Args:
-            run: its id, or the name it was given; None: the only live one, else the newest.
+            run: its id or name, or a part of either; None: the only live one, else the newest.
 
         Raises:
             ClusterError: there is none, or several are live.
@@ -404,7 +404,7 @@ class Session:
         if record is None:
             pool = self._pool(self.cluster)
             found = find_run.discover(pool)
-            known = self._records.all(self.cluster.name)
+            known = self._records.newest_first(self.cluster.name)
             name = find_run.find_named(found, run) if run else find_run.choose_run(found, known)
             record = self._records.read(self.cluster.name, name)
             if record is None:
@@ -435,11 +435,24 @@ class Session:
                 )
         return tuple(runs), found.errors
 
-    def prune(self, *, keep: int) -> Pruned:
-        """Delete logs and records of all but the newest `keep` runs that have ended."""
+    def prunable(self, *, keep: int, every: bool = False) -> Prunable:
+        """Return what `prune` would delete; nothing is deleted."""
+        from clusterctl.verbs.runs.prune import prunable
+
+        return prunable(self._pool(self.cluster), self._records, keep=keep, every=every)
+
+    def prune(self, *, keep: int, every: bool = False, plan: Prunable | None = None) -> Pruned:
+        """Delete logs and records of all but the newest `keep` runs that have ended.
+
+        Args:
+            keep: how many of them stay.
+            every: delete also runs with a name, and those that began less than a day ago.
+            plan: what `prunable` returned: delete just that; None: find it.
+        """
         from clusterctl.verbs.runs.prune import prune
 
-        return prune(self._pool(self.cluster), self._records, keep=keep)
+        plan = plan or self.prunable(keep=keep, every=every)
+        return prune(self._pool(self.cluster), self._records, plan)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over the session's.
@@ -512,7 +525,7 @@ class Session:
         from clusterctl.verbs.runs.history import history_of
         from clusterctl.verbs.runs.recorded_job import report_job
 
-        find = self._records.find
+        find = self._records.with_id
         launch = launch_options(command, flags)
         nodes, exclude = flags.get("nodes"), flags.get("exclude")
         if nodes is None:

@@ -143,11 +143,12 @@ def _newest(args: argparse.Namespace, records: Records, jobs: BatchJobs) -> Batc
             return None
         batches = [batch for batch in batches if batch.cluster == cluster.name]
     newest = next(iter(batches), None)
-    others = (
-        record for record in records.all() if newest and record.cluster.name == newest.cluster
-    )
-    latest = max((record.began for record in others if jobs.find(record.run) is None), default=0.0)
-    return newest if newest and newest.began > latest else None
+    if newest is None:
+        return None
+    submitted = {batch.run for batch in batches}
+    others = (one for one in records.newest_first(newest.cluster) if one.run not in submitted)
+    latest = next(others, None)
+    return newest if latest is None or newest.began > latest.began else None
 
 
 def _in_allocation() -> bool:

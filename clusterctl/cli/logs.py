@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,22 +12,32 @@ from pathlib import Path
 from clusterctl.cli.batch import batch_of, print_batch
 from clusterctl.cli.options import whole
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
-from clusterctl.errors import Interrupted, UsageError
+from clusterctl.errors import ClusterError, CouldNotTell, Interrupted, UsageError
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import EventPrinter
-from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped
+from clusterctl.report.lines import (
+    JsonLines,
+    LinePrinter,
+    Prefixed,
+    Raw,
+    Timestamped,
+    day_and_time,
+)
 from clusterctl.verbs.batch.job import BatchJob
 from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.follow import LogLines
 from clusterctl.verbs.logs import LogQuery
+from clusterctl.verbs.runs.chain import chain_of
+from clusterctl.verbs.runs.records import Records
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run(parser)
     add = parser.add_argument
+    add("--chain", action="store_true", help="the runs that it resumes and its resumes, too")
     add("-f", "--follow", action="store_true", help="follow until the run is over")
     add("--nodes", "--node", dest="node", metavar="SPEC", help="only these nodes: names and ranges")
     add("--rank", metavar="RANKS", help="only these ranks, such as 0-3,7")
@@ -37,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only the last N lines; with -f, then follow",
     )
-    add("--since", metavar="T", help="only lines since then: 90s, 10m, 2h, 1d, or an ISO time")
+    add(
+        "--since", metavar="T", help="only lines since then: 90s, 2h, 1d, yesterday, or an ISO time"
+    )
     add("--grep", metavar="RE", help="only lines that match")
     add("--timestamps", action="store_true", help="begin each line with its time, in UTC")
     add(
@@ -51,6 +64,65 @@ def run(args: argparse.Namespace) -> int:
     """Print; 3 where a node's logs could not be read."""
     if args.collect:
         _require_whole(args)
+    return _of_chain(args) if args.chain else _of_run(args)
+
+
+def _of_chain(args: argparse.Namespace) -> int:
+    """Print the logs of a run's chain, the oldest first; the newest is the one that is followed.
+
+    Raises:
+        UsageError: nothing is known of the chain, or a flag fits none of its runs.
+    """
+    if args.tail is not None:
+        raise UsageError(
+            "--tail counts the lines of one run: expected it without --chain",
+            hint=shlex.join(("clusterctl", *(word for word in args.words if word != "--chain"))),
+        )
+    records = Records()
+    runs = _chain(args, records)
+    codes, refused = [], None
+    for run in runs:
+        last = run == runs[-1]
+        record = records.with_id(run)
+        begun = f", began {day_and_time(record.began)}" if record else ""
+        Screen().say(Notice(text=f"--- {run}{begun} ---"))
+        one = {**vars(args), "run": run, "follow": args.follow and last}
+        if args.collect:
+            one["collect"] = args.collect / run
+        try:
+            codes.append(_of_run(argparse.Namespace(**one)))
+        except Interrupted:
+            raise
+        except ClusterError as error:  # it may be deleted, or have no such node or rank
+            refused = error
+            codes += [EXIT_SILENT] if isinstance(error, CouldNotTell) else []
+            Screen().say(Notice(text=f"{run}: {error}", level="warning"))
+    if refused is not None and not codes:
+        raise refused
+    return max(codes)
+
+
+def _chain(args: argparse.Namespace, records: Records) -> tuple[str, ...]:
+    """Return the ids of the chain.
+
+    Raises:
+        ClusterError: the run has no record here.
+    """
+    found = batch_of(args)
+    run = found[0].run if found else records.resolve(args.run) if args.run else None
+    if run is None:
+        with open_run(args) as opened:
+            run = opened.id
+    record = records.with_id(run)
+    if record is None:
+        raise ClusterError(
+            f"{run} has no record on this machine, so what it resumes is not known",
+            hint="clusterctl runs --discover",
+        )
+    return chain_of(record, records)
+
+
+def _of_run(args: argparse.Namespace) -> int:
     found = batch_of(args)
     if found:
         return _of_batch(args, *found)
@@ -143,7 +215,7 @@ def _require_whole(args: argparse.Namespace) -> None:
 
 def _printer(args: argparse.Namespace) -> LinePrinter:
     if args.json:
-        return JsonLines(sys.stdout)
+        return JsonLines(sys.stdout, run=args.run if args.chain else "")
     if args.raw:
         return Raw(sys.stdout)
     return (Timestamped if args.timestamps else Prefixed)(sys.stdout)

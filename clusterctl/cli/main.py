@@ -6,15 +6,17 @@ import argparse
 import gc
 import importlib
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 
 from clusterctl.cli.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
-from clusterctl.cli.retyped import completed
+from clusterctl.cli.retyped import completed, with_word
 from clusterctl.cli.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, UsageError
 from clusterctl.safe_text import strip_controls
+from clusterctl.verbs.runs.named import SeveralRuns
 
 GARBAGE_THRESHOLD = 50_000
 """New objects until Python looks for cycles; by default it does so all the time while importing."""
@@ -98,7 +100,10 @@ def _do(args: argparse.Namespace) -> int:
         code = importlib.import_module(f"clusterctl.cli.{args.verb}").run(args)
         sys.stdout.flush()
     except ClusterError as error:
-        if isinstance(error, UsageError) and not error.hint:
+        if isinstance(error, SeveralRuns):
+            typed = (with_word(args.words, error.word, run) for run in error.choices)
+            error.hint = "\n".join(shlex.join(("clusterctl", *words)) for words in typed)
+        elif isinstance(error, UsageError) and not error.hint:
             error.hint = f"clusterctl {args.verb} --help"
         say(error, args.words)
         return error.exit_code

@@ -11,7 +11,8 @@ from clusterctl.cli.following import make_display
 from clusterctl.cli.launch import refusals, start
 from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.options import load_all
-from clusterctl.cli.run_option import known_cluster, run_name, to_resume
+from clusterctl.cli.retyped import with_word
+from clusterctl.cli.run_option import WHICH, known_cluster, run_name, to_resume
 from clusterctl.cli.submit import submit_and_follow, submits
 from clusterctl.verbs.runs.records import Records
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=run_name,
         metavar="RUN",
-        help="the run to resume; omitted: the newest",
+        help=f"{WHICH}; omitted: the newest",
     )
     parser.add_argument(
         "--checkpoint", required=True, metavar="PATH|latest", help="the checkpoint to resume from"
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         picks = args.nodes or args.exclude
         cluster = load_all(args) if picks else to_resume(args, before)
         if submits(args, cluster):
+            if args.run:  # hours later the word may mean another run
+                args.words = with_word(args.words, args.run, before.run)
             overrides = launch_options(args.command, flags).overrides
             return submit_and_follow(args, cluster, overrides)
         with Session(cluster, accept_new=args.accept_new, fanout=args.fanout) as session:

@@ -30,6 +30,10 @@ EXIT_SILENT = CouldNotTell.exit_code
 """What a verb ends with that is not sure, since a node did not answer."""
 
 
+WHICH = "the run: its id or name, or a part of either that no other run has"
+"""For the help of RUN."""
+
+
 def run_name(text: str) -> str:
     """Read RUN: an empty word is a variable that was not set, and means no run.
 
@@ -48,7 +52,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=run_name,
         metavar="RUN",
-        help="the run; omitted: the only live one, else the newest",
+        help=f"{WHICH}; omitted: the only live one, else the newest",
     )
     add_inventory(parser)
     add_fanout(parser)
@@ -68,9 +72,11 @@ def open_session(args: argparse.Namespace) -> Session:
         raise ClusterError(
             f"run {args.run} has no record on this machine,"
             f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
-            hint=f"-i {DEFAULT}" if not records.all() else "clusterctl runs",
+            hint=f"-i {DEFAULT}" if not any(records.newest_first()) else "clusterctl runs",
         )
-    cluster = load_all(args) if record is None else to_ask(args, record)
+    if record is None:
+        return Session(load_all(args), fanout=args.fanout)
+    args.run, cluster = record.run, to_ask(args, record)
     return Session(cluster, fanout=args.fanout)
 
 
@@ -97,12 +103,12 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
         InventoryError: the inventory has problems, or there is none and no run either.
     """
     if not _has_inventory(args):
-        newest = next(iter(records.all()), None)
+        newest = next(records.newest_first(), None)
         if newest is not None:
             return newest.cluster
     cluster = load_all(args)
     # Outside of its allocations, Slurm's nodes are known by the runs on them.
-    newest = None if cluster.nodes else next(iter(records.all(cluster.name)), None)
+    newest = None if cluster.nodes else next(records.newest_first(cluster.name), None)
     return cluster if newest is None else newest.cluster
 
 

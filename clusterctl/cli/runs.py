@@ -1,50 +1,71 @@
-"""`clusterctl runs`: list the runs of a cluster, or delete what is kept of old ones."""
+"""`clusterctl runs`: list the runs of a cluster, show one, or delete what is kept of old ones."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 
 from clusterctl.api.session import Session
-from clusterctl.cli.batch import list_batches
-from clusterctl.cli.options import add_fanout, add_inventory, whole
-from clusterctl.cli.run_option import EXIT_SILENT, known_cluster
+from clusterctl.cli.batch import batch_of, list_batches, view_of_batch
+from clusterctl.cli.options import whole
+from clusterctl.cli.retyped import with_flag
+from clusterctl.cli.run_option import EXIT_SILENT, add_run, known_cluster, open_run
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
-from clusterctl.report.runs import show_pruned, show_runs
+from clusterctl.report.runs import show_prunable, show_pruned, show_run, show_runs
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.prune import KEPT
 from clusterctl.verbs.runs.records import Records
+from clusterctl.verbs.runs.run_filter import RunFilter
+
+SHOW = "show"
+LISTING = ("discover", "since", "name", "nodes", "failed")
+"""Flags of the list alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_inventory(parser)
-    add_fanout(parser)
-    parser.add_argument(
+    add = parser.add_argument
+    add("action", nargs="?", metavar=SHOW, help="show one run in full instead of the list")
+    add_run(parser)
+    add("--since", metavar="T", help="only runs since then: 90s, 2h, 1d, yesterday, or an ISO time")
+    add("--name", metavar="NAME", help="only runs with this in their name")
+    add(
+        "--nodes",
+        "--node",
+        dest="nodes",
+        metavar="SPEC",
+        help="only runs on one of these nodes: names and ranges",
+    )
+    add("--failed", action="store_true", help="only runs that failed, were lost or were refused")
+    add(
         "--discover",
         action="store_true",
         help="rebuild this machine's records from what the nodes know",
     )
-    parser.add_argument(
+    add(
         "--prune",
         type=whole(0),
         nargs="?",
         const=KEPT,
         metavar="N",
-        help=f"delete logs and records of all but the newest N ended runs (default: {KEPT})",
+        help="delete logs and records of all but the newest N ended runs, those with a name and"
+        f" those of the last day (default: {KEPT}); it asks first",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add("--all", action="store_true", help="with --prune: named and recent runs, too")
+    add("-y", "--yes", action="store_true", help="with --prune: do not ask")
+    add("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or prune; 3 where a node did not answer."""
-    if args.prune is not None and args.discover:
-        raise UsageError(
-            "expected either --discover or --prune, found both",
-            hint="clusterctl runs --discover",
-        )
+    """List, show or prune; 3 where a node did not answer."""
+    _require_one_wish(args)
     screen = Screen()
+    if args.action:
+        return _show(args, screen)
     cluster = known_cluster(args, Records())
     listed = list_batches(cluster) if args.prune is None else None
     if listed is None:
@@ -52,10 +73,14 @@ def run(args: argparse.Namespace) -> int:
             if args.prune is not None:
                 return _prune(args, session, screen)
             listed = session.runs(discover=args.discover)
+    wanted = RunFilter(since=args.since, name=args.name, nodes=args.nodes, failed=args.failed)
+    picked = wanted.pick(listed)
     if args.json:
-        print(json.dumps(listed.document(), indent=1))
+        print(json.dumps(picked.document(), indent=1))
+    elif picked.runs or not listed.runs:
+        show_runs(screen, picked)
     else:
-        show_runs(screen, listed)
+        screen.say(Notice(text=f"none of the {len(listed)} runs matches"))
     verified = {one.run for one in listed.runs if one.verified} if listed.rebuilt else set()
     for name in listed.rebuilt:
         proof = "" if name in verified else ", unverified: this machine did not launch it"
@@ -64,11 +89,84 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_SILENT if listed.errors else 0
 
 
+def _require_one_wish(args: argparse.Namespace) -> None:
+    """Refuse words and flags of which one makes the other pointless.
+
+    Raises:
+        UsageError: there are such.
+    """
+    if args.action not in {None, SHOW}:
+        word = shlex.quote(args.action)
+        raise UsageError(
+            f"expected `{SHOW} RUN` or nothing, found {word}", hint=f"clusterctl runs {SHOW} {word}"
+        )
+    given = [f"--{name}" for name in LISTING if getattr(args, name) not in {None, False}]
+    if args.prune is not None:
+        given.insert(0, "--prune")
+    if args.action and given:
+        raise UsageError(
+            f"expected {SHOW} or {given[0]}, found both", hint=f"clusterctl runs {given[0]}"
+        )
+    if args.prune is not None and len(given) > 1:
+        raise UsageError(
+            f"expected either {given[1]} or --prune, found both",
+            hint=f"clusterctl runs --prune {args.prune}",
+        )
+    if args.prune is None and (args.all or args.yes):
+        flag = "--all" if args.all else "--yes"
+        raise UsageError(
+            f"{flag}: expected it with --prune", hint=f"clusterctl runs --prune {KEPT} {flag}"
+        )
+
+
+def _show(args: argparse.Namespace, screen: Screen) -> int:
+    records = Records()
+    found = batch_of(args)
+    if found:
+        view = view_of_batch(*found)
+        shown = one_run(view, records.with_id(view.run), records)
+    else:
+        with open_run(args) as opened:
+            shown = one_run(opened.status(), opened.record, records)
+    _print_one(args, screen, shown)
+    return EXIT_SILENT if shown.status.silent else 0
+
+
+def _print_one(args: argparse.Namespace, screen: Screen, shown: OneRun) -> None:
+    if args.json:
+        print(json.dumps(shown.document(), indent=1))
+    else:
+        show_run(screen, shown)
+
+
 def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
-    pruned = session.prune(keep=args.prune)
+    """Show what would be deleted, and delete it if the person wants that.
+
+    Raises:
+        UsageError: there is no terminal to ask on.
+    """
+    plan = session.prunable(keep=args.prune, every=args.all)
+    if plan.runs and not args.yes:
+        count = show_prunable(screen, plan)
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            typed = shlex.join(("clusterctl", *with_flag(args.words, "--yes", ())))
+            raise UsageError(
+                f"{count} would be deleted: expected --yes, or a terminal to ask on",
+                hint=typed,
+            )
+        if not _agrees(count):
+            screen.say(Notice(text="nothing is deleted"))
+            return 0
+    pruned = session.prune(keep=args.prune, plan=plan)
     if args.json:
         print(json.dumps(pruned.document(), indent=1))
     else:
-        show_pruned(screen, pruned)
+        show_pruned(screen, pruned, keep=args.prune)
     screen.show_errors(pruned.errors)
     return EXIT_SILENT if pruned.errors else 0
+
+
+def _agrees(count: str) -> bool:
+    sys.stderr.write(f"Delete {count} with logs and records, here and on the nodes? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

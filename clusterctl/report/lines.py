@@ -93,11 +93,17 @@ class Raw(LinePrinter):
 class JsonLines(LinePrinter):
     """One JSON object per line."""
 
+    def __init__(self, stream: TextIO, *, run: str = "") -> None:
+        """Print to this stream; of several runs, each line says its own."""
+        super().__init__(stream)
+        self._run = {"run": run} if run else {}
+
     def shape(self, line: Folded) -> str:
         """Return the line's object."""
         document = {
             "schema": SCHEMA,
             "kind": "line",
+            **self._run,
             "time": line.time,
             "node": line.sources[0].node,
             "rank": line.sources[0].rank,
@@ -111,3 +117,11 @@ def utc(seconds: float) -> str:
     """Return a time as `2026-11-20T19:04:05.123Z`."""
     moment = dt.datetime.fromtimestamp(seconds, dt.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def day_and_time(seconds: float | None) -> str:
+    """Return a time by this machine's clock, `Nov 28 14:05`; of another year, with the year."""
+    if not seconds:
+        return ""
+    then, now = dt.datetime.fromtimestamp(seconds), dt.datetime.now()  # noqa: DTZ005, DTZ006
+    return f"{then:%b %d %H:%M}" if then.year == now.year else f"{then:%Y-%m-%d %H:%M}"

@@ -1,27 +1,36 @@
-"""Prints the list of runs."""
+"""Prints the list of runs, one run in full, and what pruning deletes."""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import time
+from collections.abc import Mapping
 
-from rich.console import OverflowMethod
 from rich.table import Table
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import Screen, safe_text
-from clusterctl.report.status import age, command_line
+from clusterctl.report.console import Screen, safe_line, safe_text
+from clusterctl.report.lines import day_and_time
+from clusterctl.report.status import command_line, duration, show_status
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
-from clusterctl.verbs.runs.prune import Pruned
+from clusterctl.verbs.runs.one_run import OneRun
+from clusterctl.verbs.runs.prune import NAMED, RECENT, Prunable, Pruned
+from clusterctl.verbs.runs.run_status import LIVE
 
-LONG = frozenset({"name", "command"})
-"""Columns that a narrow terminal does not show."""
-ENOUGH = {"nodes": 12, "name": 12, "command": 12}
-NARROW = 80
+ENOUGH = {"nodes": 12, "name": 10, "why": 18, "command": 34}
+"""Columns that may be cut, and the width that each must have."""
+WIDE = 140
+"""The width from which on a reason is cut at its `MOST` only, and the end has a column."""
+MOST = {"why": 44, "nodes": 30}
+"""Columns that leave room to others, and the width that each has at most."""
 REFUSED = frozenset({"busy", "start"})
 """`ended_by` of a launch that ended before the job could run."""
+_COMMIT = 7
+"""Digits of a commit, as git shows them."""
 
 
 def show_runs(screen: Screen, listed: RunList) -> None:
@@ -30,25 +39,77 @@ def show_runs(screen: Screen, listed: RunList) -> None:
         if not listed.errors:
             screen.say(Notice(text="no runs yet"))
         return
-    rows = [_row(run) for run in listed.runs]
-    left_out = LONG if screen.out.width < NARROW else frozenset()
-    wanted = [title for title in rows[0] if title not in left_out]
-    widths = columns(rows, wanted, screen.out.width, enough=ENOUGH)
+    _print_table(screen, listed.runs)
+
+
+def _print_table(screen: Screen, runs: tuple[ListedRun, ...]) -> None:
+    parents = {one.run: one.short for one in runs}
+    rows = [_row(run, parents) for run in runs]
+    wide = screen.out.width >= WIDE
+    enough = {**ENOUGH, "why": MOST["why"]} if wide else ENOUGH
+    wanted = [title for title in rows[0] if wide or title != "ended"]
+    widths = columns(rows, wanted, screen.out.width, enough=enough)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for title, width in widths.items():
-        overflow: OverflowMethod = "ellipsis" if title in LONG else "fold"
-        table.add_column(title, max_width=width, no_wrap=title in LONG, overflow=overflow)
+        cut = title in ENOUGH
+        table.add_column(
+            title, max_width=width, no_wrap=cut, overflow="ellipsis" if cut else "fold"
+        )
     for row in rows:
+        row["command"] = shorten(row["command"], widths.get("command", 0))
         table.add_row(*(safe_text(row[title]) for title in widths))
     screen.out.print(table)
 
 
-def show_pruned(screen: Screen, pruned: Pruned) -> None:
+def show_run(screen: Screen, run: OneRun) -> None:
+    """Print all that is known of one run on stdout."""
+    show_status(screen, run.status)
+    line, record = run.line, run.record
+    facts: dict[str, str] = {
+        "short id": line.short,
+        "here": _local(line),
+        "took": _took(line),
+        "step": _step(line),
+        "resumed from": " ".join(filter(None, (line.parent, line.checkpoint))),
+        "why": "" if run.status.first_cause else line.reason,
+        "chain": ", ".join(run.chain) if len(run.chain) > 1 else "",
+        "code": _code(line),
+    }
+    if record is not None:
+        facts |= {
+            "source": record.source,
+            "launcher": record.cluster.job.launcher,
+            "options": _options(record.options),
+            "warnings": "; ".join(str(one.get("message")) for one in record.findings),
+            "record": str(run.folder),
+        }
+    width = max(map(len, facts))
+    for title, text in facts.items():
+        if text:
+            screen.out.print(safe_text(f"  {title:{width}}  {safe_line(text)}"))
+    if len(run.chain) > 1:
+        text = f"{counted(len(run.chain), 'run')} in its chain"
+        screen.say(Notice(text=text, hint=f"clusterctl logs {line.run} --chain"))
+
+
+def show_prunable(screen: Screen, plan: Prunable) -> str:
+    """Print which runs would be deleted on stderr; return how many, in words."""
+    if plan.runs:
+        _print_table(Screen(screen.err, screen.err), plan.runs)
+    return counted(len(plan.runs), "run")
+
+
+def show_pruned(screen: Screen, pruned: Pruned, *, keep: int) -> None:
     """Print the ids of deleted runs on stdout, and why others are kept on stderr."""
     for run in pruned.removed:
         screen.out.print(safe_text(run))
+    by_choice = [kept for kept in pruned.kept if kept.why in {NAMED, RECENT}]
     for kept in pruned.kept:
-        screen.say(Notice(text=f"{kept.run} is kept: {kept.why}"))
+        if kept not in by_choice:
+            screen.say(Notice(text=f"{kept.run} is kept: {kept.why}"))
+    if by_choice:
+        text = f"{counted(len(by_choice), 'run')} with a name or of the last day kept"
+        screen.say(Notice(text=text, hint=f"clusterctl runs --prune {keep} --all"))
     if pruned.errors:
         screen.say(
             Notice(text="some nodes did not answer: no further run is deleted", level="warning")
@@ -57,12 +118,69 @@ def show_pruned(screen: Screen, pruned: Pruned) -> None:
         screen.say(Notice(text=f"{counted(len(pruned.removed), 'run')} deleted"))
 
 
-def _row(run: ListedRun) -> dict[str, str]:
-    return {
-        "run": run.run,
+def shorten(text: str, width: int) -> str:
+    """Return text cut in its middle: the program is at its beginning, what differs at its end."""
+    if len(text) <= width or width < 1:
+        return text
+    begin = width // 2
+    end = width - begin - 1
+    return f"{text[:begin]}…{text[len(text) - end :]}"
+
+
+def _row(run: ListedRun, shorts: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells of a run, the most important column first."""
+    cells = {
+        "run": run.short or run.run,
         "state": f"refused ({run.ended_by})" if run.ended_by in REFUSED else run.state,
-        "began": f"{age(time.time() - run.began)} ago" if run.began else "",
-        "nodes": fold_hosts(run.nodes),
+        "began": day_and_time(run.began),
+        "took": _took(run),
+        "step": _step(run),
         "name": run.name,
+        "why": run.reason,
         "command": ("" if run.verified else "unverified: ") + command_line(run.command),
+        "from": shorts.get(run.parent, run.parent.rpartition("-")[2]),
+        "nodes": fold_hosts(run.nodes),
+        "commit": f"{run.commit[:_COMMIT]}{'*' if run.commit and run.dirty else ''}",
+        "ended": day_and_time(run.ended),
     }
+    cells = {title: safe_line(text) for title, text in cells.items()}
+    return {title: _cut(text, MOST.get(title)) for title, text in cells.items()}
+
+
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _step(run: ListedRun) -> str:
+    if run.step is None:
+        return ""
+    return f"{run.step}/{run.total}" if run.total else str(run.step)
+
+
+def _took(run: ListedRun) -> str:
+    """Return how long it took, or has taken so far: `1h55m`."""
+    if not run.began:
+        return ""
+    until = time.time() if run.state in LIVE else run.ended
+    return (
+        re.sub(r" ([dhms])(in)?", r"\1", duration(until - run.began)).replace(" ", "")
+        if until
+        else ""
+    )
+
+
+def _local(run: ListedRun) -> str:
+    """Return when it ran by this machine's clock."""
+    times = [dt.datetime.fromtimestamp(one).astimezone() for one in (run.began, run.ended) if one]
+    return " to ".join(f"{one:%a %Y-%m-%d %H:%M:%S %Z}" for one in times)
+
+
+def _code(run: ListedRun) -> str:
+    changes = " with changes that are not in it" if run.dirty else ""
+    return f"commit {run.commit}{changes}" if run.commit else ""
+
+
+def _options(options: Mapping[str, object]) -> str:
+    """Return the options of the launch that were given."""
+    given = {name: one for name, one in options.items() if one not in (None, "", [], {}, False)}
+    return ", ".join(f"{name}={one}" for name, one in given.items() if name != "command")

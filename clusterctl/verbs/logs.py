@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import shutil
@@ -21,6 +20,7 @@ from clusterctl.logs.filter import Filter
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import MergedLines, follow
+from clusterctl.verbs.moment import moment
 from clusterctl.verbs.response_schema import LOG_NAME, tail_schema_error
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, bad_output, node_error
 from clusterctl.verbs.runs.run_log import RunLog
@@ -37,7 +37,6 @@ SPARE_BYTES = 1 << 30
 SPARE_CHECK = 64 << 20
 """Bytes of a node between two looks at the disk; less is always collected."""
 UNTIL_ALL_HAVE_SENT = float("inf")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class LogQuery:
     tail: int | None = None
     """Only the last so many lines; with `follow` it continues from there."""
     since: str | None = None
-    """Only lines since then: `90s`, `10m`, `2h`, `1d`, or an ISO time (local if without a zone)."""
+    """Only lines since then: `90s`, `2h`, `1d`, `yesterday`, or an ISO time (local if bare)."""
     grep: str | None = None
     """Only lines that match this regular expression."""
     sink: Callable[[], LineSink] = LineDeduplicator
@@ -77,7 +76,7 @@ class LogQuery:
             raise UsageError(
                 f"--grep: expected a regular expression, found {self.grep!r}: {error}"
             ) from error
-        since = None if self.since is None else _moment(self.since, now)
+        since = None if self.since is None else moment(self.since, now)
         return Filter(ranks=wanted, since=since, pattern=pattern)
 
 
@@ -194,19 +193,6 @@ def require_ranks(wanted: Filter, view: RunStatus) -> None:
             f"--rank: expected {ranks.fold_ranks(range(count))}, found {ranks.fold_ranks(unknown)}",
             hint=f"clusterctl status {view.run}",
         )
-
-
-def _moment(text: str, now: float) -> float:
-    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if ago:
-        return now - float(ago[1]) * _SECONDS[ago[2]]
-    try:
-        return dt.datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
-        message = (
-            f"--since: expected 10m, 2h or an ISO time such as 2026-11-20T19:00, found {text!r}"
-        )
-        raise UsageError(message) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

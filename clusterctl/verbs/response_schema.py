@@ -126,6 +126,7 @@ NODE_RUN = _object(
         ),
     ),
     last=_object({"line": str, "age_s": _SECONDS}, rank=_RANK),
+    progress=_object({"step": _COUNT}, total=_COUNT),
 )
 """A NodeRun."""
 
@@ -261,7 +262,14 @@ RECORDED_PLAN = _object({}, world_size=_RANK, master_port=_PORT, nodes=_Each(_RE
 RECORDED_RESUME = _object(
     {}, run=str, checkpoint=str, command=_TEXTS, step=_WHOLE, tree=str, commit=str
 )
-RECORDED_END = _object({}, state=str, ended_by=str)
+RECORDED_END = _object(
+    {},
+    state=str,
+    ended_by=str,
+    ended=_SECONDS,
+    message=str,
+    first_cause=_object({}, node=str, rank=_RANK, message=str),
+)
 
 
 def tail_schema_error(head: Mapping[str, object]) -> str:

@@ -112,7 +112,8 @@ def resume(
     job = replace(cluster.job, command=command)
     cluster = replace(cluster, job=job, origins=tuple(origins.items()))
     overrides = replace(overrides, command=command)
-    return cluster, replace(launch, overrides=overrides, resumed=resumed)
+    name = launch.name or str(before.options.get("name") or "")
+    return cluster, replace(launch, overrides=overrides, resumed=resumed, name=name)
 
 
 def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOptions) -> None:

@@ -110,7 +110,13 @@ def test_verbs_print_what_the_schema_says(project: Project, tmp_path: Path) -> N
         validate("event-line", json.loads(line))
     assert document("stop", "stop")["runs"]
     assert len(document("runs", "runs")["runs"]) == 2
-    assert document("runs-prune", "runs", "--prune", "1")["removed"]
+    one = document("runs", "runs", "--failed")["runs"][0]
+    assert one["reason"].startswith("node2, rank ")
+    assert document("runs-show", "runs", "show", one["short"])["run"] == one["run"]
+    for line in project.run("logs", one["short"], "--chain", "--json").stdout.splitlines():
+        validate("event-line", json.loads(line))
+    gone = document("runs-prune", "runs", "--prune", "1", "--all", "--yes")["removed"]
+    assert gone == [one["run"]]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tokens.bin").write_text("1")
     document("push", "push", f"{tmp_path / 'data'}:/workspace/data")

@@ -24,7 +24,15 @@ def test_old_runs_go_from_nodes_and_controller_and_a_live_one_stays(
     live = project.launch(*words).stdout.strip()
     listed = [run["run"] for run in json.loads(project.run("runs", "--json").stdout)["runs"]]
     refused, *finished = (run for run in listed if run != live)
-    answer = project.run("runs", "--prune", "2", "--json")
+    asked = project.run("runs", "--prune", "2", "--all")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    hint = "hint: clusterctl runs --prune 2 --all --yes"
+    assert asked.stderr.splitlines()[-1] == hint
+    shown = asked.stderr.splitlines()[1:-2]
+    assert [row.split()[0] for row in shown] == [run.rpartition("-")[2] for run in finished[1:]]
+    kept = json.loads(project.run("runs", "--prune", "2", "--json").stdout)
+    assert (kept["removed"], len(kept["kept"])) == ([], 3)
+    answer = project.run(*hint.split()[2:], "--json")
     assert answer.returncode == 0, answer.stderr
     document = json.loads(answer.stdout)
     assert document["removed"] == finished[1:]

@@ -54,7 +54,7 @@ def trained(project: Project) -> Project:
         + "job:\n  launcher: direct\n  command: [echo.py, base]\n  checkpoints: out\n"
         + '  resume_args: [--from, "{checkpoint}"]\n'
     )
-    answer = project.run("launch", "-i", "hosts.yaml")
+    answer = project.run("launch", "-i", "hosts.yaml", "--name", "base")
     assert answer.returncode == 0, answer.stderr
     run = project.status()["run"]
     for step in (10, 20):
@@ -78,8 +78,13 @@ def test_resume_from_the_latest_says_what_it_took_and_that_the_code_changed(
     assert f"checkpoint {newest} (clusterctl, step 20)" in stderr
     assert "the code differs from that of the run (just synced: more.py)" in stderr
     listed = json.loads(trained.run("runs", "--json").stdout)["runs"][0]
-    assert listed["checkpoint"] == newest
+    assert (listed["checkpoint"], listed["name"]) == (newest, "base")
     assert listed["nodes"] == ["node1", "node2"]
+    both = trained.run("logs", listed["short"], "--chain", "--rank", "0", "--json").stdout
+    first, second = (json.loads(line) for line in both.splitlines())
+    assert (first["run"], second["run"]) == (listed["parent"], listed["run"])
+    assert "--from" not in first["line"]
+    assert f'"--from", "{newest}"' in second["line"]
 
 
 def test_resume_without_a_node_takes_the_others_of_the_run_and_no_more(trained: Project) -> None:

@@ -2,65 +2,118 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from clusterctl.errors import NodeError
 from clusterctl.report.console import Screen
-from clusterctl.report.runs import show_runs
+from clusterctl.report.runs import shorten, show_pruned, show_run, show_runs
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
+from clusterctl.verbs.runs.one_run import one_run
+from clusterctl.verbs.runs.prune import NAMED, Kept, Pruned
+from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_status import view_of
+from tests.verbs.run_answers import CLUSTER, RUN, part
 
 ID = "a-cluster-with-long-name-20260101t000000-{}"
 
 
-def a_run(number: str, name: str = "") -> ListedRun:
-    return ListedRun(
+def a_run(number: str, name: str = "", **more: Any) -> ListedRun:
+    began = time.time() - 90
+    run = ListedRun(
         verified=True,
         run=ID.format(number),
+        short=number,
         cluster="a-cluster-with-long-name",
         state="finished",
-        began=time.time() - 90,
+        began=began,
+        ended=began + 75,
         nodes=tuple(f"gpu{n:02}" for n in range(1, 17)),
-        command=("train.py", "--lr", "1e-4"),
+        command=("train.py", "--steps", "100000", "--out", "/data/out", "--resume", "/w/step_5.pt"),
         name=name,
     )
+    return replace(run, **more)
+
+
+def screen(width: int) -> tuple[Screen, io.StringIO]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, highlight=False)
+    return Screen(console, console), stream
 
 
 def shown(*runs: ListedRun, width: int) -> str:
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, markup=False, highlight=False)
-    show_runs(Screen(console, console), RunList(runs=runs, errors=()))
+    on, stream = screen(width)
+    show_runs(on, RunList(runs=runs, errors=()))
     return stream.getvalue()
+
+
+FULL = a_run(
+    "aaaa",
+    "best",
+    state="failed",
+    step=380,
+    total=1000,
+    reason="gpu02, rank 3: exited with 1: torch.OutOfMemoryError: CUDA out of memory. Tried to",
+    parent=ID.format("bbbb"),
+    commit="0123456789abcdef",
+    dirty=True,
+)
 
 
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
-        (40, "run"),
-        (60, "run state"),
-        (72, "run state began"),
-        (79, "run state began nodes"),
-        (100, "run state began nodes name command"),
-        (120, "run state began nodes name command"),
+        (40, "run state began took"),
+        (60, "run state began took step name"),
+        (80, "run state began took step name why"),
+        (120, "run state began took step name why command from"),
+        (200, "run state began took step name why command from nodes commit ended"),
     ],
 )
-def test_columns_are_left_out_and_a_runs_id_is_whole(width: int, titles: str) -> None:
-    rows = shown(a_run("aaaa", "best"), a_run("bbbb"), width=width).splitlines()
+def test_columns_are_left_out_where_there_is_no_room(width: int, titles: str) -> None:
+    rows = shown(FULL, a_run("bbbb"), width=width).splitlines()
     assert rows[0].split() == titles.split()
     assert max(map(len, rows)) <= width
-    if width > len(ID):
-        assert [row.split()[0] for row in rows[1:]] == [ID.format("aaaa"), ID.format("bbbb")]
-    else:
-        assert "".join(row.strip() for row in rows[1:3]) == ID.format("aaaa")
+    assert [row.split()[0] for row in rows[1:]] == ["aaaa", "bbbb"]
 
 
-def test_names_have_a_column_only_where_a_run_has_one() -> None:
-    assert "name" not in shown(a_run("aaaa"), width=120).splitlines()[0]
-    assert "name" in shown(a_run("aaaa", "best"), width=120).splitlines()[0]
+def test_each_column_says_what_it_is_named_for() -> None:
+    row = shown(FULL, a_run("bbbb"), width=300).splitlines()[1]
+    assert FULL.began is not None
+    began = dt.datetime.fromtimestamp(FULL.began).astimezone()
+    for text in (
+        "380/1000", "1m15s", "best", "gpu02, rank 3: exited with 1", "bbbb", "0123456*",
+        "--resume /w/step_5.pt", f"{began:%b %d %H:%M}", "gpu[01-16]",
+    ):  # fmt: skip
+        assert text in row
+
+
+def test_a_run_of_another_year_has_the_year() -> None:
+    old = dt.datetime(2024, 5, 1, 13, 4).timestamp()  # noqa: DTZ001
+    assert "2024-05-01 13:04" in shown(replace(FULL, began=old), width=300)
+
+
+def test_a_long_command_is_cut_in_its_middle() -> None:
+    text = "train.py --steps 100000 --resume /w/step_5.pt"
+    assert shorten(text, 30).startswith("train.py --step")
+    assert shorten(text, 30).endswith("/w/step_5.pt")
+    assert len(shorten(text, 30)) == 30
+    assert shorten(text, 100) == text
+    row = shown(a_run("aaaa"), width=100).splitlines()[1]
+    assert "train.py --steps" in row
+    assert "/w/step_5.pt" in row
+
+
+def test_columns_without_a_value_are_left_out() -> None:
+    titles = shown(a_run("aaaa"), width=200).splitlines()[0].split()
+    assert not {"name", "step", "why", "from", "commit"} & set(titles)
 
 
 def test_no_runs_print_nothing_but_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,3 +131,47 @@ def test_the_command_is_shown_without_its_interpreter_and_a_refusal_as_one() -> 
     assert "python3" not in table
     assert "refused (busy)" in table
     assert "bash run.sh" in shown(replace(a_run("two2"), command=("bash", "run.sh")), width=200)
+
+
+def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    base = RunRecord(run=RUN, began=10.0, cluster=CLUSTER, options={"name": "base"})
+    resumed = {"run": RUN, "checkpoint": "/c/step_5", "step": 5}
+    again = replace(
+        base,
+        run="lab-20260102t000000-efgh",
+        resumed=resumed,
+        commit="c0ffee",
+        dirty=True,
+        findings=({"message": "clocks differ"},),
+    )
+    for one in (base, again):
+        records.write(one)
+    views = {
+        one.run: view_of(one.run, CLUSTER, {"a": part("a", progress={"step": 7, "total": 9})}, {})
+        for one in (base, again)
+    }
+    on, stream = screen(300)
+    show_run(on, one_run(views[again.run], again, records))
+    text = stream.getvalue()
+    for expected in (
+        "short id      efgh", f"{RUN} /c/step_5", "7/9", "commit c0ffee with changes", "name=base",
+        "clocks differ", str(tmp_path), f"hint: clusterctl logs {again.run} --chain",
+    ):  # fmt: skip
+        assert expected in text
+    document = one_run(views[RUN], base, records).document()
+    assert document["chain"] == [RUN, again.run]
+    assert document["status"]["run"] == document["run"] == RUN
+
+
+def test_runs_that_are_kept_by_choice_are_one_line_with_the_flag() -> None:
+    on, stream = screen(300)
+    kept = (*(Kept(run=f"lab-{n}", why=NAMED) for n in range(9)), Kept(run="lab-9", why="it lives"))
+    show_pruned(on, Pruned(removed=("lab-0",), kept=kept, errors=()), keep=3)
+    assert stream.getvalue().splitlines() == [
+        "lab-0",
+        "lab-9 is kept: it lives",
+        "9 runs with a name or of the last day kept",
+        "hint: clusterctl runs --prune 3 --all",
+        "1 run deleted",
+    ]

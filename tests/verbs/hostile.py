@@ -94,6 +94,7 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
             "nodes": [{"node": node, "address": "10.0.0.1", "cpus": 8.0, "gpus": 0}],
         },
         last={"rank": number, "line": "step 3", "age_s": 1.5},
+        progress={"step": 3, "total": 9},
         resumed={"run": RUN, "checkpoint": "/w/c", "step": 3, "command": ["x"], "tree": "t"},
     )  # fmt: skip
     gone = {"gone": True, "left": [], "port_free": True, "gpu_free": True, "strangers": []}

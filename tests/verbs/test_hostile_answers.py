@@ -22,7 +22,7 @@ from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.lines import Timestamped
-from clusterctl.report.runs import show_pruned, show_runs
+from clusterctl.report.runs import show_prunable, show_pruned, show_runs
 from clusterctl.report.status import show_status
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import show_sync
@@ -95,8 +95,11 @@ def by_runs(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 
 def by_prune(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
-    pruned = prune.prune(pool, Records(folder), keep=0)
-    show_pruned(shown.screen, pruned)
+    records = Records(folder)
+    plan = prune.prunable(pool, records, keep=0)
+    show_prunable(shown.screen, plan)
+    pruned = prune.prune(pool, records, plan)
+    show_pruned(shown.screen, pruned, keep=0)
     for error in pruned.errors:
         shown.screen.say(Notice(text=error.message, node=error.node))
     return [error.node for error in pruned.errors]

@@ -41,6 +41,17 @@ def test_the_launchs_options_are_taken_over_where_nothing_else_is_said() -> None
     assert taken.origin("gpus") == "--gpus"
 
 
+@pytest.mark.parametrize(("given", "name"), [("", "base"), ("other", "other")])
+def test_the_name_is_inherited_unless_another_is_given(given: str, name: str) -> None:
+    named = replace(BEFORE, options={**BEFORE.options, "name": "base"})
+    answer = [Message({"candidates": [CHECKPOINT], "knows": True})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    cluster = replace(CLUSTER, job=replace(CLUSTER.job, resume_args=("--from", "{checkpoint}")))
+    before = replace(named, cluster=cluster)
+    _, launch = drive(resumed(before, cluster, pool, LaunchOptions(name=given)), lambda _: None)
+    assert launch.name == name
+
+
 def test_none_of_a_thing_is_a_choice_too() -> None:
     cpus = replace(BEFORE, options=plain(Options(gpus=0, max_restarts=3)))
     assert resume._taken_over(cpus, Options()).gpus == 0

@@ -9,6 +9,7 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.file_io import read_end, read_json
 from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.own_agent import hand_over
+from clusterctl.node.run.progress import run_progress
 from clusterctl.node.run.run_paths import NodePaths, default_state_folder, rank_of, run_folders
 from clusterctl.wire import Message
 
@@ -34,7 +35,7 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
-    found = {**node_status(paths), "last": last_printed_line(paths)}
+    found = {**_with_progress(paths), "last": last_printed_line(paths)}
     if found["state"] in LIVE:
         from clusterctl.node.run.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
 
@@ -55,7 +56,7 @@ def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
     own = [paths for paths in folders if wanted in (None, os.path.basename(paths.folder))]
     named = args.get("launched")
     if named is None:
-        return Message({"runs": [node_status(paths) for paths in own if read_json(paths.job)]})
+        return Message({"runs": [_with_progress(paths) for paths in own if read_json(paths.job)]})
     runs = []
     for paths in own:
         job = (
@@ -66,6 +67,10 @@ def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
         if job:
             runs.append({**node_status(paths), "launched": job.get("launched")})
     return Message({"runs": runs})
+
+
+def _with_progress(paths: NodePaths) -> Dict[str, Any]:
+    return {**node_status(paths), "progress": run_progress(paths)}
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:

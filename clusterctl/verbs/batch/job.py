@@ -18,10 +18,10 @@ from typing import Any
 
 from clusterctl.facts.from_json import from_json
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.records import Records, write_private
+from clusterctl.verbs.runs.records import BATCH, Records, write_private
 from clusterctl.wire import SCHEMA, plain
 
-FILE = "batch.json"
+FILE = BATCH
 SCRIPT = """\
 #!/bin/sh
 # Written by clusterctl. Slurm gives it the folder of the run, and the command to run there.
@@ -81,10 +81,14 @@ class BatchJobs:
         return sorted(filter(None, found), key=lambda batch: batch.began, reverse=True)
 
     def find(self, run: str) -> BatchJob | None:
-        """Return the batch job of a run, by its id or its user's name for it (the newest)."""
-        found = self.all()
-        by_id = [batch for batch in found if batch.run == run]
-        return next(iter(by_id or (batch for batch in found if batch.name == run)), None)
+        """Return the batch job of a run, by its id, its name or a part of them.
+
+        Raises:
+            SeveralRuns: it is a part of several.
+        """
+        wanted = self._records.resolve(run)
+        found = (self._read(path) for path in self._records.root.glob(f"*/{wanted}/{FILE}"))
+        return next(filter(None, found), None) if wanted else None
 
     def exit_code(self, batch: BatchJob) -> int | None:
         """Return what clusterctl ended with inside of the job; None: it has not, or was killed."""

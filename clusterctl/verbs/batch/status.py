@@ -13,9 +13,15 @@ from clusterctl.safe_text import printable_words
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.slurm import SlurmState
-from clusterctl.verbs.runs.list_runs import ListedRun, RunList
+from clusterctl.verbs.runs.list_runs import (
+    ListedRun,
+    RunList,
+    newest_first,
+    reason_of,
+    recorded_line,
+)
 from clusterctl.verbs.runs.records import Records
-from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.run_status import LIVE, RunStatus
 
 ENDED_SECONDS = 120.0
 """How long the end of a job is waited for: Slurm's KillWait and epilog may take a minute."""
@@ -54,6 +60,8 @@ def batch_runs(records: Records, cluster: str) -> RunList:
         state = slurm.ask(batch.job) if jobs.exit_code(batch) is None else SlurmState()
         view = batch_status(batch, jobs, state)
         record = known.pop(batch.run, None)
+        resumed: Mapping[str, Any] = (record.resumed if record else None) or {}
+        end: Mapping[str, Any] = view.remembered or {}
         lines.append(
             ListedRun(
                 run=batch.run,
@@ -64,26 +72,17 @@ def batch_runs(records: Records, cluster: str) -> RunList:
                 nodes=tuple(node.name for node in record.cluster.nodes) if record else (),
                 command=batch.command,
                 verified=True,
-                name=batch.name,
+                name=batch.name or (str(record.options.get("name") or "") if record else ""),
+                parent=str(resumed.get("run") or ""),
+                checkpoint=str(resumed.get("checkpoint") or ""),
+                ended=end.get("ended"),
+                reason="" if view.state in {"queued", *LIVE} else reason_of(view, end),
+                commit=record.commit if record else "",
+                dirty=bool(record and record.dirty),
             )
         )
-    for record in known.values():
-        end = records.end(record) or {}
-        lines.append(
-            ListedRun(
-                run=record.run,
-                cluster=cluster,
-                state=str(end.get("state", "unknown")),
-                ended_by=str(end.get("ended_by", "")),
-                began=record.began,
-                nodes=tuple(node.name for node in record.cluster.nodes),
-                command=record.cluster.job.command,
-                verified=not record.discovered,
-                name=str(record.options.get("name") or ""),
-            )
-        )
-    lines.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
-    return RunList(runs=tuple(lines), errors=())
+    lines += [recorded_line(one, None, records.end(one) or {}) for one in known.values()]
+    return RunList(runs=newest_first(lines, records), errors=())
 
 
 def cancel(batch: BatchJob) -> SlurmState:

@@ -14,7 +14,7 @@ FINISHED: RunState = "finished"
 
 def compare_with_last_good(result: CheckResult, records: Records) -> CheckResult:
     """Return the result with what changed since; unchanged if no run of it is known to be good."""
-    for record in records.all(result.cluster):
+    for record in records.newest_first(result.cluster):
         if (records.end(record) or {}).get("state") != FINISHED:
             continue
         facts = records.facts(record)

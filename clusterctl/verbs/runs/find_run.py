@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.named import pick_run
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
@@ -70,11 +70,13 @@ class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fau
         self.runs = tuple(view.run for view in views)
 
 
-def find_named(found: Discovered, name: str) -> str:
-    """Return the id of the newest run with this id or name of the user; else the text itself."""
-    by_id = (view.run for view in found.runs if view.run == name)
-    by_name = (view.run for view in found.runs if view.name == name)
-    return next(itertools.chain(by_id, by_name), name)
+def find_named(found: Discovered, word: str) -> str:
+    """Return the id of the run that a word means, as `pick_run` has it; else the word itself.
+
+    Raises:
+        SeveralRuns: it is a part of several.
+    """
+    return pick_run(word, {view.run: view.name for view in found.runs}) or word
 
 
 def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
@@ -82,7 +84,7 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
 
     Args:
         found: the runs that the nodes know.
-        records: of this machine.
+        records: of this machine, the newest first.
 
     Raises:
         SeveralLive: several runs are live.
@@ -96,9 +98,10 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
         return live[0].run
     # A run with a part on a node comes before one whose launch was refused.
     ages = {view.run: view.began or 0.0 for view in found.runs}
-    ages = ages or {record.run: record.began for record in records}
     if ages:
         return max(ages, key=lambda run: (ages[run], run))
+    for newest in records:
+        return newest.run
     if found.errors:
         silent = "; ".join(f"{one.node}: {one}" for one in found.errors)
         raise CouldNotTell(

@@ -12,6 +12,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.find_run import discover, launches
+from clusterctl.verbs.runs.named import short_ids
 from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.proof import has_key, proven_record
 from clusterctl.verbs.runs.records import Claim, Records, RunRecord
@@ -35,12 +36,28 @@ class ListedRun:
     command: tuple[str, ...]
     verified: bool
     """This machine launched it, or proved it; false: only its nodes claim what it runs."""
+    short: str = ""
+    """The end of its id, which no other run has: commands take it too."""
     name: str = ""
-    """The user's name for it."""
+    """The user's name for it, which its resumes inherit."""
     ended_by: str = ""
     """Who ended it; if the launch was refused, what refused it: `busy`, `start`, ..."""
     checkpoint: str = ""
     """The checkpoint that it was resumed from."""
+    parent: str = ""
+    """The run that it resumes."""
+    ended: float | None = None
+    """When it was over; null while it lives, or if that is not known."""
+    reason: str = ""
+    """Why it ended so, in words; empty if it finished or lives."""
+    step: int | None = None
+    """The step that its ranks printed last."""
+    total: int | None = None
+    """All steps of it, if its ranks print that."""
+    commit: str = ""
+    """The git commit of its code; empty: there was none, or it is not known."""
+    dirty: bool = False
+    """The code had changes that are not in the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +112,16 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
             known[view.run] = record
     seen = {view.run: view for view in found.runs}
     listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
-    listed.sort(key=lambda one: (one.began or 0.0, one.run), reverse=True)
-    return RunList(runs=tuple(listed), errors=found.errors, rebuilt=tuple(rebuilt))
+    return RunList(runs=newest_first(listed, records), errors=found.errors, rebuilt=tuple(rebuilt))
+
+
+def newest_first(listed: Iterable[ListedRun], records: Records) -> tuple[ListedRun, ...]:
+    """Return the runs, the newest first, with the short ids that they have on this machine."""
+    runs = sorted(listed, key=lambda one: (one.began or 0.0, one.run), reverse=True)
+    shorts = short_ids(
+        {*records.ids(), *(one.run for one in runs)}, {one.name for one in runs} - {""}
+    )
+    return tuple(replace(one, short=shorts[one.run]) for one in runs)
 
 
 def _proven(nodes: Nodes, runs: Sequence[str], root: Path) -> dict[str, RunRecord]:
@@ -170,17 +195,7 @@ def _line(
 ) -> ListedRun:
     if record is None:
         assert view is not None
-        view = _judged(nodes, view)
-        return ListedRun(
-            run=view.run,
-            cluster=view.cluster,
-            state=view.state,
-            began=view.began,
-            nodes=tuple(view.node_runs),
-            command=view.command,
-            verified=False,
-            name=view.name,
-        )
+        return claimed_line(_judged(nodes, view))
     end = records.end(record) or {}
     if view is not None:
         # A node that took no part need not answer.
@@ -188,6 +203,32 @@ def _line(
         took_part |= view.node_runs.keys()  # some may have joined since
         answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
         view = _judged(nodes, replace(view, nodes=answers, remembered=end))
+    return recorded_line(record, view, end)
+
+
+def claimed_line(view: RunStatus) -> ListedRun:
+    """Return the line of a run that only its nodes know."""
+    return ListedRun(
+        run=view.run,
+        cluster=view.cluster,
+        state=view.state,
+        began=view.began,
+        nodes=tuple(view.node_runs),
+        command=view.command,
+        verified=False,
+        name=view.name,
+        **_progressed(view, {}),
+    )
+
+
+def recorded_line(record: RunRecord, view: RunStatus | None, end: Mapping[str, Any]) -> ListedRun:
+    """Return the line of a run with a record.
+
+    Args:
+        record: of the run.
+        view: what its nodes say; None: they were not asked, or know nothing.
+        end: how it ended, as this machine remembers it.
+    """
     return ListedRun(
         run=record.run,
         cluster=record.cluster.name,
@@ -198,8 +239,46 @@ def _line(
         command=record.cluster.job.command or _claimed(record),
         verified=not record.discovered,
         name=str(record.options.get("name") or (view.name if view else "")),
-        checkpoint=str((record.resumed or {}).get("checkpoint", "")),
+        commit=record.commit,
+        dirty=record.dirty,
+        **_progressed(view, end, record.resumed),
     )
+
+
+def _progressed(
+    view: RunStatus | None, end: Mapping[str, Any], resumed: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return where a run came from, how far it got, when it ended and why."""
+    resumed = resumed or (view.resumed if view else {})
+    progress = view.progress if view else {}
+    over = view is None or not (view.live or view.state == "unreachable")
+    return {
+        "parent": str(resumed.get("run") or ""),
+        "checkpoint": str(resumed.get("checkpoint") or ""),
+        "step": progress.get("step"),
+        "total": progress.get("total"),
+        "ended": ((view.ended if view else None) or end.get("ended")) if over else None,
+        "reason": reason_of(view, end) if over else "",
+    }
+
+
+def reason_of(view: RunStatus | None, end: Mapping[str, Any]) -> str:
+    """Return why a run that is over ended as it did, in one line; empty if it finished."""
+    if (view.state if view else end.get("state")) == "finished":
+        return ""
+    cause: Mapping[str, Any] = plain(view.first_cause) if view and view.first_cause else {}
+    cause = cause or end.get("first_cause") or {}
+    if cause:
+        rank = "" if cause.get("rank") is None else f", rank {cause['rank']}"
+        text = f"{cause.get('node') or '?'}{rank}: {cause.get('message') or ''}"
+    else:
+        ends = [(one.node.name, one.end) for one in view.nodes if one.end] if view else []
+        own = [(node, one) for node, one in ends if one.get("by") != "peer" and one.get("reason")]
+        own.sort(key=lambda each: each[1].get("time") or 0.0)
+        alike = len({one["reason"] for _, one in own}) == 1
+        told = [one["reason"] if alike else f"{node}: {one['reason']}" for node, one in own]
+        text = str(end.get("message") or next(iter(told), ""))
+    return next(iter(text.strip().splitlines()), "")
 
 
 def _claimed(record: RunRecord) -> tuple[str, ...]:

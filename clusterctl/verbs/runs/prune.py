@@ -11,8 +11,9 @@ from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import PRUNED
 from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs.find_run import discover
+from clusterctl.verbs.runs.list_runs import ListedRun, claimed_line, newest_first, recorded_line
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import SCHEMA, plain
 
 KEPT = 10
@@ -20,7 +21,9 @@ KEPT = 10
 PRUNE_SECONDS = 600.0
 """The time limit of a node, in seconds."""
 SETTLED = 24 * 3600.0
-"""Seconds after which a run that no node knows cannot be starting."""
+"""Seconds after which a run is not recent, and one that no node knows cannot be starting."""
+NAMED, RECENT = "it has a name", "it began less than a day ago"
+"""Why an old run is kept that could be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +35,24 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prunable:
+    """What pruning would delete; nothing is deleted yet."""
+
+    runs: tuple[ListedRun, ...]
+    """The newest first."""
+    kept: tuple[Kept, ...]
+    """Besides the newest: runs that may not have ended on every node, named and recent ones."""
+    errors: tuple[NodeError, ...]
+    """Nodes that did not answer; then nothing is to be deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
     """The result of pruning."""
 
     removed: tuple[str, ...]
     kept: tuple[Kept, ...]
-    """Besides the newest: runs that may not have ended on every node."""
+    """Besides the newest: runs that may not have ended on every node, named and recent ones."""
     errors: tuple[NodeError, ...]
     """Nodes that did not answer; then nothing is deleted."""
 
@@ -51,30 +66,42 @@ class Pruned:
         }
 
 
-def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
-    """Delete all but the newest ended runs of the cluster, on its nodes and on this machine.
+def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) -> Prunable:
+    """Find all but the newest ended runs of the cluster.
 
     Args:
         nodes: of the cluster.
         records: of this machine.
         keep: how many of the ended runs stay.
+        every: also those with a name, and those of the last day.
     """
     found = discover(nodes)
     if found.errors:
-        return Pruned(removed=(), kept=(), errors=found.errors)
+        return Prunable(runs=(), kept=(), errors=found.errors)
     known = {record.run: record for record in records.all(nodes.cluster.name)}
     seen = {view.run: view for view in found.runs}
-    ages: dict[str, float] = {}
-    kept = []
+    lines, kept = [], []
     for run in {**known, **seen}:
         view, record = seen.get(run), known.get(run)
         why = _why_kept(nodes, records, view, record)
         if why:
             kept.append(Kept(run=run, why=why))
-        else:
-            ages[run] = (record.began if record else view.began if view else None) or 0.0
-    newest_first = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
-    old = newest_first[keep:]
+        elif record is not None:
+            lines.append(recorded_line(record, view, records.end(record) or {}))
+        elif view is not None:
+            lines.append(claimed_line(view))
+    old = newest_first(lines, records)[keep:]
+    wanted = {one.run: "" if every else _why_wanted(one) for one in old}
+    kept += [Kept(run=run, why=why) for run, why in wanted.items() if why]
+    runs = tuple(one for one in old if not wanted[one.run])
+    return Prunable(runs=runs, kept=tuple(kept), errors=())
+
+
+def prune(nodes: Nodes, records: Records, plan: Prunable) -> Pruned:
+    """Delete these runs on the cluster's nodes and on this machine; no node deletes a live one."""
+    if plan.errors:
+        return Pruned(removed=(), kept=plan.kept, errors=plan.errors)
+    old = [one.run for one in plan.runs]
     requests = {
         node.name: Request(op="prune", args={**node_args(nodes.cluster, node), "runs": old})
         for node in nodes.cluster.nodes
@@ -84,7 +111,7 @@ def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
     failed: dict[str, str] = {}
     for node, answer in answers.items():
         failed |= {run: f"{node}: {why}" for run, why in answer["kept"].items()}
-    removed = []
+    kept, removed = list(plan.kept), []
     for run in old:
         if run in failed:
             kept.append(Kept(run=run, why=failed[run]))
@@ -94,11 +121,18 @@ def prune(nodes: Nodes, records: Records, *, keep: int) -> Pruned:
     return Pruned(removed=tuple(removed), kept=tuple(kept), errors=errors)
 
 
+def _why_wanted(run: ListedRun) -> str:
+    """Return why an old run may still be wanted."""
+    if run.name:
+        return NAMED
+    return RECENT if time.time() - (run.began or 0.0) < SETTLED else ""
+
+
 def _why_kept(
     nodes: Nodes, records: Records, view: RunStatus | None, record: RunRecord | None
 ) -> str:
     """Return why a run may not have ended; empty if it has."""
-    going = [answer.node.name for answer in view.nodes if not answer.end] if view else []
+    going = [answer.node.name for answer in view.nodes if not _over(answer)] if view else []
     if going:
         return f"it has not ended on {', '.join(going)}; run `clusterctl stop` first"
     if record is None or records.end(record) is not None:
@@ -109,3 +143,9 @@ def _why_kept(
         return f"{', '.join(others)} is not in the inventory, and may have it"
     young = time.time() - record.began < SETTLED
     return "no node knows how it ended" if view is None and young else ""
+
+
+def _over(answer: NodeAnswer) -> bool:
+    """Tell whether nothing of the run can live there: after a reboot nothing does."""
+    rebooted = bool((answer.node_run.get("supervisor") or {}).get("rebooted"))
+    return bool(answer.end) or (rebooted and answer.state == "lost")

@@ -12,10 +12,11 @@ values of `env_from` are never stored.
 
 from __future__ import annotations
 
-import itertools
 import json
+import re
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +36,13 @@ from clusterctl.verbs.response_schema import (
     schema_error,
 )
 from clusterctl.verbs.runs import run_id
+from clusterctl.verbs.runs.named import pick_run
 from clusterctl.wire import SCHEMA, plain
+
+RECORD, BATCH = "record.json", "batch.json"
+_BEGAN = re.compile(rb'"began": ([0-9]+(?:\.[0-9]+)?)')
+_HEAD_BYTES = 1024
+"""Of a record: its first keys tell when the run began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +137,7 @@ class Records:
                 write_private(folder / "dirty.diff", diff)
             if facts:
                 write_private(folder / "facts.json", json.dumps(to_document(facts)) + "\n")
-            write_private(folder / "record.json", json.dumps(record.document(), indent=1) + "\n")
+            write_private(folder / RECORD, json.dumps(record.document(), indent=1) + "\n")
         except OSError as error:
             hint = getattr(error, "hint", "") or f"make it writable, or {ANOTHER_FOLDER}"
             message = f"cannot keep the run's record in {folder}: {error.strerror}"
@@ -139,7 +146,7 @@ class Records:
 
     def read(self, cluster: str, run: str) -> RunRecord | None:
         """Return a run's record; None if there is none, or it is damaged."""
-        document = _read(self.folder(cluster, run) / "record.json")
+        document = _read(self.folder(cluster, run) / RECORD)
         try:
             record = RunRecord.from_document(document) if document else None
         except ValueError:
@@ -149,12 +156,48 @@ class Records:
             return None
         return record if run_id.is_word(run) else None
 
-    def find(self, run: str) -> RunRecord | None:
-        """Return the record of a run, by its id or its user's name for it (the newest)."""
-        records = self.all()
-        by_id = (record for record in records if record.run == run)
-        by_name = (record for record in records if record.options.get("name") == run)
-        return next(itertools.chain(by_id, by_name), None)
+    def find(self, word: str) -> RunRecord | None:
+        """Return the record of the run that a word means, as `resolve` has it.
+
+        Raises:
+            SeveralRuns: it is a part of several.
+        """
+        run = self.resolve(word)
+        return self.with_id(run) if run else None
+
+    def with_id(self, run: str) -> RunRecord | None:
+        """Return the record of the run with this very id."""
+        if not run_id.is_word(run):
+            return None
+        found = (
+            self.read(path.parent.parent.name, run) for path in self.root.glob(f"*/{run}/{RECORD}")
+        )
+        return next(filter(None, found), None)
+
+    def resolve(self, word: str) -> str | None:
+        """Return the id of the run that is meant, also of a batch job that has not begun.
+
+        No other record is read whole.
+
+        Raises:
+            SeveralRuns: it is a part of several.
+        """
+        if run_id.is_word(word):
+            for path in self.root.glob(f"*/{word}"):
+                if (path / RECORD).is_file() or (path / BATCH).is_file():
+                    return word
+        found: dict[str, tuple[float, str]] = {}
+        for path in (*self.root.glob(f"*/*/{BATCH}"), *self.root.glob(f"*/*/{RECORD}")):
+            run, data = path.parent.name, _bytes(path)
+            # A name needs no escapes in JSON: what has the word in no place has it in no name.
+            if not run_id.is_word(run) or (word not in run and word.encode() not in data):
+                continue
+            document = _parsed(data) or {}
+            options = document.get("options")
+            name = (options if isinstance(options, dict) else document).get("name")
+            found[run] = (_began(data), name if isinstance(name, str) else "")
+        newest_first = sorted(found, key=lambda run: (found[run][0], run), reverse=True)
+        return pick_run(word, {run: found[run][1] for run in newest_first})
 
     def to_resume(self, run: str | None, cluster: str) -> RunRecord:
         """Return the record of the run to resume: the one named, else the cluster's newest.
@@ -166,7 +209,7 @@ class Records:
             record = self.find(run)
             missing = f"run {run} has no record on this machine"
         else:
-            record = next(iter(self.all(cluster)), None)
+            record = next(self.newest_first(cluster), None)
             missing = f"no run of cluster {cluster} has a record on this machine"
         if record is None:
             hint = "rebuild the records from what the nodes know: clusterctl runs --discover"
@@ -175,14 +218,34 @@ class Records:
 
     def all(self, cluster: str | None = None) -> list[RunRecord]:
         """Return all records, or those of one cluster, the newest first."""
-        names = [(path.parent.name, path.name) for path in self._folders()]
-        read = (self.read(*name) for name in names if cluster in {None, name[0]})
-        return sorted(filter(None, read), key=lambda record: record.began, reverse=True)
+        return list(self.newest_first(cluster))
+
+    def resumes_of(self, run: str) -> list[RunRecord]:
+        """Return the records of the runs that were resumed from a run."""
+        paths = [path for path in self._folders() if run.encode() in _bytes(path / RECORD)]
+        found = (self.read(path.parent.name, path.name) for path in paths)
+        return [one for one in found if one and (one.resumed or {}).get("run") == run]
+
+    def ids(self) -> list[str]:
+        """Return the ids of all runs and batch jobs on this machine; none of them is read."""
+        return [
+            path.parent.name for name in (RECORD, BATCH) for path in self.root.glob(f"*/*/{name}")
+        ]
+
+    def newest_first(self, cluster: str | None = None) -> Iterator[RunRecord]:
+        """Yield the records, the newest first; each is read whole when it is asked for."""
+        folders = [path for path in self._folders() if cluster in {None, path.parent.name}]
+        ages = {path: (_began(_bytes(path / RECORD, _HEAD_BYTES)), path.name) for path in folders}
+        for path in sorted(folders, key=ages.__getitem__, reverse=True):
+            record = self.read(path.parent.name, path.name)
+            if record is not None:
+                yield record
 
     def write_end(self, record: RunRecord, end: Mapping[str, Any]) -> None:
         """Record how a run ended; do nothing if its folder was deleted."""
         try:
-            text = json.dumps({"schema": SCHEMA, **end}, indent=1) + "\n"
+            document = {"schema": SCHEMA, "ended": time.time(), **end}
+            text = json.dumps(document, indent=1) + "\n"
             write_private(self.folder(record.cluster.name, record.run) / "end.json", text)
         except OSError:
             return
@@ -215,7 +278,7 @@ class Records:
             raise ClusterError(f"cannot delete {error.filename}: {error.strerror}") from error
 
     def _folders(self) -> list[Path]:
-        return [path for path in self.root.glob("*/*") if (path / "record.json").is_file()]
+        return [path.parent for path in self.root.glob(f"*/*/{RECORD}") if path.is_file()]
 
 
 def write_private(path: Path, text: str) -> None:
@@ -224,8 +287,27 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    return _parsed(_bytes(path))
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        document = json.loads(data.decode("utf-8"))
+    except ValueError:
         return None
     return document if isinstance(document, dict) else None
+
+
+def _bytes(path: Path, count: int = -1) -> bytes:
+    """Return a file's first bytes, by default all; none of one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def _began(data: bytes) -> float:
+    """Return when the run of a record began: its first keys say so; 0 if it is damaged."""
+    found = _BEGAN.search(data, 0, _HEAD_BYTES)
+    return float(found[1]) if found else 0.0

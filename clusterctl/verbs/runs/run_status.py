@@ -177,6 +177,20 @@ class RunStatus:
         return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
 
     @property
+    def progress(self) -> Mapping[str, Any]:
+        """How far it is: `step`, and `total` if that is known; empty: no rank has said.
+
+        The node of the first ranks counts.
+        """
+        ordered = sorted(self.node_runs.values(), key=lambda one: one.get("rank0") or 0)
+        return next((one["progress"] for one in ordered if one.get("progress")), {})
+
+    @property
+    def resumed(self) -> Mapping[str, Any]:
+        """The `run` and `checkpoint` that it was resumed from, as a node says; empty: none."""
+        return next((one["resumed"] for one in self.node_runs.values() if one.get("resumed")), {})
+
+    @property
     def ray(self) -> Mapping[str, Any] | None:
         """Its own Ray cluster when all nodes had joined: `address`, `version`, `nodes`."""
         return next((node.node_run["ray"] for node in self.nodes if node.node_run.get("ray")), None)

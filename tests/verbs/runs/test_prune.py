@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.runs.prune import Kept, Pruned, prune
+from clusterctl.verbs.runs.prune import NAMED, RECENT, Kept, Pruned, prunable, prune
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
@@ -22,7 +22,9 @@ def over(node: str, run: str, began: float, state: str = "finished") -> dict[str
     return part(node, state, run=ID.format(run), began=began)
 
 
-def pruned(records: Records, keep: int, **of: Any) -> tuple[Pruned, list[str]]:
+def pruned(
+    records: Records, keep: int, *, every: bool = False, **of: Any
+) -> tuple[Pruned, list[str]]:
     """Prune a cluster whose nodes know these runs; return with the runs that nodes deleted."""
     asked: list[str] = []
 
@@ -37,7 +39,9 @@ def pruned(records: Records, keep: int, **of: Any) -> tuple[Pruned, list[str]]:
         | {"prune": delete}
         for name, given in of.items()
     }
-    return prune(FakePool(CLUSTER, answers), records, keep=keep), sorted(set(asked))
+    pool = FakePool(CLUSTER, answers)
+    result = prune(pool, records, prunable(pool, records, keep=keep, every=every))
+    return result, sorted(set(asked))
 
 
 def test_the_newest_ended_runs_and_every_live_one_stay(tmp_path: Path) -> None:
@@ -73,9 +77,46 @@ def test_a_run_that_is_only_remembered_goes_once_it_is_settled(tmp_path: Path) -
     refused = records.read("lab", ID.format("ref1"))
     assert refused is not None
     records.write_end(refused, {"state": "failed"})
-    result, _ = pruned(records, 0, a=[], b=[])
+    result, _ = pruned(records, 0, every=True, a=[], b=[])
     assert set(result.removed) == {ID.format("old1"), ID.format("ref1")}
     assert result.kept == (Kept(run=ID.format("new1"), why="no node knows how it ended"),)
+
+
+def test_named_and_recent_runs_stay_unless_every_old_one_is_to_go(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    runs = {"old1": (1.0, ""), "bas1": (2.0, "base"), "new1": (time.time() - 480, "")}
+    for run, (began, name) in runs.items():
+        one = RunRecord(run=ID.format(run), began=began, cluster=CLUSTER, options={"name": name})
+        records.write(one)
+        records.write_end(one, {"state": "finished"})
+    result, asked = pruned(records, 0, a=[], b=[])
+    assert (result.removed, asked) == ((ID.format("old1"),), [ID.format("old1")])
+    assert {(kept.run, kept.why) for kept in result.kept} == {
+        (ID.format("bas1"), NAMED),
+        (ID.format("new1"), RECENT),
+    }
+    result, _ = pruned(records, 0, every=True, a=[], b=[])
+    assert set(result.removed) == {ID.format("bas1"), ID.format("new1")}
+
+
+def test_finding_what_would_go_deletes_nothing(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    run = ID.format("old1")
+    records.write(RunRecord(run=run, began=1.0, cluster=CLUSTER))
+    runs = {"runs": [Message({"runs": [over("a", "old1", 1.0)]})]}
+    pool = FakePool(CLUSTER, {"a": runs, "b": runs})
+    plan = prunable(pool, records, keep=0)
+    assert [(one.run, one.short) for one in plan.runs] == [(run, "old1")]
+    assert {request.op for _, request in pool.requests} == {"runs"}
+    assert records.read("lab", run) is not None
+
+
+def test_a_run_that_a_reboot_ended_needs_no_stop(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    dead = {"pid": 1, "alive": False, "beat_age_s": None, "rebooted": True}
+    a, b = over("a", "old1", 1.0, "failed"), {**over("b", "old1", 1.0, "lost"), "supervisor": dead}
+    result, _ = pruned(records, 0, a=[a], b=[b])
+    assert (result.removed, result.kept) == ((ID.format("old1"),), ())
 
 
 def test_what_a_node_could_not_delete_is_still_remembered(tmp_path: Path) -> None:
@@ -86,7 +127,7 @@ def test_what_a_node_could_not_delete_is_still_remembered(tmp_path: Path) -> Non
     refusal = [Message({"removed": [], "kept": {run: "something of it is left here"}})]
     gone = [Message({"removed": [run], "kept": {}})]
     pool = FakePool(CLUSTER, {"a": runs | {"prune": refusal}, "b": runs | {"prune": gone}})
-    result = prune(pool, records, keep=0)
+    result = prune(pool, records, prunable(pool, records, keep=0))
     assert result.kept == (Kept(run=run, why="a: something of it is left here"),)
     assert records.read("lab", run) is not None
 

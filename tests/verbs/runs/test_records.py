@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from clusterctl.verbs import resume
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.list_runs import runs
+from clusterctl.verbs.runs.named import SeveralRuns
 from clusterctl.verbs.runs.recorded_job import changed
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.stop import stop
@@ -132,10 +134,10 @@ def test_a_damaged_record_is_none_or_one_that_every_verb_can_use(
         pool = FakePool(found.cluster, {})
         _, stopped = finish(stop(pool, found.run, found.cluster, plan=found.plan))
         assert stopped.exit_code == 3
-        history_of(found, records.find)
+        history_of(found, records.with_id)
         resume._ranks(found, found.cluster, Options())
         resume._taken_over(found, Options())
-        changed(found, Job(), Options(), records.find)
+        changed(found, Job(), Options(), records.with_id)
         (listed,) = runs(pool, records).runs
         json.dumps(plain(listed))
 
@@ -170,12 +172,58 @@ def test_a_run_is_found_by_its_id_and_else_by_the_name_it_was_given(tmp_path: Pa
     assert newest.run == "lab-2"
 
 
+@pytest.fixture
+def read_whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the runs whose records are read whole, as they are."""
+    seen: list[str] = []
+    read = Records.read
+
+    def noted(self: Records, cluster: str, run: str) -> RunRecord | None:
+        seen.append(run)
+        return read(self, cluster, run)
+
+    monkeypatch.setattr(Records, "read", noted)
+    return seen
+
+
+def test_a_part_of_an_id_or_a_name_is_enough_and_reads_one_record(
+    tmp_path: Path, read_whole: list[str]
+) -> None:
+    records = Records(tmp_path)
+    ids = [f"lab-20260101t00000{n}-{end}" for n, end in enumerate(("abcd", "efgh", "jkmn"))]
+    for number, run in enumerate(ids):
+        one = record(run, 10.0 + number)
+        records.write(replace(one, options={"name": "baseline"}) if number else one)
+    found = [records.find(word) for word in ("abcd", "000001-ef", ids[2], "baseline", "basel")]
+    assert [one.run for one in found if one] == [ids[0], ids[1], ids[2], ids[2], ids[2]]
+    assert read_whole == [one.run for one in found if one]
+    assert records.find("none") is None
+    with pytest.raises(SeveralRuns) as caught:
+        records.find("lab")
+    assert caught.value.choices == tuple(reversed(ids))
+    assert "jkmn (baseline)" in str(caught.value)
+    assert records.with_id("abcd") is None
+
+
+def test_the_newest_record_is_found_without_reading_the_others(
+    tmp_path: Path, read_whole: list[str]
+) -> None:
+    records = Records(tmp_path)
+    for number, run in enumerate(("lab-1", "lab-2", "lab-3")):
+        records.write(record(run, 10.0 + number))
+    (tmp_path / "lab" / "lab-3" / "record.json").write_text('{"began": 99.0}')
+    assert records.to_resume(None, "lab").run == "lab-2"
+    assert read_whole == ["lab-3", "lab-2"]
+
+
 def test_the_end_is_kept_once_seen(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.write(record())
     assert records.end(record()) is None
+    records.write_end(record(), {"state": "finished", "ended": 20.5})
+    assert records.end(record()) == {"schema": 1, "state": "finished", "ended": 20.5}
     records.write_end(record(), {"state": "finished"})
-    assert records.end(record()) == {"schema": 1, "state": "finished"}
+    assert (records.end(record()) or {})["ended"] == pytest.approx(time.time(), abs=600)
 
 
 def test_a_record_that_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""How far a job is, read from the last lines that a rank printed."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from clusterctl.node.file_io import read_end
+from clusterctl.node.run.run_paths import NodePaths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional
+
+END_BYTES = (8 << 10, 64 << 10)
+"""How much of the end of a log is read: more only where little has no step."""
+_STEP = re.compile(
+    rb"(?<![a-z])(?:step|iteration|iter)[\"']?[ \t]{0,9}[:=#]?[ \t]{0,9}(\d{1,12})"
+    rb"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?!\w|[.,]\d)",
+    re.IGNORECASE,
+)
+"""`Step 12/1502 | Loss`, `step: 12`, `"global_step": 12`, `iteration 12/ 1502`."""
+_BAR = re.compile(
+    rb"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,12})/(\d{1,12}) \["
+)
+"""A bar of tqdm without a title, as the Trainer of transformers has one for its steps."""
+
+
+def run_progress(paths: NodePaths) -> Optional[Dict[str, Optional[int]]]:
+    """Return `step` and `total` as the node's first rank printed them last; None: it did not."""
+    for log in paths.logs()[1:2]:
+        for size in END_BYTES:
+            found = progress_in(read_end(os.path.join(paths.folder, log), size))
+            if found:
+                return found
+    return None
+
+
+def progress_in(text: bytes) -> Optional[Dict[str, Optional[int]]]:
+    """Return the last `step` in some lines, and the `total` if it is said; None: there is none."""
+    words = _STEP.findall(text)
+    # The steps' bar is the longest one: an evaluation has a bar of its own.
+    bars = [found for found in _BAR.findall(text) if int(found[1])]
+    longest = max((int(total) for _, total in bars), default=0)
+    bars = [found for found in bars if int(found[1]) == longest]
+    found = words or bars
+    if not found:
+        return None
+    step, total = int(found[-1][0]), int(found[-1][1] or 0)
+    if not total and bars and int(bars[-1][1]) >= step:
+        total = int(bars[-1][1])
+    return {"step": step, "total": total if total >= step and total else None}

@@ -1,0 +1,59 @@
+"""Which run is meant by a word: its id, its user's name for it, or a part of either."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from clusterctl.errors import UsageError
+
+_SHOWN = 8
+
+
+class SeveralRuns(UsageError):  # noqa: N818  (a word with several meanings, not a fault)
+    """A word is a part of the ids or names of several runs."""
+
+    def __init__(self, word: str, runs: Mapping[str, str]) -> None:
+        """List them by id and name; the command line turns `choices` into commands."""
+        shown = [f"{run} ({name})" if name else run for run, name in runs.items()]
+        more = len(shown) - _SHOWN
+        listed = ", ".join(shown[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        super().__init__(f"{word}: expected a part of one run's id or name, found it in {listed}")
+        self.word = word
+        self.choices = tuple(runs)[:_SHOWN]
+        """The ids of the first of them."""
+
+
+def pick_run(word: str, known: Mapping[str, str]) -> str | None:
+    """Return the run that a word means; None if it means none.
+
+    Args:
+        word: an id, else a name (of the newest run that has it), else a part of an id or name.
+        known: the user's name of each run, empty if it has none; the newest run first.
+
+    Raises:
+        SeveralRuns: it is a part of several.
+    """
+    if word in known:
+        return word
+    whole = [run for run, name in known.items() if name == word]
+    if whole:
+        return whole[0]
+    found = {run: name for run, name in known.items() if word in run or word in name}
+    names = {name for name in found.values() if word in name}
+    if len(names) == 1 and all(word in name for name in found.values()):
+        return next(iter(found))  # a run and its resumes have one name: the newest is meant
+    if len(found) > 1:
+        raise SeveralRuns(word, found)
+    return next(iter(found), None)
+
+
+def short_ids(runs: Collection[str], names: Collection[str] = ()) -> dict[str, str]:
+    """Return for each run the shortest end of its id, by words, that is a part of no other."""
+    everything = "\n".join({*runs, *names})
+    found = {}
+    for run in runs:
+        words = run.split("-")
+        ends = ("-".join(words[-count:]) for count in range(1, len(words)))
+        alone = (end for end in ends if everything.count(end) == run.count(end) and end)
+        found[run] = next(alone, run)
+    return found
