@@ -79,7 +79,9 @@ def _summary(console: Console, view: RunStatus) -> None:
         console.print(safe_text("  printed  nothing yet"))
     if view.checkpoint:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
-        console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
+        writer = view.checkpoint.run
+        whose = f" of {writer}, which this run resumes" if writer not in {"", view.run} else ""
+        console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}{whose}"))
     elif view.checkpoints:
         none = "none yet" if view.live else "none"
         text = f"{none}: this run has no complete one in {view.checkpoints}"

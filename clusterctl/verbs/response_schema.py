@@ -96,6 +96,7 @@ NODE_RUN = _object(
     name=str,
     command=_TEXTS,
     workdir=str,
+    checkpoints=str,
     master=_object({}, node=str, address=str, port=_PORT),
     nodes=_TEXTS,
     attempt=_COUNT,

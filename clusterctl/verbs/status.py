@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
 from clusterctl.verbs.events import Event
@@ -31,6 +32,8 @@ def status(
         `Progress`.
     """
     view = yield from node_answers(nodes, run, cluster)
+    job = fill_job(cluster.job, run, view.name)
+    view = replace(view, command=job.command or view.command)
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
     return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
@@ -48,22 +51,29 @@ def _with_checkpoint(
     if first is None or not cluster.job.checkpoints:
         return view
     name = first.node.name
-    args = {
-        "workdir": first.node_run.get("workdir"),
-        "path": cluster.job.checkpoints,
-        **history.args(cluster, first.node),
-    }
-    request = Request(op="checkpoints", args=args)
-    answers, _ = call_validated(nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS)
-    candidates = {node: answer["candidates"] for node, answer in answers.items()}
-    knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
-    if name not in answers:
-        return view
-    view = replace(view, checkpoints=cluster.job.checkpoints)
-    one = newest_complete(candidates, knows, cluster, history)
-    if one is None:
-        return view
-    checkpoint = Checkpoint(
-        path=one["path"], step=one.get("step"), time=one["time"], format=one["format"]
-    )
-    return replace(view, checkpoint=checkpoint)
+    for folder in history.folders(cluster.job.checkpoints, view.name):
+        args = {
+            "workdir": first.node_run.get("workdir"),
+            "path": folder,
+            **history.args(cluster, first.node),
+        }
+        request = Request(op="checkpoints", args=args)
+        answers, errors = call_validated(
+            nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS
+        )
+        if any(error.state != "missing" for error in errors):
+            return view  # an older folder's would not be the newest
+        view = replace(view, checkpoints=view.checkpoints or folder)
+        candidates = {node: answer["candidates"] for node, answer in answers.items()}
+        knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
+        one = newest_complete(candidates, knows, cluster, history)
+        if one is not None:
+            checkpoint = Checkpoint(
+                path=one["path"],
+                step=one.get("step"),
+                time=one["time"],
+                format=one["format"],
+                run=one.get("run") or "",
+            )
+            return replace(view, checkpoint=checkpoint)
+    return view

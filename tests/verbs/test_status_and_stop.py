@@ -24,6 +24,7 @@ from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs import stop as stop_module
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.runs import find_run, list_runs
+from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of
 from clusterctl.verbs.status import status
@@ -162,6 +163,49 @@ def test_status_says_that_there_is_no_checkpoint_yet(capsys: pytest.CaptureFixtu
         none = "newest checkpoint  none yet: this run has no complete one in out"
         assert (none in shown) is (expected is not None)
         assert "printed  nothing yet" in shown
+
+
+def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out/{run}"))
+    job = replace(cluster.job, command=("train.py", "--out", "out/{run}"))
+    cluster = replace(cluster, job=job)
+    first = RunRecord(run="lab-first", began=1.0, cluster=cluster)
+    resumed = {"run": "lab-first", "checkpoint": "/w/out/lab-first/step-10", "step": 10}
+    second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
+    own: dict[str, list[Message]] = {}
+
+    def checkpoints(request: Request) -> list[Message]:
+        missing = Message({"error": {"kind": "missing", "message": "cannot list it"}})
+        return own.get(request.args["path"], [missing])
+
+    def show() -> tuple[dict[str, Any], str]:
+        a = {"status": [Message({"node": part("a")})], "checkpoints": checkpoints}
+        nodes = FakePool(cluster, {"a": a, "b": {"status": [Message({"node": part("b")})]}})
+        history = history_of(second, {"lab-first": first}.get)
+        _, view = finish(status(nodes, RUN, cluster, history))
+        show_status(Screen(), view)
+        return view.document(), capsys.readouterr().out
+
+    def one(run: str, step: int) -> Message:
+        path = f"/w/out/{run}/step-{step}"
+        head = {"name": f"step-{step}", "path": path, "step": step, "time": 1.0, "run": run}
+        return Message(
+            {"candidates": [{**head, "complete": True, "why": "", "hash": "", "format": ""}]}
+        )
+
+    document, shown = show()
+    assert (document["checkpoints"], document["checkpoint"]) == (f"out/{RUN}", None)
+    assert f"command  train.py --out out/{RUN}" in shown
+    own["out/lab-first"] = [one("lab-first", 10)]
+    document, shown = show()
+    assert (document["checkpoint"]["step"], document["checkpoint"]["run"]) == (10, "lab-first")
+    assert "step-10 (step 10) of lab-first, which this run resumes" in shown
+    own[f"out/{RUN}"] = [one(RUN, 12)]
+    document, shown = show()
+    assert document["checkpoint"]["step"] == 12
+    assert "which this run resumes" not in shown
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:

@@ -107,7 +107,10 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
     shown = end or snapshot.get("end")
     return {
         "schema": 1,
-        **{name: job.get(name) for name in ("run", "cluster", "node", "workdir", "master")},
+        **{
+            name: job.get(name)
+            for name in ("run", "cluster", "node", "workdir", "checkpoints", "master")
+        },
         "rank0": job.get("first_rank"),
         "name": job.get("name"),
         "command": job.get("argv"),

@@ -66,6 +66,11 @@ class CheckpointQuery:
     knows: dict[str, bool] = field(default_factory=dict)
     """Node → whether the run was on it."""
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the runs of the history write their checkpoints, the newest run's first."""
+        return self.history.folders(self.cluster.job.checkpoints or "")
+
     def ask(
         self,
         *,
@@ -83,7 +88,7 @@ class CheckpointQuery:
                 op="checkpoints",
                 args={
                     "workdir": node.workdir,
-                    "path": path or self.cluster.job.checkpoints,
+                    "path": path or next(iter(self.folders), None),
                     "which": which,
                     "verify": among is not None,
                     "compare": among is not None and len(among) > 1,

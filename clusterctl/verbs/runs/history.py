@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.run_names import fill_text
 from clusterctl.verbs.rpc import run_args
 from clusterctl.verbs.runs.records import RunRecord
 
@@ -24,6 +25,10 @@ class Ancestor:
     taken: str = ""
     """The checkpoint that this run was resumed from; empty if it was not resumed."""
     taken_step: int | None = None
+    name: str = ""
+    """The user's own name for it."""
+    checkpoints: str = ""
+    """As its job has the folder, before `{run}` is filled in; empty if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,18 @@ class History:
     def run(self) -> str:
         """The newest run."""
         return self.runs[0].run
+
+    def folders(self, checkpoints: str, name: str = "") -> tuple[str, ...]:
+        """Return where each run writes its checkpoints, the newest run's folder first.
+
+        Args:
+            checkpoints: the folder of the newest run's job, before `{run}` is filled in.
+            name: the user's own name for that run, if this machine has no record of it.
+        """
+        first, *earlier = self.runs
+        named = [(first, checkpoints), *((run, run.checkpoints) for run in earlier)]
+        found = (fill_text(folder, run.run, run.name or name) for run, folder in named)
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def args(self, cluster: Cluster, node: Node) -> dict[str, Any]:
         """Return the arguments by which a node tells which run wrote a checkpoint."""
@@ -84,6 +101,8 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
                 world_size=size,
                 taken=str(resumed.get("checkpoint") or ""),
                 taken_step=resumed.get("step"),
+                name=str(known.options.get("name") or "") if known else "",
+                checkpoints=(known.cluster.job.checkpoints or "") if known else "",
             )
         )
         name = str(resumed.get("run") or "")

@@ -83,6 +83,8 @@ class Checkpoint:
     step: int | None
     time: float
     format: str
+    run: str = ""
+    """The run that wrote it, this one or one that it resumes; empty: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice, Progress, drive
-from clusterctl.verbs.runs.history import History, unrecorded
+from clusterctl.verbs.runs.history import History, history_of, unrecorded
+from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN
@@ -390,3 +391,49 @@ def test_a_folder_that_does_not_answer_is_no_folder_without_checkpoints() -> Non
     stuck = [Message({"error": {"kind": "stuck", "message": "/w/out does not answer"}})]
     with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot verify"):
         choose(pool(LOCAL, a=stuck, b=stuck), LOCAL, "latest")
+
+
+def in_own_folders(folders: dict[str, list[dict[str, Any]]]) -> FakePool:
+    """Return nodes that share the folders of several runs, by path."""
+
+    def answer(request: Request) -> list[Message]:
+        which, path = str(request.args["which"]), str(request.args["path"])
+        found = folders.get(path, [])
+        if which != "latest":
+            found = [one for some in folders.values() for one in some if one["path"] == which]
+        elif path not in folders:
+            return [Message({"error": {"kind": "missing", "message": f"cannot list {path}"}})]
+        return [Message({"candidates": found, "knows": True})]
+
+    return pool(SHARED, a=answer, b=answer)
+
+
+def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -> None:
+    cluster = replace(SHARED, job=replace(SHARED.job, checkpoints="ckpt/{run}"))
+    first = RunRecord(run="lab-first", began=1.0, cluster=cluster, options={"name": "base"})
+    resumed = {"run": "lab-first", "checkpoint": "/w/ckpt/lab-first/step-10", "step": 10}
+    second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
+    history = history_of(second, {"lab-first": first}.get)
+    assert history.folders("ckpt/{run}") == (f"ckpt/{RUN}", "ckpt/lab-first")
+    assert history_of(first, {}.get).folders("ckpt/{name}") == ("ckpt/base",)
+
+    before = "/w/ckpt/lab-first/step-"
+    old = [seen(step, run="lab-first", path=f"{before}{step}", real=[]) for step in (10, 20)]
+    folders = {"ckpt/lab-first": old}
+    # Step 20 is of the first run alone: the second continued from step 10.
+    assert choose(in_own_folders(folders), cluster, "latest", history).path == f"{before}10"
+    folders[f"ckpt/{RUN}"] = [seen(12, path=f"/w/ckpt/{RUN}/step-12", real=[])]
+    assert choose(in_own_folders(folders), cluster, "latest", history).step == 12
+    folders[f"ckpt/{RUN}"][0].update(complete=False, why="it is cut")
+    chosen = choose(in_own_folders(folders), cluster, "latest", history)
+    assert chosen.path == f"{before}10"
+    assert "step-12: it is not complete: it is cut" in chosen.skipped[0]
+    del folders["ckpt/lab-first"]
+    with pytest.raises(LaunchRefused, match=f"no complete checkpoint of {RUN} in ckpt/{RUN}"):
+        choose(in_own_folders(folders), cluster, "latest", history)
+    listed = drive(
+        checkpoint.list_checkpoints(
+            in_own_folders({f"ckpt/{RUN}": old, "ckpt/lab-first": []}), cluster, history
+        )
+    )
+    assert [one.step for one in listed] == [10]
