@@ -13,6 +13,8 @@ from clusterctl.plan.run_names import fill_text
 from clusterctl.verbs.rpc import run_args
 from clusterctl.verbs.runs.records import RunRecord
 
+_SHOWN_RUNS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ancestor:
@@ -67,8 +69,12 @@ class History:
             return ""
         names = [run.run for run in self.runs]
         writer = str(one.get("run", ""))
+        if beside := one.get("beside"):
+            runs = " and ".join(beside[:_SHOWN_RUNS])
+            return f"{runs} ran at that time, and nothing says which wrote it"
         if writer not in names:
-            by = f" ({writer} wrote it)" if writer else ""
+            verb = "wrote it" if one.get("recorded") else "ran then"
+            by = f" ({writer} {verb})" if writer else ""
             if one.get("older"):
                 return f"it was written before {self.run} began{by}"
             return f"{self.run} did not write it{by}"

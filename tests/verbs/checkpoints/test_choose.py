@@ -228,7 +228,7 @@ def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
     nodes = pool(LOCAL, a=node(first, seen(10)), b=node(first, seen(10)))
     chosen = choose(nodes, LOCAL, "latest")
     assert (chosen.path, chosen.skipped) == ("/w/out/step-10", ())
-    why = f"it was written before {RUN} began (lab-first wrote it)"
+    why = f"it was written before {RUN} began (lab-first ran then)"
     assert chosen.others == (f"step-60: {why}; {TAKES} out/step-60 takes it",)
 
 
