@@ -97,8 +97,9 @@ def resume(
     for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
         yield Notice(text=why, level="warning")
     yield CheckpointChosen(chosen=chosen)
-    for why in chosen.others:
-        yield Notice(text=f"not taken: {why}")
+    for why in chosen.others[:1]:  # what is likely wanted, and no list of a folder
+        more = f" (and {chosen.more_others} more)" if chosen.more_others else ""
+        yield Notice(text=f"not taken: {why}{more}")
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
     resumed = {
         "run": before.run,

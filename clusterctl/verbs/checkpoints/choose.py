@@ -23,6 +23,7 @@ from clusterctl.verbs.checkpoints.candidates import (
     require_fit,
     split_by_history,
 )
+from clusterctl.verbs.checkpoints.other_runs import with_other_runs
 from clusterctl.verbs.checkpoints.query import LATEST, CheckpointQuery, ChosenCheckpoint
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.rpc import Nodes
@@ -66,6 +67,7 @@ def choose_checkpoint(
                 hint="set `checkpoints:` under `job:`, or name a path: --checkpoint PATH",
                 by="checkpoint",
             )
+        query = replace(query, history=with_other_runs(nodes, cluster, history))
         return (yield from _latest(query, query.folders))
     try:
         found = yield from query.ask(which=which)
@@ -103,8 +105,13 @@ def _latest(
                 unfit_here.append(f"{name}: {unfit}")
                 hint = hint or unfit.hint
                 continue
-            listed = _with_commands(query, folder, _newer(found, others, name))
-            return replace(chosen, skipped=(*skipped, *unfit_here), others=listed)
+            newer = _newer(found, others, name)
+            return replace(
+                chosen,
+                skipped=(*skipped, *unfit_here),
+                others=_with_commands(query, folder, newer),
+                more_others=max(0, len(newer) - 1),
+            )
         # A node that lacks the folder lacks them all, and none is taken.
         why = _no_checkpoint(query, folder, _errors(found) + unfit_here, others, hint)
         refusal = refusal or why
@@ -176,7 +183,8 @@ def _resume_command(query: CheckpointQuery, folder: str, name: str) -> str:
 def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
     """Name the newest complete one beside a path that was refused."""
     folder = str(PurePosixPath(which).parent)
-    quick = replace(query, silence=_HINT_SILENCE)
+    history = with_other_runs(query.nodes, query.cluster, query.history)
+    quick = replace(query, silence=_HINT_SILENCE, history=history)
     for places in dict.fromkeys((query.folders or (folder,), (folder,))):
         try:
             chosen = yield from _latest(quick, places)
@@ -226,6 +234,7 @@ def list_checkpoints(
     """
     if not cluster.job.checkpoints:
         return ()
+    history = with_other_runs(nodes, cluster, history)
     query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
     listed = []
     for folder in query.folders:

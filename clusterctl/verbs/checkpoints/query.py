@@ -52,6 +52,8 @@ class ChosenCheckpoint:
     """What speaks against it, though it proves nothing."""
     others: tuple[str, ...] = ()
     """Some of other histories, each with why it was not taken and the command that takes it."""
+    more_others: int = 0
+    """How many there are besides the first of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,8 @@ class History:
     """A run and the runs it resumes, the newest first; never empty."""
 
     runs: tuple[Ancestor, ...]
+    others: tuple[Mapping[str, Any], ...] = ()
+    """Runs that may write to the same folder from other nodes: `run`, `began`, `ended`, `live`."""
 
     @property
     def run(self) -> str:
@@ -61,7 +63,8 @@ class History:
         runs = [
             {"run": run.run, "began": run.began, "world_size": run.world_size} for run in self.runs
         ]
-        return {**run_args(self.run, cluster, node), "ancestors": runs, "now": time.time()}
+        told = {"ancestors": runs, "others": list(self.others), "now": time.time()}
+        return {**run_args(self.run, cluster, node), **told}
 
     def objection(self, one: Mapping[str, Any]) -> str:
         """Return why a checkpoint is of another history; empty if it is of this one."""

@@ -76,7 +76,9 @@ def node(
 
 
 def pool(cluster: Cluster, **nodes: Any) -> FakePool:
-    return FakePool(cluster, {name: {"checkpoints": answer} for name, answer in nodes.items()})
+    alone = [Message({"runs": []})]
+    answers = {name: {"checkpoints": answer, "runs": alone} for name, answer in nodes.items()}
+    return FakePool(cluster, answers)
 
 
 def test_latest_is_the_newest_that_all_have() -> None:
@@ -270,7 +272,11 @@ class Backwards(FakePool):
 def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() -> None:
     """The master's node begins first; on the worker the files are older than its own start."""
     older = seen(10, run="", older=True)
-    answers = {"a": {"checkpoints": node(seen(10))}, "b": {"checkpoints": node(older)}}
+    alone = [Message({"runs": []})]
+    answers = {
+        name: {"checkpoints": node(one), "runs": alone}
+        for name, one in (("a", seen(10)), ("b", older))
+    }
     assert choose(Backwards(SHARED, answers), SHARED, "latest").step == 10
 
 
