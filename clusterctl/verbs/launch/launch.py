@@ -22,6 +22,7 @@ from clusterctl.plan.plan import Plan
 from clusterctl.plan.run_names import fill_job, require_name
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
     notice_job,
@@ -147,6 +148,8 @@ def prepare(
     cluster = replace(own, job=written)
     # Nothing can be planned for a node that is not reached.
     _refuse([finding for finding in verdict.blocking if finding.check == SSH])
+    resumes = options.resumed is not None
+    yield from notice_sharing(pool, own, written, run, resumes=resumes)
     plan = make_plan(
         cluster,
         verdict.facts,
