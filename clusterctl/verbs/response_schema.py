@@ -117,6 +117,8 @@ NODE_RUN = _object(
     ),
     usage=_object(
         {"processes": _COUNT, "memory_bytes": _COUNT},
+        cpu_percent=_COUNT,
+        ranks=_Each(_object({"rank": _RANK, "memory_bytes": _COUNT, "cpu_percent": _COUNT})),
         gpus=_Each(
             _object(
                 {"index": _COUNT},
@@ -126,7 +128,13 @@ NODE_RUN = _object(
             )
         ),
     ),
-    last=_object({"line": str, "age_s": _SECONDS}, rank=_RANK),
+    last=_object(
+        {"line": str, "age_s": _SECONDS},
+        rank=_RANK,
+        every_s=_SECONDS,
+        lines=_TEXTS,
+        earlier=_object({"lines": _TEXTS, "age_s": _SECONDS}),
+    ),
 )
 """A NodeRun."""
 

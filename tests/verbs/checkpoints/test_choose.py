@@ -273,7 +273,7 @@ def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() 
     """The master's node begins first; on the worker the files are older than its own start."""
     older = seen(10, run="", older=True)
     alone = [Message({"runs": []})]
-    answers = {
+    answers: dict[str, dict[str, Any]] = {
         name: {"checkpoints": node(one), "runs": alone}
         for name, one in (("a", seen(10)), ("b", older))
     }
@@ -421,7 +421,7 @@ def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -
     second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
     history = history_of(second, {"lab-first": first}.get)
     assert history.folders("ckpt/{run}") == (f"ckpt/{RUN}", "ckpt/lab-first")
-    assert history_of(first, {}.get).folders("ckpt/{name}") == ("ckpt/base",)
+    assert history_of(first, {"none": first}.get).folders("ckpt/{name}") == ("ckpt/base",)
 
     before = "/w/ckpt/lab-first/step-"
     old = [seen(step, run="lab-first", path=f"{before}{step}", real=[]) for step in (10, 20)]
