@@ -86,7 +86,7 @@ class Checkpoint:
     time: float
     format: str
     run: str = ""
-    """The run that wrote it, this one or one that it resumes; empty: nobody knows."""
+    """The run that wrote it, this one or one that it resumes; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
