@@ -35,6 +35,7 @@ from clusterctl.facts.values.ladder import Dcgm, GpuTrial, Rail
 from clusterctl.facts.values.pairwise import PairRate
 from clusterctl.inventory.export import ExportedNode
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.logs.progress_line import JobProgress
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -362,6 +363,19 @@ class GpuUsage(TypedDict):
     """All of its memory."""
 
 
+class RankUsage(TypedDict):
+    """What a rank uses, with the processes that it started."""
+
+    rank: int
+    """The global rank."""
+    processes: int
+    """The number of its processes."""
+    memory_bytes: int
+    """Their memory, without what they share."""
+    cpu_percent: int
+    """Their CPU time during the last moment; 100 is one core."""
+
+
 class Usage(TypedDict):
     """What a live run uses on a node."""
 
@@ -369,6 +383,10 @@ class Usage(TypedDict):
     """The number of its processes."""
     memory_bytes: int
     """Their memory, without what they share."""
+    cpu_percent: int
+    """Their CPU time during the last moment; 100 is one core."""
+    ranks: list[RankUsage]
+    """The same for each rank that runs."""
     gpus: list[GpuUsage] | None
     """All GPUs of the node; null if they could not be read."""
 
@@ -455,6 +473,8 @@ class LastLine(TypedDict):
     """The line."""
     age_s: float
     """Seconds since it was printed."""
+    every_s: float | None
+    """The usual seconds from one line of that log to the next; null if they are too few."""
 
 
 class StatusDocument(TypedDict):
@@ -488,8 +508,12 @@ class StatusDocument(TypedDict):
     """In a batch job: `job`, `state`, `reason`, `nodes`."""
     last_line: LastLine | None
     """The newest line of the logs."""
+    progress: JobProgress | None
+    """How far the job is, by the newest line that tells."""
+    restarts: int
+    """How often the launcher has started its ranks again."""
     checkpoints: str | None
-    """The folder that was searched for checkpoints."""
+    """The folder of this run's checkpoints, which was searched."""
     checkpoint: Checkpoint | None
     """The newest one that looks complete."""
     first_cause: Cause | None

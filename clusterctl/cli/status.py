@@ -4,35 +4,62 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
+from collections.abc import Callable
 
 from clusterctl.cli.batch import batch_of, view_of_batch
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.verbs.runs.find_run import SeveralLive
+from clusterctl.verbs.runs.run_status import RunStatus
+
+WATCH_SECONDS = 2.0
+LEAST_SECONDS, MOST_SECONDS = 0.5, 86400.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"print it again every so many seconds ({WATCH_SECONDS:g}) until the run is over;"
+        " with --json, one document a line",
+    )
+
+
+def _seconds(text: str) -> float:
+    """Read SECONDS.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no time to wait.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        wanted = f"{LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds"
+        raise argparse.ArgumentTypeError(f"expected {wanted}, found {text!r}")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
     """Print it, or all live ones; 3 if a node of a run did not answer, or none knows of it."""
     found = batch_of(args)
     if found:
-        view = view_of_batch(*found)
-        if args.json:
-            print(json.dumps(view.document(), indent=1))
-        else:
-            show_status(Screen(), view)
+        watch(args, Screen(), lambda: view_of_batch(*found))
         return 0
     try:
         return _show(args)
     except SeveralLive as several:
-        if args.json:
-            raise  # one document, of one run
+        if args.json or args.watch:
+            raise  # of one run
         runs = several.runs
     codes = [_show(argparse.Namespace(**{**vars(args), "run": run})) for run in runs]
     return max(codes)
@@ -41,10 +68,25 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     screen = Screen()
     with open_run(args) as run:
-        with screen.progress() as progress:
-            view = run.status(on_event=progress.show)
-        if args.json:
-            print(json.dumps(view.document(), indent=1))
-        else:
-            show_status(screen, view)
+
+        def ask() -> RunStatus:
+            if args.watch is not None:
+                return run.status()  # a progress line would flicker
+            with screen.progress() as progress:
+                return run.status(on_event=progress.show)
+
+        view = watch(args, screen, ask)
     return EXIT_SILENT if view.silent or not (view.known or view.remembered) else 0
+
+
+def watch(args: argparse.Namespace, screen: Screen, ask: Callable[[], RunStatus]) -> RunStatus:
+    """Print a run's status; with `--watch` again and again, until it is over."""
+    while True:
+        view = ask()
+        if args.json:
+            print(json.dumps(view.document(), indent=None if args.watch else 1), flush=True)
+        else:
+            show_status(screen, view, again=args.watch is not None)
+        if args.watch is None or not (view.live or view.state in {"queued", "unreachable"}):
+            return view
+        time.sleep(args.watch)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import Container, mount_targets, read_container
+from clusterctl.plan.run_names import before_names
 
 RUN_LABEL = "clusterctl.run"
 NODE_LABEL = "clusterctl.node"
@@ -102,7 +103,8 @@ def folders_of(cluster: Cluster, *others: str) -> tuple[str, ...]:
     Relative paths are below the working folder. Of a pattern it is the folder before it.
     """
     job = cluster.job
-    paths = (*cluster.shared, *job.needs, *([job.checkpoints] if job.checkpoints else ()), *others)
+    written = [before_names(job.checkpoints)] if job.checkpoints else []
+    paths = (*cluster.shared, *job.needs, *written, *others)
     whole = (path.replace("~", "{home}", 1) if path.startswith("~/") else path for path in paths)
     return tuple(_before_pattern(path) for path in whole if path.startswith(("/", "{home}/")))
 

@@ -164,6 +164,7 @@ class RunningJob:
                 master_port=self.plan.master_port,
             ),
             run=self.run,
+            name=self.plan.name,
             node_rank=node_rank,
             nnodes=nnodes,
             count=count,

@@ -20,6 +20,7 @@ from clusterctl.plan.launchers.interface import LaunchContext
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.plan import ElasticPlan, NodePlan, Plan, Setting
 from clusterctl.plan.processes import Processes, count_processes
+from clusterctl.plan.run_names import fill_job
 
 
 def make_plan(
@@ -40,6 +41,7 @@ def make_plan(
     job = cluster.job
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
+    own_job = fill_job(job, run, name)
     if launcher.one_driver and read_container(job.wrap):
         raise UsageError(
             f"job.wrap: the launcher {job.launcher} cannot run in {job.wrap[0]}:"
@@ -64,6 +66,7 @@ def make_plan(
             facts=facts[node.name],
             network=network,
             run=run,
+            name=name,
             node_rank=node_rank,
             nnodes=len(cluster.nodes),
             count=count,
@@ -92,8 +95,9 @@ def make_plan(
         elastic=_elastic_plan(cluster, network, elastic[1]) if elastic else None,
         name=name,
         controller=controller,
+        checkpoints=own_job.checkpoints or "",
         gathers=bool(nodes[0].launcher_argv) or not launcher.one_driver,
-        settings=_settings(cluster, network),
+        settings=_settings(replace(cluster, job=own_job), network),
     )
 
 
@@ -176,6 +180,7 @@ def plan_node(
     facts: NodeFacts,
     network: Network,
     run: str,
+    name: str,
     node_rank: int,
     nnodes: int,
     count: Processes,
@@ -187,6 +192,8 @@ def plan_node(
     Raises:
         LaunchRefused: it has no address on the data network.
     """
+    folders = cluster  # a container sees those of all runs
+    cluster = replace(cluster, job=fill_job(cluster.job, run, name))
     job = cluster.job
     launcher = launchers.find_launcher(job.launcher)
     root = node.state or f"/var/tmp/clusterctl-{facts.uid}"  # noqa: S108  (made 0700 there)
@@ -253,7 +260,7 @@ def plan_node(
             run=run,
             node=node.name,
             gpus=count.device == "cuda",
-            folders=folders_of(cluster, folder),
+            folders=folders_of(folders, folder),
             variables=[variable.name for variable in env],
         )
         if container

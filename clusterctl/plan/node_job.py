@@ -46,6 +46,7 @@ def node_job(
         "cluster": plan.cluster,
         "name": plan.name,
         "controller": plan.controller,
+        "checkpoints": plan.checkpoints,
         "resumed": plain(resumed),
         "launched": dict(launched or {}),
         "nnodes": len(plan.nodes),

@@ -126,6 +126,8 @@ class Plan:
     """The user's own name for the run."""
     controller: str = ""
     """The host that launches it."""
+    checkpoints: str = ""
+    """The folder that this run writes its checkpoints to, from workdir."""
     gathers: bool = True
     """The ranks connect to the master's port; False: a driver of a Ray cluster that exists."""
     settings: tuple[Setting, ...]

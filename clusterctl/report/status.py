@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from clusterctl.checks.wording import counted
 from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.logs.progress_line import JobProgress
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
@@ -32,12 +32,30 @@ _STYLES = {
     "unreachable": "magenta",
 }
 _SHOWN_LINES = 12
+_SILENT_SECONDS, _SILENT_TIMES = 10.0, 10.0
+"""A log that grew no longer than that, and than so many times its usual gap, is silent."""
+_USAGE = ("CPU", "memory", "GPUs")
 _MIB, _GIB = 1 << 20, 1 << 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-def show_status(screen: Screen, view: RunStatus) -> None:
-    """Print a run's status on stdout."""
+def show_status(screen: Screen, view: RunStatus, *, again: bool = False) -> None:
+    """Print a run's status on stdout.
+
+    Args:
+        screen: where.
+        view: the run.
+        again: of a row of them: a terminal is cleared before, elsewhere an empty line comes after.
+    """
+    if again and screen.out.is_terminal:
+        screen.out.clear()
+    _show_all(screen, view)
+    if again and not screen.out.is_terminal:
+        screen.out.print()
+    screen.out.file.flush()
+
+
+def _show_all(screen: Screen, view: RunStatus) -> None:
     _summary(screen.out, view)
     if view.nodes:
         screen.out.print(_nodes(view))
@@ -81,20 +99,64 @@ def _summary(console: Console, view: RunStatus) -> None:
         console.print(safe_text(f"  slurm    {_slurm(view.slurm)}"))
     if view.ray:
         console.print(safe_text(f"  ray      {_ray(view.ray)}"))
-    last = view.last_line
-    if last and last["line"]:
-        where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
-        text = f"  printed  {age(last['age_s'])} ago: [{where}] {last['line']}"
-        console.print(safe_text(text), no_wrap=True, overflow="ellipsis", soft_wrap=False)
-    elif view.live and not last and not view.silent:
-        console.print(safe_text("  printed  nothing yet"))
+    _output(console, view)
+    _checkpoint(console, view)
+
+
+def _checkpoint(console: Console, view: RunStatus) -> None:
+    """Print the newest checkpoint, and whose it is."""
     if view.checkpoint:
         step = "" if view.checkpoint.step is None else f" (step {view.checkpoint.step})"
-        console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}"))
+        writer = view.checkpoint.run
+        whose = f" of {writer}, which this run resumes" if writer not in {"", view.run} else ""
+        console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}{whose}"))
     elif view.checkpoints:
         none = "none yet" if view.live else "none"
         text = f"{none}: this run has no complete one in {view.checkpoints}"
         console.print(safe_text(f"  newest checkpoint  {text}"))
+
+
+def _output(console: Console, view: RunStatus) -> None:
+    """Print how far it is, and what it printed last."""
+    if pace := _pace(view.pace):
+        console.print(safe_text(f"  progress {pace}"))
+    if view.restarts:
+        console.print(safe_text(f"  restarts {view.restarts}", "yellow"))
+    last = view.last_line
+    if last and last["line"]:
+        where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
+        usually, silent = _rhythm(view, last)
+        text = f"  printed  {age(last['age_s'])} ago{usually}: [{where}] {last['line']}"
+        style = "yellow" if silent else ""
+        console.print(safe_text(text, style), no_wrap=True, overflow="ellipsis", soft_wrap=False)
+    elif view.live and not last and not view.silent:
+        console.print(safe_text("  printed  nothing yet"))
+
+
+def _pace(pace: JobProgress | None) -> str:
+    """Return how far a job is: `step 3/50, 2.4 s a step, 1 min 58 s left`."""
+    if pace is None:
+        return ""
+    total = "" if pace.total is None else f"/{pace.total}"
+    parts = [f"step {pace.step}{total}"] if pace.step is not None else []
+    parts += [f"epoch {pace.epoch:g}"] if pace.epoch is not None else []
+    rate = pace.steps_per_s
+    if rate:
+        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{1 / rate:.3g} s a step")
+    parts += [f"{duration(pace.eta_s)} left"] if pace.eta_s is not None else []
+    return ", ".join(parts)
+
+
+def _rhythm(view: RunStatus, last: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return how often a log usually grows, and whether it has been silent far longer."""
+    usual = last.get("every_s")
+    if not usual or not view.live:
+        return "", False
+    silent = last["age_s"] > max(_SILENT_SECONDS, _SILENT_TIMES * usual)
+    return (
+        f" (usually every {usual:.1g} s)" if usual < 1 else f" (usually every {age(usual)})",
+        silent,
+    )
 
 
 def show_cause(console: Console, cause: FirstCause) -> None:
@@ -116,17 +178,18 @@ def unanswered(view: RunStatus) -> str:
 
 def _nodes(view: RunStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    used = any(answer.node_run.get("usage") for answer in view.nodes)
-    columns = ("processes", "memory", "GPUs") if used else ()
+    usages = [_usage(answer.node_run.get("usage") or {}) for answer in view.nodes]
+    # A column that no node has a word for is left out, such as the GPUs of CPU nodes.
+    columns = [title for title in _USAGE if any(title in used for used in usages)]
     for title in ("node", "state", "ranks", "joined", *columns, ""):
         table.add_column(title)
-    for answer in view.nodes:
+    for answer, used in zip(view.nodes, usages, strict=True):
         table.add_row(
             safe_text(answer.node.name),
             safe_text(answer.state, _STYLES.get(answer.state, "")),
             safe_text(ranks.fold_ranks(rank["rank"] for rank in answer.ranks)),
             safe_text(_joined(answer)),
-            *(_usage(answer) if used else ()),
+            *(safe_text(used.get(title, "")) for title in columns),
             safe_text(_note(answer)),
         )
     return table
@@ -152,20 +215,31 @@ def _joined(answer: NodeAnswer) -> str:
     return f"{joined}/{len(answer.ranks)}" if answer.ranks else ""
 
 
-def _usage(answer: NodeAnswer) -> tuple[Text, Text, Text]:
-    """Return processes, memory and GPUs of a node; empty where they are unknown."""
-    used: Mapping[str, Any] = answer.node_run.get("usage") or {}
+def _usage(used: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a node's ranks use, by column: of several ranks the least and the most."""
     if not used:
-        return (safe_text(""),) * 3
-    size = used["memory_bytes"]
-    memory = f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"
-    return safe_text(str(used["processes"])), safe_text(memory), safe_text(_gpus(used.get("gpus")))
+        return {}
+    each = used.get("ranks") or [used]
+    found = {"memory": _spread([one["memory_bytes"] for one in each], _size)}
+    busy = [one["cpu_percent"] for one in each if one.get("cpu_percent") is not None]
+    if busy:
+        found["CPU"] = _spread(busy, "{} %".format)
+    if used.get("gpus"):
+        found["GPUs"] = _gpus(used["gpus"])
+    return found
 
 
-def _gpus(gpus: Sequence[Mapping[str, Any]] | None) -> str:
+def _spread(values: Sequence[int], shown: Callable[[int], str]) -> str:
+    """Return one value, or the least and the most: `91 % to 99 %`."""
+    return " to ".join(dict.fromkeys((shown(min(values)), shown(max(values)))))
+
+
+def _size(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
+
+
+def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     """Return what all GPUs of a node do: `8 at 91-99 %, 71 of 80 GiB`."""
-    if not gpus:
-        return ""
     busy = [gpu["percent"] for gpu in gpus if gpu.get("percent") is not None]
     spread = [str(each) for each in sorted({min(busy), max(busy)})] if busy else ["?"]
     used = [gpu.get("memory_used_bytes") or 0 for gpu in gpus]

@@ -96,6 +96,7 @@ NODE_RUN = _object(
     name=str,
     command=_TEXTS,
     workdir=str,
+    checkpoints=str,
     master=_object({}, node=str, address=str, port=_PORT),
     nodes=_TEXTS,
     attempt=_COUNT,
@@ -116,6 +117,8 @@ NODE_RUN = _object(
     ),
     usage=_object(
         {"processes": _COUNT, "memory_bytes": _COUNT},
+        cpu_percent=_COUNT,
+        ranks=_Each(_object({"rank": _RANK, "memory_bytes": _COUNT, "cpu_percent": _COUNT})),
         gpus=_Each(
             _object(
                 {"index": _COUNT},
@@ -125,8 +128,14 @@ NODE_RUN = _object(
             )
         ),
     ),
-    last=_object({"line": str, "age_s": _SECONDS}, rank=_RANK),
     progress=_object({"step": _COUNT}, total=_COUNT),
+    last=_object(
+        {"line": str, "age_s": _SECONDS},
+        rank=_RANK,
+        every_s=_SECONDS,
+        lines=_TEXTS,
+        earlier=_object({"lines": _TEXTS, "age_s": _SECONDS}),
+    ),
 )
 """A NodeRun."""
 
@@ -187,6 +196,8 @@ _CANDIDATE = _object(
     real=_TEXTS,
     run=str,
     older=bool,
+    recorded=bool,
+    beside=_TEXTS,
     files=_Table(str),
     doubts=_TEXTS,
     mixed=str,

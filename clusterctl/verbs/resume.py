@@ -12,6 +12,7 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
+from clusterctl.plan.run_names import escape
 from clusterctl.safe_text import escape_controls
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
@@ -96,9 +97,10 @@ def resume(
     for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
         yield Notice(text=why, level="warning")
     yield CheckpointChosen(chosen=chosen)
-    for why in chosen.others:
-        yield Notice(text=f"not taken: {why}")
-    command = tuple(word.replace(PLACEHOLDER, chosen.path) for word in template)
+    for why in chosen.others[:1]:  # what is likely wanted, and no list of a folder
+        more = f" (and {chosen.more_others} more)" if chosen.more_others else ""
+        yield Notice(text=f"not taken: {why}{more}")
+    command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
     resumed = {
         "run": before.run,
         "checkpoint": chosen.path,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
+from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
+from clusterctl.verbs.checkpoints.other_runs import with_other_runs
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import CHECKPOINTS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
-from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, RunStatus
+from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, NodeAnswer, RunStatus
 
 
 def status(
@@ -31,6 +35,8 @@ def status(
         `Progress`.
     """
     view = yield from node_answers(nodes, run, cluster)
+    job = fill_job(cluster.job, run, view.name)
+    view = replace(view, command=job.command or view.command)
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
     return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
@@ -39,31 +45,61 @@ def status(
 def _with_checkpoint(
     nodes: Nodes, cluster: Cluster, view: RunStatus, history: History
 ) -> RunStatus:
-    """Add the checkpoint that `resume --checkpoint latest` would verify first.
-
-    The first node of the run that answers looks at the structure of the files, not at all their
-    bytes.
-    """
+    """Add the checkpoint that `resume --checkpoint latest` would verify first."""
     first = next((answer for answer in view.nodes if answer.node_run), None)
     if first is None or not cluster.job.checkpoints:
         return view
-    name = first.node.name
-    args = {
-        "workdir": first.node_run.get("workdir"),
-        "path": cluster.job.checkpoints,
-        **history.args(cluster, first.node),
-    }
-    request = Request(op="checkpoints", args=args)
-    answers, _ = call_validated(nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS)
-    candidates = {node: answer["candidates"] for node, answer in answers.items()}
-    knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
-    if name not in answers:
+    folders = history.folders(cluster.job.checkpoints, view.name)
+    try:
+        one = _newest(nodes, cluster, first, folders, history)
+        if one is not None and not one.get("recorded"):
+            # Only now it matters who else may have written it: more nodes take longer to ask.
+            history = with_other_runs(nodes, cluster, history)
+            if history.others:
+                one = _newest(nodes, cluster, first, folders, history)
+    except CouldNotTell:
         return view
-    view = replace(view, checkpoints=cluster.job.checkpoints)
-    one = newest_complete(candidates, knows, cluster, history)
+    view = replace(view, checkpoints=folders[0])
     if one is None:
         return view
     checkpoint = Checkpoint(
-        path=one["path"], step=one.get("step"), time=one["time"], format=one["format"]
+        path=one["path"],
+        step=one.get("step"),
+        time=one["time"],
+        format=one["format"],
+        run=one.get("run") or "",
     )
     return replace(view, checkpoint=checkpoint)
+
+
+def _newest(
+    nodes: Nodes, cluster: Cluster, first: NodeAnswer, folders: Iterable[str], history: History
+) -> Mapping[str, Any] | None:
+    """Return the newest checkpoint of the first folder that has one.
+
+    The first node of the run that answers looks at the structure of the files, not at all their
+    bytes.
+
+    Raises:
+        CouldNotTell: a folder did not answer: what is in an older one need not be the newest.
+    """
+    name = first.node.name
+    for folder in folders:
+        args = {
+            "workdir": first.node_run.get("workdir"),
+            "path": folder,
+            **history.args(cluster, first.node),
+        }
+        request = Request(op="checkpoints", args=args)
+        answers, errors = call_validated(
+            nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS
+        )
+        for error in errors:
+            if error.state != "missing":
+                raise CouldNotTell(str(error))
+        candidates = {node: answer["candidates"] for node, answer in answers.items()}
+        knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
+        one = newest_complete(candidates, knows, cluster, history)
+        if one is not None:
+            return one
+    return None

@@ -114,6 +114,31 @@ def test_another_controller_knows_the_ancestors_of_a_run_from_its_nodes(
     assert f'["base", "--from", "{taken}"]' in stdout
 
 
+def test_each_run_has_a_folder_of_its_own_and_a_resume_knows_the_one_before(
+    project: Project,
+) -> None:
+    job = "job: {launcher: direct, command: [echo.py, --out, 'out/{run}'], checkpoints: 'out/{run}'"
+    more = """, resume_args: [--from, "{checkpoint}", "{{run}}"], env: {EVIL_OUT: "/x/{name}"}}\n"""
+    (project.folder / "hosts.yaml").write_text(project.inventory.read_text() + job + more)
+    unnamed = project.run("launch", "-i", "hosts.yaml", "--nodes", "1")
+    assert (unnamed.returncode, "env.EVIL_OUT: expected the run's name" in unnamed.stderr) == (
+        2,
+        True,
+    )
+    first = project.run("launch", "-i", "hosts.yaml", "--nodes", "1", "--name", "base")
+    assert first.returncode == 0, first.stderr
+    before = project.status()["run"]
+    assert f'[["--out", "out/{before}"], {{"EVIL_OUT": "/x/base"}}]' in first.stdout
+    checkpoint(project.placed / "out" / before, 10, before)
+    code, stdout, stderr = resume(project, "latest", "--name", "base")
+    assert code == 0, stderr
+    document = project.status()
+    run, taken = document["run"], f"{project.workdir}/out/{before}/step-000010"
+    assert run != before
+    assert f'[["--out", "out/{run}", "--from", "{taken}", "{{run}}"]' in stdout
+    assert (document["checkpoints"], document["checkpoint"]["run"]) == (f"out/{run}", before)
+
+
 def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project: Project) -> None:
     hosts = project.folder / "hosts.yaml"
     job = "job:\n  launcher: direct\n  command: [echo.py, base]\n"

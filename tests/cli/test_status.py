@@ -1,10 +1,13 @@
-"""`status` on real hosts: of several live runs all are shown."""
+"""`status` on real hosts: of several live runs all are shown, each with its own checkpoints."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from tests.cli.conftest import MakeProject
+from tests.cli.runs import checkpoint
 from tests.conftest import MakeSandbox
 
 pytestmark = pytest.mark.netns
@@ -14,19 +17,34 @@ def test_status_without_a_name_shows_every_live_run_and_what_it_printed(
     make_sandbox: MakeSandbox, make_project: MakeProject
 ) -> None:
     project = make_project(make_sandbox(nodes=2))
-    runs = [
-        project.launch(
-            "--detach", "--no-check", "--nodes", node, "--env", "STEPS=6000", "--", "job.py"
-        ).stdout.strip()
-        for node in ("node1", "node2")
+    project.inventory.write_text(project.inventory.read_text() + "job:\n  checkpoints: ckpt\n")
+    words = ("--detach", "--no-check", "--env", "STEPS=6000")
+    launched = [
+        project.launch(*words, "--nodes", node, "--", "job.py") for node in ("node1", "node2")
     ]
+    runs = [answer.stdout.strip() for answer in launched]
+    warning = f"{runs[0]} is running, and writes its checkpoints to ckpt, too"
+    assert [warning in " ".join(answer.stderr.split()) for answer in launched] == [False, True]
     for run in runs:
         project.wait_for(run, "running")
     shown = project.run("status")
     assert shown.returncode == 0, shown.stderr
     assert all(run in shown.stdout for run in runs)
     assert shown.stdout.count("  command  job.py") == 2
-    assert shown.stdout.count("printed  0 s ago: [node") >= 1
+    assert re.search(r"printed  \d+ s ago.*: \[node\d:0\] rank 0 step \d", shown.stdout)
+    assert re.search(r"progress step \d", shown.stdout)
     assert project.run("status", "--json").returncode == 2
     refused = project.run("stop")
     assert (refused.returncode, "hint: clusterctl stop " in refused.stderr) == (2, True)
+
+    # Both nodes see one folder, and neither knows of the other's run.
+    (project.placed / "ckpt").mkdir()
+    (project.placed / "ckpt" / "step-5.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    assert [project.status(run)["checkpoint"] for run in runs] == [None, None]
+    checkpoint(project.placed / "ckpt", 7, runs[0])
+    first, second = (project.status(run)["checkpoint"] for run in runs)
+    assert (first["step"], first["run"], second) == (7, runs[0], None)
+    refused = project.run(
+        "resume", runs[1], "--checkpoint", "latest", "--", "job.py", "{checkpoint}"
+    )
+    assert f"step-000007: {runs[1]} did not write it ({runs[0]} wrote it)" in refused.stderr

@@ -25,6 +25,7 @@ from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs import stop as stop_module
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.runs import find_run, list_runs
+from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of
 from clusterctl.verbs.status import status
@@ -163,6 +164,50 @@ def test_status_says_that_there_is_no_checkpoint_yet(capsys: pytest.CaptureFixtu
         none = "newest checkpoint  none yet: this run has no complete one in out"
         assert (none in shown) is (expected is not None)
         assert "printed  nothing yet" in shown
+
+
+def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out/{run}"))
+    job = replace(cluster.job, command=("train.py", "--out", "out/{run}"))
+    cluster = replace(cluster, job=job)
+    first = RunRecord(run="lab-first", began=1.0, cluster=cluster)
+    resumed = {"run": "lab-first", "checkpoint": "/w/out/lab-first/step-10", "step": 10}
+    second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
+    own: dict[str, list[Message]] = {}
+
+    def checkpoints(request: Request) -> list[Message]:
+        missing = Message({"error": {"kind": "missing", "message": "cannot list it"}})
+        return own.get(str(request.args["path"]), [missing])
+
+    def show() -> tuple[dict[str, Any], str]:
+        a: dict[str, Any] = {"status": [Message({"node": part("a")})]}
+        a["checkpoints"] = checkpoints
+        nodes = FakePool(cluster, {"a": a, "b": {"status": [Message({"node": part("b")})]}})
+        history = history_of(second, {"lab-first": first}.get)
+        _, view = finish(status(nodes, RUN, cluster, history))
+        show_status(Screen(), view)
+        return view.document(), capsys.readouterr().out
+
+    def one(run: str, step: int) -> Message:
+        path = f"/w/out/{run}/step-{step}"
+        head = {"name": f"step-{step}", "path": path, "step": step, "time": 1.0, "run": run}
+        return Message(
+            {"candidates": [{**head, "complete": True, "why": "", "hash": "", "format": ""}]}
+        )
+
+    document, shown = show()
+    assert (document["checkpoints"], document["checkpoint"]) == (f"out/{RUN}", None)
+    assert f"command  train.py --out out/{RUN}" in shown
+    own["out/lab-first"] = [one("lab-first", 10)]
+    document, shown = show()
+    assert (document["checkpoint"]["step"], document["checkpoint"]["run"]) == (10, "lab-first")
+    assert "step-10 (step 10) of lab-first, which this run resumes" in shown
+    own[f"out/{RUN}"] = [one(RUN, 12)]
+    document, shown = show()
+    assert document["checkpoint"]["step"] == 12
+    assert "which this run resumes" not in shown
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
@@ -521,6 +566,61 @@ def test_status_tells_how_long_it_ran_and_what_was_printed_last(
     del end["over"]  # a node's earlier version
     earlier = RunStatus(run=RUN, cluster="lab", nodes=tuple(answers(9, 9, **over)), began=1000.0)
     assert earlier.document()["ended"] == 7300.0
+
+
+def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def show(last: dict[str, Any], **more: Any) -> tuple[dict[str, Any], str]:
+        view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last, **more))))
+        show_status(Screen(), view)
+        return view.document(), capsys.readouterr().out
+
+    line = {"rank": 0, "line": "saving", "age_s": 4.0, "every_s": 0.5}
+    told = {
+        "lines": ["step 30/100", "saving"],
+        "earlier": {"lines": ["step 10/100"], "age_s": 14.0},
+    }
+    document, shown = show({**line, **told})
+    assert document["progress"] == {
+        "step": 30, "total": 100, "epoch": None, "steps_per_s": 2.0, "eta_s": 31.0,
+    }  # fmt: skip
+    assert "  progress step 30/100, 2 steps/s, 31 s left\n" in shown
+    assert "printed  4 s ago (usually every 0.5 s): [a:0] saving" in shown
+    assert set(document["last_line"]) == {"node", "rank", "line", "age_s", "every_s"}
+    assert "restarts" not in shown
+    document, shown = show({**line, "lines": ["loading"]}, ranks=[rank(0, restarts=2)])
+    assert (document["progress"], document["restarts"]) == (None, 2)
+    assert "  restarts 2\n" in shown
+    _, shown = show({"rank": 0, "line": "step 3", "age_s": 4.0})  # of a node's earlier version
+    assert "  progress step 3\n" in shown
+    over = {"state": "finished", "end": {"state": "finished"}}
+    document, shown = show({**line, **told}, **over)
+    assert document["progress"]["eta_s"] is None
+    assert "usually" not in shown
+
+
+def test_status_shows_what_ranks_use_and_gpus_only_if_there_are_some(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def show(*used: dict[str, Any] | None) -> str:
+        given = zip("ab", used, strict=True)
+        answers = parts(**{name: part(name, usage=one) for name, one in given})
+        show_status(Screen(), RunStatus(run=RUN, cluster="lab", nodes=tuple(answers)))
+        return capsys.readouterr().out
+
+    mib = 1 << 20
+    each = [{"rank": n, "memory_bytes": (n + 1) * 512 * mib, "cpu_percent": 91 + n} for n in (0, 1)]
+    cpu = {"processes": 5, "memory_bytes": 9 * mib, "cpu_percent": 200, "ranks": each, "gpus": None}
+    shown = show(cpu, None)
+    assert "512 MiB to 1.0 GiB" in shown
+    assert "91 % to 92 %" in shown
+    assert "GPUs" not in shown
+    gpu = {"index": 0, "percent": 97, "memory_used_bytes": 1 << 30, "memory_total_bytes": 8 << 30}
+    shown = show(cpu, {"processes": 1, "memory_bytes": 7 * mib, "gpus": [gpu]})
+    assert "1 at 97 %, 1 of 8 GiB" in shown
+    assert "7 MiB" in shown  # of a node's earlier version
+    assert "CPU" not in show(None, None)
 
 
 def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:

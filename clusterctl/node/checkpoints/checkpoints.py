@@ -157,6 +157,8 @@ def _blank(path: str) -> Dict[str, Any]:
         "time": 0.0,
         "run": "",
         "older": False,
+        "recorded": False,
+        "beside": [],
         "complete": False,
         "verified": False,
         "why": "",
@@ -195,7 +197,7 @@ def inspect(
     except OSError:
         answer["why"] = "it was renamed or removed while we looked"
         return answer
-    answer["run"], answer["older"] = origin.writer(answer["time"])
+    answer.update(origin.writer(answer["time"])._asdict())
     report({"begun": answer})
     kind = formats.checkpoint_kind(path)
     answer["format"] = kind or "unknown"
@@ -231,7 +233,7 @@ def _verify(
         answer["time"] = max(status.st_mtime for status in files.values())
     answer["bytes"] = sum(status.st_size for status in files.values())
     writer = origin.writer(answer["time"], formats.run_in(path))
-    answer["run"], answer["older"] = writer
+    answer.update(writer._asdict())
     inspection = Inspection(
         content=bool(args.get("verify")),
         compare=bool(args.get("compare")),

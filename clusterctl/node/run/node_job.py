@@ -103,6 +103,8 @@ class NodeJob(KnownThere, NodePart):
     cluster: str
     name: Optional[str]
     controller: str
+    checkpoints: str
+    """The folder that the run writes its checkpoints to, from workdir; empty if unknown."""
     resumed: Optional[Dict[str, Any]]
     """Of a resume, the run and the checkpoint that it resumes from."""
     launched: Dict[str, str]

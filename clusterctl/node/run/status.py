@@ -10,7 +10,13 @@ from clusterctl.node.file_io import read_end, read_json
 from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.progress import run_progress
-from clusterctl.node.run.run_paths import NodePaths, default_state_folder, rank_of, run_folders
+from clusterctl.node.run.run_paths import (
+    NodePaths,
+    default_state_folder,
+    rank_of,
+    run_folders,
+    times_of,
+)
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False
@@ -26,8 +32,10 @@ LIVE = ("starting", "running", "stopping")
 RULERS = b"=-_*#~+. "
 """A line of these alone tells nothing."""
 END_BYTES = 8192
-LINE_CHARACTERS = 500
-"""Of the last line printed: where to look for it in its log, and how much of it to answer with."""
+LINE_CHARACTERS, LINES = 500, 4
+"""Of the last lines printed: where to look in the log, and how much of them to answer with."""
+TIMES_BYTES, FEWEST_GAPS = 2048, 5
+"""How much of a log's times is read, and from how many on they have a usual gap."""
 
 
 def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -39,7 +47,7 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if found["state"] in LIVE:
         from clusterctl.node.run.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
 
-        found["usage"] = usage(paths, read_json(paths.job))
+        found["usage"] = usage(paths, read_json(paths.job), found["ranks"])
     return Message({"node": found})
 
 
@@ -112,7 +120,10 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
     shown = end or snapshot.get("end")
     return {
         "schema": 1,
-        **{name: job.get(name) for name in ("run", "cluster", "node", "workdir", "master")},
+        **{
+            name: job.get(name)
+            for name in ("run", "cluster", "node", "workdir", "checkpoints", "master")
+        },
         "rank0": job.get("first_rank"),
         "name": job.get("name"),
         "command": job.get("argv"),
@@ -138,7 +149,10 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
 
 
 def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
-    """Return `rank`, `line` and `age_s` of the log written last; None if nothing was printed.
+    """Return what the log written last ends with; None if nothing was printed.
+
+    That is `rank`, `line`, `age_s`, `every_s` (usually from line to line), the last `lines`, and
+    `earlier`: the lines that were the last ones `age_s` ago.
 
     A launcher's log counts only while no rank has printed anything.
     """
@@ -154,13 +168,69 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     if newest is None:
         return None
     _, written, log = newest
-    end = read_end(os.path.join(paths.folder, log), END_BYTES)
+    path = os.path.join(paths.folder, log)
+    now = time.time()
+    times = _last_times(path)
+    begin, end = _end_of(path)
+    lines = _told_lines(end)
+    return {
+        "rank": rank_of(log),
+        "line": lines[-1] if lines else "",
+        "age_s": round(max(0.0, now - written), 1),
+        "every_s": _usual_gap([moment for moment, _ in times]),
+        "lines": lines,
+        "earlier": _earlier_lines(times, begin, end, now),
+    }
+
+
+def _end_of(path: str) -> Tuple[int, bytes]:
+    """Return the last bytes of a log, and where in it they begin."""
+    try:
+        with open(path, "rb") as file:
+            begin = max(0, os.fstat(file.fileno()).st_size - END_BYTES)
+            file.seek(begin)
+            return begin, file.read(END_BYTES)
+    except OSError:
+        return 0, b""
+
+
+def _told_lines(end: bytes) -> List[str]:
+    """Return the last lines that tell something, the newest last."""
     # A progress bar's last state is a line too.
     lines = [line.strip() for line in end.replace(b"\r", b"\n").split(b"\n") if line.strip()]
     told = [line for line in lines if line.strip(RULERS)] or lines
-    line = told[-1].decode("utf-8", "backslashreplace") if told else ""
-    age = round(max(0.0, time.time() - written), 1)
-    return {"rank": rank_of(log), "line": line[:LINE_CHARACTERS], "age_s": age}
+    return [line.decode("utf-8", "backslashreplace")[:LINE_CHARACTERS] for line in told[-LINES:]]
+
+
+def _last_times(log: str) -> List[Tuple[float, int]]:
+    """Return when a log had which size, the last times that are known, the newest last."""
+    found = []
+    data = read_end(times_of(log), TIMES_BYTES)
+    whole = data if len(data) < TIMES_BYTES else data[data.find(b"\n") + 1 :]
+    for line in whole.split(b"\n")[:-1]:
+        try:
+            moment, size = line.split()
+            found.append((float(moment), int(size)))
+        except ValueError:
+            continue  # a power failure leaves zeros
+    return found
+
+
+def _usual_gap(moments: List[float]) -> Optional[float]:
+    """Return the usual seconds from one line to the next; None: there are too few."""
+    gaps = sorted(max(0.0, after - before) for before, after in zip(moments, moments[1:]))
+    return round(gaps[len(gaps) // 2], 1) if len(gaps) >= FEWEST_GAPS else None
+
+
+def _earlier_lines(
+    times: List[Tuple[float, int]], begin: int, end: bytes, now: float
+) -> Optional[Dict[str, Any]]:
+    """Return the lines that were the end some time ago, and how long ago; None: nobody knows."""
+    for moment, size in times[:-1]:
+        lines = _told_lines(end[: max(0, size - begin)])
+        if lines and (begin == 0 or size - begin > LINE_CHARACTERS):  # not one that is cut off
+            return {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
+    return None
 
 
 def is_alive(saved: Dict[str, Any]) -> bool:

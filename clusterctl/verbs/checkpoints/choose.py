@@ -23,6 +23,7 @@ from clusterctl.verbs.checkpoints.candidates import (
     require_fit,
     split_by_history,
 )
+from clusterctl.verbs.checkpoints.other_runs import with_other_runs
 from clusterctl.verbs.checkpoints.query import LATEST, CheckpointQuery, ChosenCheckpoint
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.rpc import Nodes
@@ -66,7 +67,8 @@ def choose_checkpoint(
                 hint="set `checkpoints:` under `job:`, or name a path: --checkpoint PATH",
                 by="checkpoint",
             )
-        return (yield from _latest(query, cluster.job.checkpoints))
+        query = replace(query, history=with_other_runs(nodes, cluster, history))
+        return (yield from _latest(query, query.folders))
     try:
         found = yield from query.ask(which=which)
         return (yield from query.prove(one_of_each(found)))
@@ -84,22 +86,38 @@ def require_word(which: str) -> None:
         )
 
 
-def _latest(query: CheckpointQuery, folder: str) -> Generator[Event, None, ChosenCheckpoint]:
-    found = yield from query.ask(path=folder)
-    ours, others = split_by_history(found, query.knows, query.cluster, query.history)
-    skipped = _errors(found)  # such a node lacks them all, and none is taken
-    hint = ""
-    for name, seen in ours:
-        try:
-            _require_one_save(seen, _resume_command(query, folder, name))
-            chosen = yield from query.prove(seen)
-        except Unfit as unfit:
-            skipped.append(f"{name}: {unfit}")
-            hint = hint or unfit.hint
-            continue
-        listed = _with_commands(query, folder, _newer(found, others, name))
-        return replace(chosen, skipped=tuple(skipped), others=listed)
-    raise _no_checkpoint(query, folder, skipped, others, hint)
+def _latest(
+    query: CheckpointQuery, folders: Sequence[str]
+) -> Generator[Event, None, ChosenCheckpoint]:
+    """Choose the newest of the first folder that has a fit one; the newest run's comes first."""
+    skipped: list[str] = []
+    refusal: LaunchRefused | None = None
+    for folder in folders:
+        found = yield from query.ask(path=folder)
+        ours, others = split_by_history(found, query.knows, query.cluster, query.history)
+        unfit_here: list[str] = []
+        hint = ""
+        for name, seen in ours:
+            try:
+                _require_one_save(seen, _resume_command(query, folder, name))
+                chosen = yield from query.prove(seen)
+            except Unfit as unfit:
+                unfit_here.append(f"{name}: {unfit}")
+                hint = hint or unfit.hint
+                continue
+            newer = _newer(found, others, name)
+            return replace(
+                chosen,
+                skipped=(*skipped, *unfit_here),
+                others=_with_commands(query, folder, newer),
+                more_others=max(0, len(newer) - 1),
+            )
+        # A node that lacks the folder lacks them all, and none is taken.
+        why = _no_checkpoint(query, folder, _errors(found) + unfit_here, others, hint)
+        refusal = refusal or why
+        skipped += unfit_here
+    assert refusal is not None
+    raise refusal
 
 
 def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
@@ -165,10 +183,11 @@ def _resume_command(query: CheckpointQuery, folder: str, name: str) -> str:
 def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
     """Name the newest complete one beside a path that was refused."""
     folder = str(PurePosixPath(which).parent)
-    quick = replace(query, silence=_HINT_SILENCE)
-    for place in dict.fromkeys((query.cluster.job.checkpoints or folder, folder)):
+    history = with_other_runs(query.nodes, query.cluster, query.history)
+    quick = replace(query, silence=_HINT_SILENCE, history=history)
+    for places in dict.fromkeys((query.folders or (folder,), (folder,))):
         try:
-            chosen = yield from _latest(quick, place)
+            chosen = yield from _latest(quick, places)
         except LaunchRefused:
             continue
         return f"the newest complete one: --checkpoint {shlex.quote(chosen.path)}"
@@ -215,10 +234,14 @@ def list_checkpoints(
     """
     if not cluster.job.checkpoints:
         return ()
+    history = with_other_runs(nodes, cluster, history)
     query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
-    found = yield from query.ask()
-    ours, _ = split_by_history(found, query.knows, cluster, history)
-    return tuple(_listed_checkpoint(name, seen, cluster) for name, seen in ours)
+    listed = []
+    for folder in query.folders:
+        found = yield from query.ask(path=folder)
+        ours, _ = split_by_history(found, query.knows, cluster, history)
+        listed += [_listed_checkpoint(name, seen, cluster) for name, seen in ours]
+    return tuple(listed)
 
 
 def _listed_checkpoint(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoint:

@@ -52,6 +52,8 @@ class ChosenCheckpoint:
     """What speaks against it, though it proves nothing."""
     others: tuple[str, ...] = ()
     """Some of other histories, each with why it was not taken and the command that takes it."""
+    more_others: int = 0
+    """How many there are besides the first of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,11 @@ class CheckpointQuery:
     silence: float | None = None
     knows: dict[str, bool] = field(default_factory=dict)
     """Node → whether the run was on it."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the runs of the history write their checkpoints, the newest run's first."""
+        return self.history.folders(self.cluster.job.checkpoints or "")
 
     def ask(
         self,
@@ -83,7 +90,7 @@ class CheckpointQuery:
                 op="checkpoints",
                 args={
                     "workdir": node.workdir,
-                    "path": path or self.cluster.job.checkpoints,
+                    "path": path or next(iter(self.folders), None),
                     "which": which,
                     "verify": among is not None,
                     "compare": among is not None and len(among) > 1,

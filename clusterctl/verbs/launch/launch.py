@@ -19,8 +19,10 @@ from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
+from clusterctl.plan.run_names import fill_job, require_name
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
     notice_job,
@@ -130,19 +132,27 @@ def prepare(
         UsageError: the job or the options cannot be launched.
     """
     require_job(cluster)
+    require_name(cluster.job, options.name)
     if options.sync and not options.force:
         require_script(cluster, options.source)
     yield from notice_job(cluster.job)
     yield from notice_secrets(cluster)
     yield from notice_words(cluster, options.source, force=options.force)
-    cluster, verdict = yield from _judge(cluster, pool, options)
+    run = options.run or run_id.make_run_id(cluster.name)
+    # The record keeps the job as it was written: a resume fills in its own id.
+    written = cluster.job
+    own = replace(cluster, job=fill_job(written, run, options.name))
+    own, verdict = yield from _judge(own, pool, options)
+    cluster = replace(own, job=written)
     # Nothing can be planned for a node that is not reached.
     _refuse([finding for finding in verdict.blocking if finding.check == SSH])
+    resumes = options.resumed is not None
+    yield from notice_sharing(pool, own, written, run, resumes=resumes)
     plan = make_plan(
         cluster,
         verdict.facts,
         verdict.network,
-        run=options.run or run_id.make_run_id(cluster.name),
+        run=run,
         name=options.name,
         controller=socket.gethostname(),
     )
@@ -225,7 +235,8 @@ def _make_ready(
             verdict = yield from check_needs(cluster, pool, verdict)
             _stop_if_blocked(verdict, options)
         if options.check and cluster.job.check:
-            verdict = yield from check_code(cluster, pool, verdict)
+            own = replace(cluster, job=fill_job(cluster.job, plan.run, plan.name))
+            verdict = yield from check_code(own, pool, verdict)
             yield Checked(verdict=verdict, after_sync=True)
             _stop_if_blocked(verdict, options)
     record = RunRecord(

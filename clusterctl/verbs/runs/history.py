@@ -9,8 +9,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.run_names import fill_text
 from clusterctl.verbs.rpc import run_args
 from clusterctl.verbs.runs.records import RunRecord
+
+_SHOWN_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,10 @@ class Ancestor:
     taken: str = ""
     """The checkpoint that this run was resumed from; empty if it was not resumed."""
     taken_step: int | None = None
+    name: str = ""
+    """The user's own name for it."""
+    checkpoints: str = ""
+    """As its job has the folder, before `{run}` is filled in; empty if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +38,33 @@ class History:
     """A run and the runs it resumes, the newest first; never empty."""
 
     runs: tuple[Ancestor, ...]
+    others: tuple[Mapping[str, Any], ...] = ()
+    """Runs that may write to the same folder from other nodes: `run`, `began`, `ended`, `live`."""
 
     @property
     def run(self) -> str:
         """The newest run."""
         return self.runs[0].run
 
+    def folders(self, checkpoints: str, name: str = "") -> tuple[str, ...]:
+        """Return where each run writes its checkpoints, the newest run's folder first.
+
+        Args:
+            checkpoints: the folder of the newest run's job, before `{run}` is filled in.
+            name: the user's own name for that run, if this machine has no record of it.
+        """
+        first, *earlier = self.runs
+        named = [(first, checkpoints), *((run, run.checkpoints) for run in earlier)]
+        found = (fill_text(folder, run.run, run.name or name) for run, folder in named)
+        return tuple(dict.fromkeys(filter(None, found)))
+
     def args(self, cluster: Cluster, node: Node) -> dict[str, Any]:
         """Return the arguments by which a node tells which run wrote a checkpoint."""
         runs = [
             {"run": run.run, "began": run.began, "world_size": run.world_size} for run in self.runs
         ]
-        return {**run_args(self.run, cluster, node), "ancestors": runs, "now": time.time()}
+        told = {"ancestors": runs, "others": list(self.others), "now": time.time()}
+        return {**run_args(self.run, cluster, node), **told}
 
     def objection(self, one: Mapping[str, Any]) -> str:
         """Return why a checkpoint is of another history; empty if it is of this one."""
@@ -50,8 +72,12 @@ class History:
             return ""
         names = [run.run for run in self.runs]
         writer = str(one.get("run", ""))
+        if beside := one.get("beside"):
+            runs = " and ".join(beside[:_SHOWN_RUNS])
+            return f"{runs} ran at that time, and nothing says which wrote it"
         if writer not in names:
-            by = f" ({writer} wrote it)" if writer else ""
+            verb = "wrote it" if one.get("recorded") else "ran then"
+            by = f" ({writer} {verb})" if writer else ""
             if one.get("older"):
                 return f"it was written before {self.run} began{by}"
             return f"{self.run} did not write it{by}"
@@ -84,6 +110,8 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
                 world_size=size,
                 taken=str(resumed.get("checkpoint") or ""),
                 taken_step=resumed.get("step"),
+                name=str(known.options.get("name") or "") if known else "",
+                checkpoints=(known.cluster.job.checkpoints or "") if known else "",
             )
         )
         name = str(resumed.get("run") or "")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[
@@ -18,6 +19,7 @@ RunState = Literal[
 ]  # fmt: skip
 
 LIVE = frozenset({"starting", "running", "stopping"})
+_LAST = ("rank", "line", "age_s", "every_s")
 BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
 """States that have a cause, which is looked for in the nodes' events."""
 _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
@@ -85,6 +87,8 @@ class Checkpoint:
     step: int | None
     time: float
     format: str
+    run: str = ""
+    """The run that wrote it, this one or one that it resumes; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +172,10 @@ class RunStatus:
 
     @property
     def last_line(self) -> Mapping[str, Any] | None:
-        """What was printed last, on any node: `node`, `rank`, `line`, `age_s`."""
+        """What was printed last, on any node: `node`, `rank`, `line`, `age_s`, `every_s`."""
         lines = [
-            {"node": node.node.name, "rank": None, **node.node_run["last"]}
-            for node in self.nodes
-            if node.node_run.get("last")
+            {"node": node, **{name: last.get(name) for name in _LAST}}
+            for node, last in self._last.items()
         ]
         return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
 
@@ -189,6 +192,32 @@ class RunStatus:
     def resumed(self) -> Mapping[str, Any]:
         """The `run` and `checkpoint` that it was resumed from, as a node says; empty: none."""
         return next((one["resumed"] for one in self.node_runs.values() if one.get("resumed")), {})
+    def _last(self) -> dict[str, Mapping[str, Any]]:
+        """What each node printed last, by node."""
+        return {name: one["last"] for name, one in self.node_runs.items() if one.get("last")}
+
+    @property
+    def pace(self) -> JobProgress | None:
+        """How far it is and how fast, by the newest line that tells; None: none does."""
+        for last in sorted(self._last.values(), key=lambda last: float(last["age_s"])):
+            earlier, age = last.get("earlier") or {}, float(last["age_s"])
+            found = progress_of(
+                last.get("lines") or [last["line"]],
+                earlier.get("lines") or (),
+                earlier.get("age_s", age) - age,
+            )
+            if found is not None:
+                left = None if found.eta_s is None else max(0.0, found.eta_s - age)
+                return replace(found, eta_s=left if self.live else None)
+        return None
+
+    @property
+    def restarts(self) -> int:
+        """How often the launcher has started its ranks again."""
+        return max(
+            (int(rank.get("restarts") or 0) for node in self.nodes for rank in node.ranks),
+            default=0,
+        )
 
     @property
     def ray(self) -> Mapping[str, Any] | None:
@@ -251,6 +280,8 @@ class RunStatus:
             "ray": plain(self.ray),
             "slurm": plain(self.slurm),
             "last_line": plain(self.last_line),
+            "progress": plain(self.pace),
+            "restarts": self.restarts,
             "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,

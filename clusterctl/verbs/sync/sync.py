@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from clusterctl.errors import NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
+from clusterctl.plan.run_names import before_names
 from clusterctl.sync.mirror import Placement
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
@@ -109,7 +110,7 @@ def sync(
 
 def _checkpoints(cluster: Cluster, source: Path) -> list[str]:
     """Return where the job writes, relative to the folder: never part of the code."""
-    path = cluster.job.checkpoints
+    path = before_names(cluster.job.checkpoints or "")
     if not path:
         return []
     for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):

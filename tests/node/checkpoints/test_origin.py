@@ -95,3 +95,37 @@ def test_a_run_beside_it_on_other_gpus_and_in_another_folder_wrote_nothing_here(
     assert origin(tmp_path).writer(500.0).run == "same-folder"
     run_folder(state, "whole-machine", 600.0, lock="clusterctl-run", workdir="/w/other")
     assert origin(tmp_path).writer(700.0).run == "whole-machine"
+
+
+def test_what_was_written_while_two_runs_lived_in_one_folder_is_nobodys(tmp_path: Path) -> None:
+    state, gpus = tmp_path / "state", "clusterctl-run/GPU-%s"
+    run_folder(state, "two", 100.0, 500.0, lock=gpus % 1, workdir="/w")
+    run_folder(state, "beside", 200.0, 300.0, lock=gpus % 2, workdir="/w")
+    found = origin(tmp_path)
+    assert [found.writer(moment).run for moment in (150.0, 250.0, 400.0)] == ["two", "", "two"]
+    assert found.writer(250.0).beside == ("two", "beside")
+
+
+def test_a_run_on_another_node_that_shares_the_folder_counts_too(tmp_path: Path) -> None:
+    now = time.time()
+    run_folder(tmp_path / "state", "two", now - 100)
+    there = {"run": "elsewhere", "began": now - 60 - 3600, "ended": None, "live": True}
+    found = origin(tmp_path, others=[there], now=now - 3600)
+    assert found.writer(now - 80).run == "two"
+    # The last one that began is there until its end is known.
+    assert found.writer(now - 30).run == "elsewhere"
+    (tmp_path / "state" / "c" / "two" / "n" / "end.json").write_text(json.dumps({"time": now}))
+    assert origin(tmp_path, others=[there], now=now - 3600).writer(now - 30).beside == (
+        "two", "elsewhere",
+    )  # fmt: skip
+    assert found.writer(now - 30, "two").recorded
+
+
+def test_a_run_that_writes_its_checkpoints_elsewhere_wrote_none_here(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    run_folder(state, "two", 100.0, 200.0, workdir=str(tmp_path.parent), checkpoints=tmp_path.name)
+    run_folder(state, "later", 300.0, workdir=str(tmp_path), checkpoints="../other")
+    found = origin(tmp_path)
+    assert [found.writer(moment).run for moment in (150.0, 350.0)] == ["two", ""]
+    run_folder(state, "above", 400.0, checkpoints=str(tmp_path.parent))
+    assert origin(tmp_path).writer(450.0).run == "above"

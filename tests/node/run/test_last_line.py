@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.node.run.status import last_printed_line
 from tests.node.conftest import Run
 
@@ -49,3 +52,29 @@ def test_a_ruler_below_the_last_words_tells_nothing(make_run: MakeRun) -> None:
     found = last_printed_line(run.paths())
     assert found is not None
     assert found["line"] == "exit code 1"
+
+
+def test_the_rhythm_of_lines_and_earlier_ones_come_from_the_times_of_the_log(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ranks").mkdir()
+    paths, log = NodePaths(str(tmp_path)), tmp_path / "ranks" / "0.log"
+    lines = [b"step %d/100\n" % step for step in range(2000)]
+    log.write_bytes(b"".join(lines))
+    now, size = time.time(), 0
+    times = []
+    for step, line in enumerate(lines):
+        size += len(line)
+        times.append(b"%.3f %d\n" % (now - 2 * (2000 - step), size))
+    (tmp_path / "ranks" / "0.times").write_bytes(b"".join(times))
+    found = last_printed_line(paths)
+    assert found is not None
+    assert (found["lines"][-1], found["every_s"]) == ("step 1999/100", 2.0)
+    earlier = found["earlier"]
+    step = int(earlier["lines"][-1].split()[1].partition("/")[0])
+    assert 1000 < step < 1999
+    assert earlier["age_s"] == pytest.approx(2 * (2000 - step), abs=60)
+    (tmp_path / "ranks" / "0.times").write_bytes(b"\0\0\0 7\n1.0 2\nnonsense\n")
+    found = last_printed_line(paths)
+    assert found is not None
+    assert (found["every_s"], found["earlier"]) == (None, None)

@@ -16,7 +16,8 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice, Progress, drive
-from clusterctl.verbs.runs.history import History, unrecorded
+from clusterctl.verbs.runs.history import History, history_of, unrecorded
+from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN
@@ -75,7 +76,9 @@ def node(
 
 
 def pool(cluster: Cluster, **nodes: Any) -> FakePool:
-    return FakePool(cluster, {name: {"checkpoints": answer} for name, answer in nodes.items()})
+    alone = [Message({"runs": []})]
+    answers = {name: {"checkpoints": answer, "runs": alone} for name, answer in nodes.items()}
+    return FakePool(cluster, answers)
 
 
 def test_latest_is_the_newest_that_all_have() -> None:
@@ -227,7 +230,7 @@ def test_latest_is_of_this_run_though_an_earlier_one_came_further() -> None:
     nodes = pool(LOCAL, a=node(first, seen(10)), b=node(first, seen(10)))
     chosen = choose(nodes, LOCAL, "latest")
     assert (chosen.path, chosen.skipped) == ("/w/out/step-10", ())
-    why = f"it was written before {RUN} began (lab-first wrote it)"
+    why = f"it was written before {RUN} began (lab-first ran then)"
     assert chosen.others == (f"step-60: {why}; {TAKES} out/step-60 takes it",)
 
 
@@ -269,7 +272,11 @@ class Backwards(FakePool):
 def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() -> None:
     """The master's node begins first; on the worker the files are older than its own start."""
     older = seen(10, run="", older=True)
-    answers = {"a": {"checkpoints": node(seen(10))}, "b": {"checkpoints": node(older)}}
+    alone = [Message({"runs": []})]
+    answers: dict[str, dict[str, Any]] = {
+        name: {"checkpoints": node(one), "runs": alone}
+        for name, one in (("a", seen(10)), ("b", older))
+    }
     assert choose(Backwards(SHARED, answers), SHARED, "latest").step == 10
 
 
@@ -390,3 +397,49 @@ def test_a_folder_that_does_not_answer_is_no_folder_without_checkpoints() -> Non
     stuck = [Message({"error": {"kind": "stuck", "message": "/w/out does not answer"}})]
     with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot verify"):
         choose(pool(LOCAL, a=stuck, b=stuck), LOCAL, "latest")
+
+
+def in_own_folders(folders: dict[str, list[dict[str, Any]]]) -> FakePool:
+    """Return nodes that share the folders of several runs, by path."""
+
+    def answer(request: Request) -> list[Message]:
+        which, path = str(request.args["which"]), str(request.args["path"])
+        found = folders.get(path, [])
+        if which != "latest":
+            found = [one for some in folders.values() for one in some if one["path"] == which]
+        elif path not in folders:
+            return [Message({"error": {"kind": "missing", "message": f"cannot list {path}"}})]
+        return [Message({"candidates": found, "knows": True})]
+
+    return pool(SHARED, a=answer, b=answer)
+
+
+def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -> None:
+    cluster = replace(SHARED, job=replace(SHARED.job, checkpoints="ckpt/{run}"))
+    first = RunRecord(run="lab-first", began=1.0, cluster=cluster, options={"name": "base"})
+    resumed = {"run": "lab-first", "checkpoint": "/w/ckpt/lab-first/step-10", "step": 10}
+    second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
+    history = history_of(second, {"lab-first": first}.get)
+    assert history.folders("ckpt/{run}") == (f"ckpt/{RUN}", "ckpt/lab-first")
+    assert history_of(first, {"none": first}.get).folders("ckpt/{name}") == ("ckpt/base",)
+
+    before = "/w/ckpt/lab-first/step-"
+    old = [seen(step, run="lab-first", path=f"{before}{step}", real=[]) for step in (10, 20)]
+    folders = {"ckpt/lab-first": old}
+    # Step 20 is of the first run alone: the second continued from step 10.
+    assert choose(in_own_folders(folders), cluster, "latest", history).path == f"{before}10"
+    folders[f"ckpt/{RUN}"] = [seen(12, path=f"/w/ckpt/{RUN}/step-12", real=[])]
+    assert choose(in_own_folders(folders), cluster, "latest", history).step == 12
+    folders[f"ckpt/{RUN}"][0].update(complete=False, why="it is cut")
+    chosen = choose(in_own_folders(folders), cluster, "latest", history)
+    assert chosen.path == f"{before}10"
+    assert "step-12: it is not complete: it is cut" in chosen.skipped[0]
+    del folders["ckpt/lab-first"]
+    with pytest.raises(LaunchRefused, match=f"no complete checkpoint of {RUN} in ckpt/{RUN}"):
+        choose(in_own_folders(folders), cluster, "latest", history)
+    listed = drive(
+        checkpoint.list_checkpoints(
+            in_own_folders({f"ckpt/{RUN}": old, "ckpt/lab-first": []}), cluster, history
+        )
+    )
+    assert [one.step for one in listed] == [10]

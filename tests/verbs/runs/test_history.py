@@ -45,8 +45,13 @@ def test_checkpoints_of_the_chain_are_of_the_history() -> None:
     history = history_of(C, RECORDS.get)
     assert [history.objection(one(run, 20)) for run in "abc"] == ["", "", ""]
     assert (
-        history.objection(one("z") | {"older": True})
+        history.objection(one("z") | {"older": True, "recorded": True})
         == "it was written before c began (z wrote it)"
+    )
+    assert history.objection(one("z")) == "c did not write it (z ran then)"
+    assert (
+        history.objection(one("") | {"beside": ["c", "z"]})
+        == "c and z ran at that time, and nothing says which wrote it"
     )
     assert history.objection(one("") | {"older": True}) == "it was written before c began"
     assert history.objection(one("")) == "c did not write it"

@@ -1,0 +1,69 @@
+"""Warns of a run that would write to files of another one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator
+
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.run_names import before_names
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.checkpoints.candidates import newest_first
+from clusterctl.verbs.checkpoints.other_runs import other_runs
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.response_schema import CHECKPOINTS
+from clusterctl.verbs.rpc import Nodes, call_validated
+from clusterctl.verbs.runs.history import unrecorded
+
+_SECONDS = 20.0
+_SHOWN = 3
+
+
+def notice_sharing(
+    nodes: Nodes, cluster: Cluster, written: Job, run: str, *, resumes: bool
+) -> Generator[Notice, None, None]:
+    """Warn of live runs that write to the same folder, and of checkpoints that are there.
+
+    Args:
+        nodes: where to ask.
+        cluster: the nodes and the job as it will run.
+        written: the job before `{run}` is filled in.
+        run: its id.
+        resumes: the checkpoints of the run before are expected there.
+    """
+    folder = cluster.job.checkpoints
+    folders = [folder] if folder else []
+    live = [one for one in other_runs(nodes, cluster, folders, but=[run]) if one.view.live]
+    for one in live[:_SHOWN]:
+        what = "writes its checkpoints to" if one.place == "checkpoints" else "works in"
+        text = f"{one.view.title} is {one.view.state}, and {what} {one.folder}, too"
+        yield Notice(text=text, hint=own_folder_hint(written, one.place), level="warning")
+    if not folder or resumes or any(one.place == "checkpoints" for one in live):
+        return
+    first = cluster.nodes[0]
+    args = {"workdir": first.workdir, "path": folder, **unrecorded(run).args(cluster, first)}
+    request = Request(op="checkpoints", args=args)
+    answers, _ = call_validated(nodes, {first.name: request}, CHECKPOINTS, timeout=_SECONDS)
+    found = {name: answer["candidates"] for name, answer in answers.items()}
+    for name, seen in newest_first(found)[:1]:
+        newest = seen[first.name]
+        verb = "wrote it" if newest.get("recorded") else "ran then"
+        whose = f" ({newest['run']} {verb})" if newest.get("run") else ""
+        text = f"{folder} has {name} of an earlier run{whose}: this run may overwrite its files"
+        hint = own_folder_hint(written, "checkpoints")
+        yield Notice(text=text, hint=hint, level="warning", node=first.name)
+
+
+def own_folder_hint(written: Job, place: str) -> str:
+    """Return what to type for a run that shares no folder."""
+    folder = written.checkpoints or ""
+    if place == "workdir":
+        return "give it files of its own: --workdir DIR, or {run} in the command's output folder"
+    if before_names(folder) != folder:
+        return "clusterctl launch --name NAME, with a name that no run has"
+    own = f"{folder.rstrip('/')}/{{run}}"
+    command = [word.replace(folder, own) for word in written.command]
+    if command == list(written.command):
+        return f"set `checkpoints: {own}` in the inventory, and pass that folder to the program"
+    typed = shlex.join(command)
+    return f"set `checkpoints: {own}` in the inventory, then: clusterctl launch -- {typed}"

@@ -1,0 +1,59 @@
+"""`status --watch` prints again until the run is over."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from clusterctl.cli import status
+from clusterctl.report.console import Screen
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from tests.verbs.run_answers import CLUSTER, RUN, part
+
+
+def views() -> Iterator[RunStatus]:
+    for state in ("starting", "running", "finished"):
+        answer = NodeAnswer(node=CLUSTER.nodes[0], node_run=part("a", state))
+        yield RunStatus(run=RUN, cluster="lab", nodes=(answer,))
+
+
+def watched(*, terminal: bool = False, as_json: bool = False) -> str:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, force_terminal=terminal, color_system=None, width=100))
+    args = argparse.Namespace(watch=0.001, json=as_json)
+    found = views()
+    assert status.watch(args, screen, lambda: next(found)).state == "finished"
+    return out.getvalue()
+
+
+def test_without_a_terminal_blocks_are_appended() -> None:
+    blocks = watched().split("\n\n")
+    assert [block.splitlines()[0] for block in blocks[:3]] == [
+        f"{RUN}  {state}" for state in ("starting", "running", "finished")
+    ]
+    assert "\x1b" not in watched()
+
+
+def test_a_terminal_is_drawn_anew() -> None:
+    assert watched(terminal=True).count("\x1b[2J") == 3
+
+
+def test_json_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    watched(as_json=True)
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [document["state"] for document in documents] == ["starting", "running", "finished"]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "base"])
+def test_a_wait_that_is_none_is_refused(text: str) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    status.add_arguments(parser)
+    with pytest.raises(argparse.ArgumentError, match=r"expected 0\.5 to 86400 seconds, found"):
+        parser.parse_args([f"--watch={text}"])
+    assert parser.parse_args(["--watch"]).watch == 2.0
+    assert parser.parse_args([]).watch is None

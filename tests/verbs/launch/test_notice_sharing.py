@@ -1,0 +1,73 @@
+"""A launch names the run whose files it would share, and what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterctl.inventory.cluster import Job
+from clusterctl.plan.run_names import fill_job
+from clusterctl.verbs.launch.notice_sharing import notice_sharing, own_folder_hint
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER, RUN, part
+
+OTHER = "lab-20260102t000000-efgh"
+NODES = tuple(replace(node, workdir="/w/proj") for node in CLUSTER.nodes)
+JOB = Job(command=("train.py", "--out", "ckpt"), checkpoints="ckpt")
+
+
+def notices(
+    job: Job, other: dict[str, Any], *there: dict[str, Any], resumes: bool = False
+) -> list[tuple[str, str]]:
+    cluster = replace(CLUSTER, nodes=NODES, job=fill_job(job, RUN, ""))
+    answers: dict[str, dict[str, Sequence[Message]]] = {
+        "a": {
+            "runs": [Message({"runs": [other]})],
+            "checkpoints": [Message({"candidates": list(there)})],
+        },
+        "b": {"runs": [Message({"runs": []})]},
+    }
+    found = notice_sharing(FakePool(cluster, answers), cluster, job, RUN, resumes=resumes)
+    return [(notice.text, notice.hint) for notice in found]
+
+
+def live(**more: Any) -> dict[str, Any]:
+    return part("a", run=OTHER, name="base", workdir="/w/proj", **more)
+
+
+def test_a_live_run_in_the_same_folder_is_named_with_what_to_type() -> None:
+    ((text, hint),) = notices(JOB, live(checkpoints="ckpt"))
+    assert text == f"{OTHER} (base) is running, and writes its checkpoints to ckpt, too"
+    own = "clusterctl launch -- train.py --out 'ckpt/{run}'"
+    assert hint == f"set `checkpoints: ckpt/{{run}}` in the inventory, then: {own}"
+    ((text, _),) = notices(replace(JOB, checkpoints=None), live())
+    assert text == f"{OTHER} (base) is running, and works in /w/proj, too"
+    own_folder = replace(JOB, checkpoints="ckpt/{run}")
+    assert notices(own_folder, live(checkpoints=f"ckpt/{OTHER}")) == []
+
+
+def test_an_ended_run_counts_if_its_checkpoints_are_there() -> None:
+    over = {**live(checkpoints="ckpt"), "state": "finished", "end": {"state": "finished"}}
+    old = {"name": "step-5", "path": "/w/proj/ckpt/step-5", "step": 5, "time": 1.0, "run": OTHER}
+    old |= {"complete": True, "why": "", "hash": "", "format": ""}
+    assert notices(JOB, over) == []
+    ((text, _),) = notices(JOB, over, old)
+    assert text.startswith(f"ckpt has step-5 of an earlier run ({OTHER} ran then): this run may")
+    ((text, _),) = notices(JOB, over, {**old, "run": ""})
+    assert text.startswith("ckpt has step-5 of an earlier run: this run may")
+    assert notices(JOB, over, old, resumes=True) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "hint"),
+    [
+        (replace(JOB, checkpoints="ckpt/{name}"), "clusterctl launch --name NAME"),
+        (replace(JOB, checkpoints="/data/x"), "set `checkpoints: /data/x/{run}` in the inventory,"),
+    ],
+)
+def test_the_hint_fits_the_job(job: Job, hint: str) -> None:
+    assert own_folder_hint(job, "checkpoints").startswith(hint)
