@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from typing_extensions import Unpack
 
-from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
+from clusterctl.api.flags import (
+    LaunchFlags,
+    agreement,
+    folder,
+    ids_of,
+    launch_options,
+    lists_flags,
+)
 from clusterctl.api.pools import Pools
 from clusterctl.api.run import OnEvent, Run, run_to_end
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import LargeCopy, NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
@@ -145,6 +152,7 @@ class Session:
         exclude: str | None = None,
         workdir: str | None = None,
         delete: bool = False,
+        yes: bool | Callable[[LargeCopy], bool] = False,
         on_event: OnEvent | None = None,
     ) -> SyncResult:
         """Mirror the current folder into every node's workdir.
@@ -154,16 +162,17 @@ class Session:
             exclude: not to these.
             workdir: instead of the inventory's.
             delete: also delete most of what was placed, or what the command needs.
+            yes: copy however much there is; a function is asked.
             on_event: called with each event while it runs.
 
         Raises:
-            SyncRefused: it would delete what may still be wanted.
+            SyncRefused: it would delete what may still be wanted, or copy more than 1 GB.
         """
         from clusterctl.verbs.sync.result import SyncOptions
         from clusterctl.verbs.sync.sync import sync
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
-        options = SyncOptions(delete=delete, command=cluster.job.command)
+        options = SyncOptions(delete=delete, command=cluster.job.command, may_copy=agreement(yes))
         return run_to_end(sync(cluster, self._pool(cluster), Path.cwd(), options), on_event)
 
     def exec(

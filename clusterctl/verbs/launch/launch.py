@@ -6,14 +6,14 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
-from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
+from clusterctl.errors import Interrupted, LargeCopy, LaunchRefused, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
@@ -66,6 +66,8 @@ class LaunchOptions:
     sync: bool = True
     delete: bool = False
     """The sync may delete also what the command names, or most of what was placed."""
+    may_copy: Callable[[LargeCopy], bool] = lambda _: False
+    """Says whether the sync may copy very much."""
     force: bool = False
     """Go on in spite of checks that failed."""
     exclude_unhealthy: bool = False
@@ -303,7 +305,12 @@ def _sync(
         text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
         yield Notice(text=text, level="warning")
         return None
-    sync_options = SyncOptions(delete=options.delete, command=cluster.job.command, launching=True)
+    sync_options = SyncOptions(
+        delete=options.delete,
+        command=cluster.job.command,
+        launching=True,
+        may_copy=options.may_copy,
+    )
     try:
         synced = yield from sync(cluster, pool, options.source, sync_options)
     except SyncRefused as error:

@@ -13,11 +13,12 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
-from clusterctl.verbs.events import Event
-from clusterctl.verbs.push.result import HERE, NodePush, PathPush, PushProgress, WantedPath
+from clusterctl.verbs.events import CopyProgress, Event
+from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
 from clusterctl.verbs.push.wanted import Source
 from clusterctl.verbs.response_schema import NOT_OURS, PUSH, PUSH_LIST, schema_error
 from clusterctl.verbs.rpc import Nodes, bad_output, node_error
@@ -172,7 +173,7 @@ class Transfer:
                     error = item.error
                 elif "hashed" in item.head:
                     size = self.source.facts.size or 0
-                    yield PushProgress(
+                    yield CopyProgress(
                         path=self.wanted.shown,
                         phase="hashing",
                         done=min(_whole(item.head["hashed"]), size),
@@ -329,7 +330,7 @@ class Transfer:
         """Drop a node whose disk would be full."""
         words = ""
         if found["free"] < found["missing"]:
-            words = f"{_bytes(found['missing'])} to write, {_bytes(found['free'])} free"
+            words = f"{size_of(found['missing'])} to write, {size_of(found['free'])} free"
         elif (found.get("free_files") or found["files"]) < found["files"]:
             words = f"{found['files']} files to write, {found['free_files']} inodes free"
         if words:
@@ -378,7 +379,7 @@ class Transfer:
         if waiting and now - max(waiting[0].received_at, self.sending_since) > STALL_SECONDS:
             for member in waiting:
                 member.received_at = now
-            words = f"less than {_bytes(STALL_BYTES)} arrived in {STALL_SECONDS:.0f} s"
+            words = f"less than {size_of(STALL_BYTES)} arrived in {STALL_SECONDS:.0f} s"
             self._link_lost(self._before(waiting[0].name), waiting[0].name, words)
 
     def _chained(self) -> list[_Member]:
@@ -472,7 +473,7 @@ class Transfer:
                 self._send(name, {"step": "end"})
         self._send(SOURCE, {"step": "end"})
 
-    def _progress(self) -> PushProgress:
+    def _progress(self) -> CopyProgress:
         members = [m for m in self.members.values() if not m.leader and m.error is None]
         if not self.sending_since:
             size = self.totals[0]
@@ -481,10 +482,10 @@ class Transfer:
         seconds = time.monotonic() - self.sending_since
         rate = done / seconds if seconds else 0.0
         event = self._event("sending", min(done, total), total)
-        return replace(event, rate=rate, seconds_left=(total - done) / rate if rate else None)
+        return replace(event, rate=rate)
 
-    def _event(self, phase: Any, done: int, total: int) -> PushProgress:  # noqa: ANN401
-        return PushProgress(
+    def _event(self, phase: Any, done: int, total: int) -> CopyProgress:  # noqa: ANN401
+        return CopyProgress(
             path=self.wanted.shown,
             phase=phase,
             done=done,
@@ -525,7 +526,3 @@ def _extra(head: Mapping[str, Any]) -> str:
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"  # noqa: PLR2004
