@@ -32,6 +32,8 @@ class PushOptions:
     """`PATH` or `LOCAL:REMOTE`; none: the inventory's `job.needs`."""
     source: str | None = None
     """The node that has them; None: this machine if it has, else a node that has all."""
+    to: str | None = None
+    """The folder on the nodes that gets them, relative to workdir; None: each at its own path."""
     dry_run: bool = False
 
 

@@ -103,6 +103,14 @@ class Transfer:
     """The nodes that the source itself serves after the chain, one by one."""
     totals: tuple[int, int] = (0, 0)
     """Bytes and files."""
+    content: str = ""
+    """A hash that copies with equal contents share."""
+    left_out: tuple[str, ...] = ()
+    """The first paths that cannot be copied, such as links to folders elsewhere."""
+    pulls: bool = False
+    """Results for a person: no file there is replaced unasked, and there may be others."""
+    replaces: bool = False
+    """A pull may replace files."""
     relaying: bool = False
     """This machine reaches the nodes by SSH only: the blocks go through it."""
     began: float = field(default_factory=time.monotonic)
@@ -111,13 +119,19 @@ class Transfer:
     links: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """The numbers of the links: a receiver takes the newest."""
 
-    def run(self, names: tuple[str, ...]) -> Generator[Event, None, PathPush]:
+    def run(
+        self, names: tuple[str, ...], manifest: bytes = b""
+    ) -> Generator[Event, None, PathPush]:
         """Bring the path to these nodes.
+
+        Args:
+            names: the nodes.
+            manifest: what `describe` returned; empty: it is called here.
 
         Raises:
             ClusterError: the source cannot be read, or changed meanwhile.
         """
-        manifest = yield from self._list()
+        manifest = manifest or (yield from self.describe())
         self.calls[SOURCE] = self.source_pool.start(
             self.source.name,
             Request(
@@ -160,11 +174,14 @@ class Transfer:
         args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
-    def _list(self) -> Generator[Event, None, bytes]:
-        """Have the source hash the path; return its manifest."""
-        request = Request(
-            op="push-list", args={"path": self.source.path}, body_limit=MANIFEST_LIMIT
-        )
+    def describe(self) -> Generator[Event, None, bytes]:
+        """Have the source hash the path; return its manifest.
+
+        Raises:
+            ClusterError: the source cannot be read.
+        """
+        args = {"path": self.source.path, "leave_out": self.pulls}
+        request = Request(op="push-list", args=args, body_limit=MANIFEST_LIMIT)
         call = self.source_pool.start(self.source.name, request)
         body = b""
         try:
@@ -190,6 +207,8 @@ class Transfer:
                         error = bad_output(self.source.name, invalid)
                     if error is None:
                         self.totals = item.head["bytes"], item.head["files"]
+                        self.content = item.head["content"]
+                        self.left_out = tuple(item.head.get("left_out") or ())
                         body = item.body
                 if error is not None:
                     raise ClusterError(
@@ -243,6 +262,8 @@ class Transfer:
             member.step = "found"
             member.missing = min(head["found"]["missing"], self.totals[0])
             self._judge_room(member, head["found"])
+            if self.pulls and not self.replaces:
+                self._judge_replaced(member, head["found"])
         elif "listening" in head and member.step == "begin":
             member.step, member.port = "listening", head["listening"]
         elif "complete" in head and member.step == "listening":
@@ -338,6 +359,16 @@ class Transfer:
             hint = f"make room for {path}"
             self._drop(member, NodeError("full", "operation", f"{path}: {words}", hint))
 
+    def _judge_replaced(self, member: _Member, found: Mapping[str, Any]) -> None:
+        """Copy nothing over files of the person's."""
+        if found.get("replaced"):
+            first = found.get("replaced_paths") or []
+            names = ", ".join(first) + (", …" if found["replaced"] > len(first) else "")
+            place = self.wanted.targets[member.name]
+            words = f"{place} has other contents: {names}"
+            hint = "replace it: --overwrite\nput it elsewhere: --to DIR"
+            self._drop(member, NodeError("exists", "operation", words, hint))
+
     def _link(self, before: str, after: str, *, seconds: float = 0.0) -> None:
         """Let one node serve another from now on."""
         member = self.members[after]
@@ -404,7 +435,7 @@ class Transfer:
         if not source_is_right:
             raise ClusterError(
                 f"{self.source.name}: {self.source.path} changed while it was sent",
-                hint="push again when nothing writes to it; what was sent is kept",
+                hint="try again when nothing writes to it; what was sent is kept",
             )
         if member.open:
             words = f"it found blocks wrong that {self.source.name} sent and has right"
@@ -511,7 +542,7 @@ class Transfer:
             )
         if member.leader:
             return replace(outcome, state="shared", words=f"shared with {member.leader}")
-        if member.extra:
+        if member.extra and not self.pulls:
             words = f"it has files that the source does not have: {member.extra}"
             return replace(outcome, state="failed", words=words, hint="remove them on the node")
         return outcome
