@@ -119,6 +119,8 @@ def _write_inventory(args: argparse.Namespace, path: Path) -> Looked | None:
     """Write the file; return what was found, or None if no host was asked."""
     expect_new(path, overwrite=args.force)
     drafted = _drafted(args)
+    for text in drafted.remarks:
+        Screen().say(Notice(text=text, level="warning"))
     if args.no_connect or args.convert is not None:
         write(path, completed(drafted).text(), overwrite=args.force)
         remote = not all(node.local for node in drafted.cluster.nodes)

@@ -23,6 +23,7 @@ from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
+    notice_batch,
     notice_job,
     notice_launcher,
     notice_rendezvous,
@@ -137,6 +138,7 @@ def prepare(
         require_script(cluster, options.source)
     yield from notice_job(cluster.job)
     yield from notice_secrets(cluster)
+    yield from notice_batch(cluster, options.source)
     yield from notice_launcher(cluster, options.source)
     yield from notice_rendezvous(cluster, options.source)
     cluster, verdict = yield from _judge(cluster, pool, options)
