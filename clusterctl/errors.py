@@ -4,6 +4,7 @@ ClusterError                 1   something was not as wished
 ├── UsageError               2   the command line asks for something that cannot be
 │   └── InventoryError       2   the inventory file has problems, all of them listed
 ├── SyncRefused              1   it would delete on the nodes what the person may still want
+│   └── LargeCopy            1   it would copy very much, and nobody said that it may
 ├── CouldNotTell             3   a node did not answer, so the verb cannot say
 ├── NotEnded                 1   a run was not over in time; it keeps running
 ├── LaunchRefused          125   clusterctl ended it before the job could run
@@ -64,6 +65,10 @@ class NotEnded(ClusterError, TimeoutError):  # noqa: N818  (the run is well)
 
 class SyncRefused(ClusterError):  # noqa: N818  (refused on purpose)
     """A sync would do to the nodes what nobody asked for in so many words; nothing was changed."""
+
+
+class LargeCopy(SyncRefused):
+    """A copy is so large that it may be a mistake; nothing was copied."""
 
 
 class LaunchRefused(ClusterError):  # noqa: N818  (ended on purpose, before the job)

@@ -47,6 +47,7 @@ from clusterctl.verbs.join import NodeJoin
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
 from clusterctl.verbs.preflight.check import LastGood
 from clusterctl.verbs.preflight.rungs import RungRow
+from clusterctl.verbs.pull.result import PullResult
 from clusterctl.verbs.push.result import PushResult
 from clusterctl.verbs.runs.list_runs import ListedRun
 from clusterctl.verbs.runs.prune import Kept
@@ -742,6 +743,7 @@ DOCUMENTS = {
     "forget": ForgetDocument,
     "init": InitDocument,
     "setup": SetupDocument,
+    "pull": PullResult,
     "push": PushResult,
     "sync": SyncDocument,
     "join": JoinDocument,

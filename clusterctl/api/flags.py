@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import LargeCopy, UsageError
 from clusterctl.inventory.cluster import LauncherName
 from clusterctl.plan.options import SETTINGS, Options, node_folder
 
@@ -38,6 +38,8 @@ class LaunchFlags(TypedDict, total=False):
     no_check: bool
     no_sync: bool
     delete: bool
+    yes: bool | Callable[[LargeCopy], bool]
+    """Copy however much the sync has to; a function is asked."""
     force: bool
     run_id: str | None
     """The id that the run gets; None: a new one."""
@@ -93,9 +95,15 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
         check=not flags.get("no_check"),
         sync=not flags.get("no_sync"),
         delete=bool(flags.get("delete")),
+        may_copy=agreement(flags.get("yes", False)),
         force=bool(flags.get("force")),
         exclude_unhealthy=bool(flags.get("exclude_unhealthy")),
     )
+
+
+def agreement(yes: bool | Callable[[LargeCopy], bool]) -> Callable[[LargeCopy], bool]:  # noqa: FBT001
+    """Return what says whether a sync may copy very much."""
+    return yes if callable(yes) else lambda _: yes
 
 
 def folder(workdir: str | None) -> str | None:

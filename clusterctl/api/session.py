@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from typing_extensions import Unpack
 
-from clusterctl.api.flags import LaunchFlags, folder, ids_of, launch_options, lists_flags
+from clusterctl.api.flags import (
+    LaunchFlags,
+    agreement,
+    folder,
+    ids_of,
+    launch_options,
+    lists_flags,
+)
 from clusterctl.api.pools import Pools
 from clusterctl.api.run import OnEvent, Run, run_to_end
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import LargeCopy, NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.exec import ExecResult
     from clusterctl.verbs.join import JoinResult
     from clusterctl.verbs.launch.launch import LaunchOptions
+    from clusterctl.verbs.pull.result import PullResult
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Prunable, Pruned
@@ -150,6 +158,7 @@ class Session:
         exclude: str | None = None,
         workdir: str | None = None,
         delete: bool = False,
+        yes: bool | Callable[[LargeCopy], bool] = False,
         on_event: OnEvent | None = None,
     ) -> SyncResult:
         """Mirror the current folder into every node's workdir.
@@ -159,16 +168,17 @@ class Session:
             exclude: not to these.
             workdir: instead of the inventory's.
             delete: also delete most of what was placed, or what the command needs.
+            yes: copy however much there is; a function is asked.
             on_event: called with each event while it runs.
 
         Raises:
-            SyncRefused: it would delete what may still be wanted.
+            SyncRefused: it would delete what may still be wanted, or copy more than 1 GB.
         """
         from clusterctl.verbs.sync.result import SyncOptions
         from clusterctl.verbs.sync.sync import sync
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
-        options = SyncOptions(delete=delete, command=cluster.job.command)
+        options = SyncOptions(delete=delete, command=cluster.job.command, may_copy=agreement(yes))
         return run_to_end(sync(cluster, self._pool(cluster), Path.cwd(), options), on_event)
 
     def exec(
@@ -206,6 +216,7 @@ class Session:
         nodes: str | int | None = None,
         exclude: str | None = None,
         source: str | None = None,
+        to: str | None = None,
         dry_run: bool = False,
         on_event: OnEvent | None = None,
     ) -> PushResult:
@@ -216,6 +227,7 @@ class Session:
             nodes: only to these: names and ranges, or the first so many.
             exclude: not to these.
             source: the node that has them; None: this machine if it has, else one that has all.
+            to: the folder on the nodes, relative to workdir; None: each at its own path.
             dry_run: only say what would be sent.
             on_event: called with each event while it runs.
 
@@ -229,9 +241,43 @@ class Session:
         cluster = self._select(nodes, exclude)
         if source is not None:
             source = named(self.cluster, source, option="--from")[0].name
-        options = PushOptions(paths=paths, source=source, dry_run=dry_run)
+        options = PushOptions(paths=paths, source=source, to=to, dry_run=dry_run)
         with Pool(this_machine(cluster)) as here:
             return run_to_end(push(cluster, self._pool(cluster), here, options), on_event)
+
+    def pull(
+        self,
+        *paths: str,
+        source: str | None = None,
+        to: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> PullResult:
+        """Bring files and folders of the nodes to this machine, and verify them.
+
+        Args:
+            *paths: on the nodes; relative ones start at workdir.
+            source: only from these: names and ranges; None: from all that have them.
+            to: the folder here; None: `pulled` in the current one.
+            overwrite: replace files there that have other contents.
+            on_event: called with each event while it runs.
+
+        Raises:
+            UsageError: a path is none, or there is no such node.
+        """
+        from clusterctl.transport.pool import Pool
+        from clusterctl.verbs.pull.places import DEFAULT
+        from clusterctl.verbs.pull.pull import pull
+        from clusterctl.verbs.pull.result import PullOptions
+        from clusterctl.verbs.push.result import this_machine
+
+        cluster = self.cluster
+        if source is not None:
+            cluster = cluster.with_nodes(named(cluster, source, option="--from"))
+        folder = Path.cwd() / (DEFAULT if to is None else Path(to).expanduser())
+        options = PullOptions(paths=paths, to=folder, overwrite=overwrite)
+        with Pool(this_machine(cluster)) as here:
+            return run_to_end(pull(cluster, self._pool(cluster), here, options), on_event)
 
     def setup(
         self,

@@ -36,3 +36,11 @@ def ago(seconds: float | None) -> str:
         if seconds >= size:
             return f"{counted(int(seconds // size), noun)} ago"
     return "just now"
+
+
+def size_of(count: float) -> str:
+    """Return bytes in their largest unit, such as `12.3 GB`."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -10,8 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.cli.agree import agrees
 from clusterctl.cli.options import add_inventory, complete_files, inventory_path
-from clusterctl.errors import ClusterError, CouldNotTell, UsageError
+from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.load import DEFAULT
 from clusterctl.report.console import Screen
 from clusterctl.verbs.events import Notice, drive
@@ -118,6 +119,8 @@ def _write_inventory(args: argparse.Namespace, path: Path) -> Looked | None:
     """Write the file; return what was found, or None if no host was asked."""
     expect_new(path, overwrite=args.force)
     drafted = _drafted(args)
+    for text in drafted.remarks:
+        Screen().say(Notice(text=text, level="warning"))
     if args.no_connect or args.convert is not None:
         write(path, completed(drafted).text(), overwrite=args.force)
         remote = not all(node.local for node in drafted.cluster.nodes)
@@ -139,7 +142,7 @@ def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> Looked:
     try:
         looked = look_once()
     except UnknownHostKeys as error:
-        if not _agrees(error):
+        if not agrees(error, "Record these keys?"):
             raise
         error.accept()
         looked = look_once()
@@ -148,15 +151,6 @@ def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> Looked:
         screen.say(Notice(node=remark.nodes, text=remark.text, hint=remark.hint, level="warning"))
     _say_next(path, "")
     return looked
-
-
-def _agrees(error: ClusterError) -> bool:
-    """Ask the person at the terminal whether to go on; without one, the answer is no."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    sys.stderr.write(f"{error}\nRecord these keys? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _say_next(path: Path, more: str) -> None:

@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Launch; the job's exit code, 125 if clusterctl ended it, 130 if it was left running."""
-    flags = launch_flags(args)
     warn_of_flags(args.command)
     display = make_display(as_json=args.json)
+    flags = launch_flags(args, display.quiet)
     cluster = load_all(args)
     if submits(args, cluster):
         with refusals(display):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
+from clusterctl.cli.agree import asks_to_copy
 from clusterctl.cli.options import (
     add_login,
     add_selection,
@@ -18,7 +19,7 @@ from clusterctl.cli.options import (
     whole,
     workdir_argument,
 )
-from clusterctl.cli.sync import DELETE_HELP
+from clusterctl.cli.sync import DELETE_HELP, YES_HELP
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import LOST_AFTER, START_TIMEOUT
 from clusterctl.plan.launchers import LAUNCHERS
@@ -99,6 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-check", action="store_true", help="do not check the nodes first")
     add("--no-sync", action="store_true", help="do not mirror the current folder first")
     add("--delete", action="store_true", help=DELETE_HELP)
+    add("--yes", action="store_true", help=YES_HELP)
     add("--force", action="store_true", help="launch even if checks failed")
     add_login(parser)
     add("--json", action="store_true", help="print one JSON object per line")
@@ -115,8 +117,8 @@ def warn_of_flags(command: Sequence[str]) -> None:
         )
 
 
-def launch_flags(args: argparse.Namespace) -> LaunchFlags:
-    """Return the flags as the API takes them.
+def launch_flags(args: argparse.Namespace, quiet: Callable[[], object]) -> LaunchFlags:
+    """Return the flags as the API takes them; `quiet` is called before a question.
 
     Raises:
         UsageError: one of them cannot be.
@@ -129,6 +131,7 @@ def launch_flags(args: argparse.Namespace) -> LaunchFlags:
             origins[name] = variable
     taken = {name: getattr(args, name) for name in LaunchFlags.__annotations__ if name in args}
     flags = {**taken, **values, "env": dict(map(_pair, args.env)), "origins": origins}
+    flags["yes"] = args.yes or asks_to_copy(quiet)
     return cast("LaunchFlags", flags)  # each was read by its own type above
 
 

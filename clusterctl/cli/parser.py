@@ -22,6 +22,7 @@ VERBS: dict[str, str] = {
     "exec": "run a command on every node, in the home folder",
     "sync": "mirror the current folder to every node",
     "push": "bring models and data to every node",
+    "pull": "bring results of the nodes to this machine",
     "launch": "check, sync and start the job on every node, and follow it",
     "resume": "launch the job again from a verified checkpoint",
     "join": "let nodes join an elastic run while it runs",
@@ -48,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "exec": ("clusterctl exec -- nvidia-smi -L", "clusterctl exec --nodes gpu1 -- df -h /data"),
     "sync": ("clusterctl sync", "clusterctl sync --nodes gpu1"),
     "push": ("clusterctl push", "clusterctl push /models/llama --from gpu1"),
+    "pull": ("clusterctl pull out/metrics.jsonl", "clusterctl pull out --from gpu1 --to results"),
     "launch": (
         "clusterctl launch -- train.py --lr 1e-4",
         "clusterctl launch --nodes 2 --env NCCL_DEBUG=INFO -- train.py",

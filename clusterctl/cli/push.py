@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODE",
         help="the node that has it (default: this machine if it has, else a node that has all)",
     )
+    parser.add_argument(
+        "--to",
+        metavar="DIR",
+        help="the folder on the nodes that gets it; a relative one is in workdir",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent")
     add_login(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
@@ -44,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
             nodes=args.nodes,
             exclude=args.exclude,
             source=args.source,
+            to=args.to,
             dry_run=args.dry_run,
             on_event=progress.show,
         )

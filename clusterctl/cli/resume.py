@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Launch again; exit codes as `launch`."""
-    flags = launch_flags(args)
     warn_of_flags(args.command)
     display = make_display(as_json=args.json)
+    flags = launch_flags(args, display.quiet)
     with refusals(display):
         records = Records()
         before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)

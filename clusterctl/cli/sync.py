@@ -6,10 +6,12 @@ import argparse
 import json
 
 from clusterctl.api.session import Session
+from clusterctl.cli.agree import asks_to_copy
 from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir, load_all
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 
+YES_HELP = "copy more than 1 GB without a question"
 DELETE_HELP = "allow the sync to delete most of what it placed, or files that the command needs"
 
 
@@ -19,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir(parser)
     add_login(parser)
     parser.add_argument("--delete", action="store_true", help=DELETE_HELP)
+    parser.add_argument("--yes", action="store_true", help=YES_HELP)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
@@ -32,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
             exclude=args.exclude,
             workdir=given_workdir(args),
             delete=args.delete,
+            yes=args.yes or asks_to_copy(progress.quiet),
             on_event=progress.show,
         )
     if args.json:

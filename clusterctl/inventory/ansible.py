@@ -9,11 +9,20 @@ from __future__ import annotations
 import re
 import shlex
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
 
+from clusterctl.inventory.ansible_variables import (
+    Value,
+    Variables,
+    node_of,
+    variables_beside,
+    yaml_variables,
+)
 from clusterctl.inventory.build import document_of
-from clusterctl.inventory.document import Document, Plain, read_yaml
+from clusterctl.inventory.document import Document, read_yaml
 from clusterctl.inventory.problems import Path, Problems, printable, shown
 from clusterctl.inventory.ranges import LIMIT
 
@@ -23,29 +32,11 @@ _SECTION = re.compile(r"\[([^\[\]:]+)(?::([^\[\]]*))?\]\s*(?:[#;].*)?")
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.*)")
 _PORT = re.compile(r"(?P<host>(?:[^:\[\]]|\[[^\[\]]*\])+):(?P<port>[0-9]+)")
 _RANGE = re.compile(r"\[([^\[\]:]*):([^\[\]:]*)(?::([^\[\]:]*))?\]")
-_JUMP = re.compile(r"(?:^|\s)(?:-J\s*|-o\s*['\"]?ProxyJump[= ]\s*)([^\s'\"]+)")
+_QUOTED = re.compile(r"""(['"])(.*?)\1\s*(?:\#.*)?""")
 _A_RANGE = re.compile(r"\[\w*:\w+(:\d+)?\]")
 """A range for certain; the brackets of an IPv6 address hold two colons in a row."""
 _DIGITS = 9
-_KEYS = {
-    "host": ("ansible_host", "ansible_ssh_host"),
-    "user": ("ansible_user", "ansible_ssh_user"),
-    "port": ("ansible_port", "ansible_ssh_port"),
-    "identity": ("ansible_ssh_private_key_file", "ansible_private_key_file"),
-}
-"""Ansible's names of our keys, the older name last."""
-_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A variable's value, and its line."""
-
-    text: str
-    line: int
-
-
-_Variables = dict[str, _Value]
+_NO_GROUPS = frozenset({ALL, _UNGROUPED})
 
 
 @dataclass(slots=True)
@@ -53,7 +44,7 @@ class _Group:
     hosts: dict[str, None] = field(default_factory=dict)
     children: dict[str, int] = field(default_factory=dict)
     """Their names, and the lines that name them."""
-    variables: _Variables = field(default_factory=dict)
+    variables: Variables = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -62,18 +53,18 @@ class _Inventory:
 
     problems: Problems
     groups: dict[str, _Group] = field(default_factory=lambda: {ALL: _Group()})
-    hosts: dict[str, _Variables] = field(default_factory=dict)
+    hosts: dict[str, Variables] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
 
     def group(self, name: str) -> _Group:
         return self.groups.setdefault(name, _Group())
 
-    def add(self, pattern: str, group: str, variables: _Variables, line: int) -> None:
+    def add(self, pattern: str, group: str, variables: Variables, line: int) -> None:
         """Add the hosts of a pattern such as `gpu[01:04]:2222` to a group."""
         found = _PORT.fullmatch(pattern)
         if found:
             pattern = found["host"]
-            variables = {"ansible_port": _Value(found["port"], line), **variables}
+            variables = {"ansible_port": Value(found["port"], line), **variables}
         for name in _expanded(pattern, line, self.problems):
             if len(self.hosts) >= LIMIT and name not in self.hosts:
                 wanted = f"at most {LIMIT} hosts"
@@ -96,11 +87,19 @@ def is_ansible_ini(text: str) -> bool:
 
 
 def is_ansible_yaml(value: object) -> bool:
-    """Tell a YAML inventory of Ansible from ours: groups at the top, and no `nodes`."""
-    if not isinstance(value, dict) or "nodes" in value or "cluster" in value:
+    """Tell a YAML inventory of Ansible from ours: groups at the top, maybe named as our keys."""
+    if not isinstance(value, dict):
+        return False
+    if isinstance(value.get("nodes"), list) or isinstance(value.get("cluster"), str):
         return False
     groups = [group for group in value.values() if isinstance(group, dict)]
     return any({"hosts", "children"} & group.keys() for group in groups)
+
+
+def is_listing(value: object) -> bool:
+    """Tell what `ansible-inventory --list` prints."""
+    meta = value.get("_meta") if isinstance(value, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("hostvars"), dict)
 
 
 def read_ansible_ini(
@@ -133,18 +132,19 @@ def read_ansible_ini(
             found.group(current).children[line.split()[0]] = number
         else:
             _ini_host(line, current, number, found)
+    _read_beside(found)
     return _document(found, name, group)
 
 
-def _ini_variable(line: str, variables: _Variables, number: int, problems: Problems) -> None:
+def _ini_variable(line: str, variables: Variables, number: int, problems: Problems) -> None:
     matched = _VARIABLE.fullmatch(line)
     if matched is None:
         problems.add((), wanted="NAME=VALUE", found=f'"{printable(line)}"', line=number)
         return
     value = matched[2].strip()
-    if value[:1] in {"'", '"'} and value[-1:] == value[:1] and len(value) > 1:
-        value = value[1:-1]
-    variables[matched[1]] = _Value(value, number)
+    if quoted := _QUOTED.fullmatch(value):
+        value = quoted[2]
+    variables[matched[1]] = Value(value, number)
 
 
 def _ini_host(line: str, group: str, number: int, found: _Inventory) -> None:
@@ -153,7 +153,7 @@ def _ini_host(line: str, group: str, number: int, found: _Inventory) -> None:
     except ValueError:
         found.problems.add((), wanted="quotes in pairs", found=f'"{printable(line)}"', line=number)
         return
-    variables: _Variables = {}
+    variables: Variables = {}
     for word in words[1:]:
         _ini_variable(word, variables, number, found.problems)
     if words:
@@ -164,7 +164,7 @@ def read_ansible_yaml(
     text: str, problems: Problems, *, name: str, group: str | None
 ) -> Document | None:
     """Return the document of the hosts of a group, as `read_ansible_ini` does."""
-    document = read_yaml(text, problems)
+    document = read_yaml(text, problems, foreign=True)
     if document is None or not isinstance(document.value, dict):
         return None
     problems.lines = document.lines
@@ -172,7 +172,35 @@ def read_ansible_yaml(
     for key, value in document.value.items():
         _yaml_group(key, value, (key,), found)
     problems.lines = {}
+    _read_beside(found)
     return _document(found, name, group)
+
+
+def read_listing(
+    value: Mapping[str, Any], problems: Problems, *, name: str, group: str | None
+) -> Document | None:
+    """Return the document of what `ansible-inventory --list` printed, as `read_ansible_ini`."""
+    found = _Inventory(problems)
+    variables = value["_meta"]["hostvars"]
+    for key, content in value.items():
+        members = content if isinstance(content, dict) and key != "_meta" else {}
+        for child in members.get("children") or ():
+            found.group(key).children[str(child)] = 1
+            found.group(str(child))
+        for host in members.get("hosts") or ():
+            own = variables.get(host)
+            texts = yaml_variables(own if isinstance(own, dict) else {}, (), problems)
+            found.add(str(host), key, texts, 1)
+    return _document(found, name, group)
+
+
+def _read_beside(found: _Inventory) -> None:
+    """Add the variables of `group_vars/` and `host_vars/` beside the inventory, which go first."""
+    file = FilePath(found.problems.file)
+    for group, content in found.groups.items():
+        content.variables.update(variables_beside(file, "group_vars", group, found.problems))
+    for host, variables in found.hosts.items():
+        variables.update(variables_beside(file, "host_vars", host, found.problems))
 
 
 def _yaml_group(name: str, value: object, path: Path, found: _Inventory) -> None:
@@ -185,9 +213,9 @@ def _yaml_group(name: str, value: object, path: Path, found: _Inventory) -> None
             line = found.problems.line(place)
             if key == "hosts":
                 variables = _mapping(content, place, found.problems)
-                found.add(item, name, _yaml_variables(variables, place, found.problems), line)
+                found.add(item, name, yaml_variables(variables, place, found.problems), line)
             elif key == "vars":
-                group.variables.update(_yaml_variables({item: content}, path, found.problems))
+                group.variables.update(yaml_variables({item: content}, path, found.problems))
             else:
                 group.children[item] = line
                 _yaml_group(item, content, place, found)
@@ -200,14 +228,6 @@ def _mapping(value: object, path: Path, problems: Problems) -> dict[str, object]
     if value is not None:
         problems.add(path, wanted="a mapping", found=shown(value))
     return {}
-
-
-def _yaml_variables(values: Mapping[str, object], path: Path, problems: Problems) -> _Variables:
-    return {
-        key: _Value(value, problems.line((*path, key)))
-        for key, value in values.items()
-        if isinstance(value, str)
-    }
 
 
 def _expanded(pattern: str, line: int, problems: Problems) -> Sequence[str]:
@@ -257,22 +277,51 @@ def _document(found: _Inventory, name: str, group: str | None) -> Document | Non
     for one, content in found.groups.items():
         for host in content.hosts:
             direct.setdefault(host, []).append(one)
-    nodes: list[dict[str, object]] = []
-    lines: dict[Path, int] = {}
+    chosen: dict[str, dict[str, object]] = {}
     for host, own in found.hosts.items():
         groups = {ALL, *(above for one in direct[host] for above in _above(one, parents))}
         if group not in {None, *groups}:
             continue
-        variables: _Variables = {}
+        variables: Variables = {}
         for one in sorted(groups, key=lambda each: (depths[each], each)):
             variables.update(found.groups[one].variables)
         variables.update(own)
-        lines["nodes", len(nodes)] = found.lines[host]
-        nodes.append(_node(host, variables, problems))
+        chosen[host] = node_of(host, variables, problems)
+    if group is None:
+        _note_groups(found, parents)
+        jumps = _jump_hosts(chosen.values())
+        for host in [host for host, node in chosen.items() if {host, node["host"]} & jumps]:
+            text = (
+                f"{printable(host)} is left out: others are reached through it (--group takes it)"
+            )
+            problems.note(text, line=found.lines[host])
+            del chosen[host]
+    nodes = list(chosen.values())
+    lines: dict[Path, int] = {("nodes", n): found.lines[host] for n, host in enumerate(chosen)}
     if not nodes:
         problems.add((), wanted="hosts", found="none", line=1)
         return None
     return document_of(name, nodes, lines)
+
+
+def _note_groups(found: _Inventory, parents: Mapping[str, Sequence[str]]) -> None:
+    """Name the groups to choose from, if there are several."""
+    sizes: dict[str, set[str]] = {}
+    for name, content in found.groups.items():
+        for above in _above(name, parents):
+            sizes.setdefault(above, set()).update(content.hosts)
+    own = {name: len(hosts) for name, hosts in sizes.items() if hosts}
+    named = [f"{printable(name)} {size}" for name, size in own.items() if name not in _NO_GROUPS]
+    if len(named) > 1:
+        text = f"hosts of all groups are taken ({', '.join(named)}); of one: --group NAME"
+        found.problems.note(text, line=1)
+
+
+def _jump_hosts(nodes: Iterable[Mapping[str, object]]) -> set[str]:
+    """Return the hosts through which others are reached, without user and port."""
+    hops = (hop for node in nodes for hop in str(node.get("jump") or "").split(","))
+    hosts = (hop.strip().removeprefix("ssh://").rpartition("@")[2] for hop in hops)
+    return {re.sub(r":\d+$", "", host) for host in hosts if host}
 
 
 def _parents(found: _Inventory) -> dict[str, list[str]]:
@@ -310,28 +359,3 @@ def _depth(name: str, parents: Mapping[str, Sequence[str]]) -> int:
     while at := {parent for one in at for parent in parents[one] if parent != ALL}:
         level += 1
     return level
-
-
-def _node(host: str, variables: _Variables, problems: Problems) -> dict[str, object]:
-    node: dict[str, object] = {"host": host}
-    for key, value in _settings(variables):
-        if "{{" in value.text:
-            problems.add((), wanted="a value", found=f'"{printable(value.text)}"', line=value.line)
-        else:
-            node[key] = Plain(value.text) if key == "port" else value.text
-    if variables.get("ansible_connection", _Value("", 0)).text == "local":
-        return {"host": "localhost"}
-    return node
-
-
-def _settings(variables: _Variables) -> Iterator[tuple[str, _Value]]:
-    """Yield our keys, each with its value."""
-    for key, names in _KEYS.items():
-        value = next((variables[name] for name in names if name in variables), None)
-        if value is not None and value.text:
-            yield key, value
-    for name in _ARGUMENTS:
-        jump = _JUMP.search(variables[name].text) if name in variables else None
-        if jump:
-            yield "jump", _Value(jump[1], variables[name].line)
-            return

@@ -49,9 +49,24 @@ class _Refused(Exception):  # noqa: N818  (ends the reading, is never seen outsi
         self.found = found
 
 
-def read_yaml(text: str, problems: Problems) -> Document | None:
-    """Parse YAML; None if it is empty or no YAML. Add what is wrong to `problems`."""
-    parser = _Parser(text, problems)
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A value that only the program it was written for can read."""
+
+    found: str
+
+    def __str__(self) -> str:
+        """Return what was found, for a message."""
+        return self.found
+
+
+def read_yaml(text: str, problems: Problems, *, foreign: bool = False) -> Document | None:
+    """Parse YAML; None if it is empty or no YAML. Add what is wrong to `problems`.
+
+    `foreign`: a file of another program. A tagged value is `Unread`, and aliases of plain values
+    and of flat mappings are read.
+    """
+    parser = _Parser(text, problems, foreign=foreign)
     try:
         value = parser.document()
     except yaml.MarkedYAMLError as error:
@@ -70,8 +85,10 @@ def read_yaml(text: str, problems: Problems) -> Document | None:
 class _Parser:
     """Builds values from the events of PyYAML; `DEPTH_LIMIT` bounds the recursion."""
 
-    def __init__(self, text: str, problems: Problems) -> None:
+    def __init__(self, text: str, problems: Problems, *, foreign: bool) -> None:
         self.lines: dict[Path, int] = {}
+        self._foreign = foreign
+        self._anchors: dict[str, object] = {}
         self._loader = yaml.SafeLoader(text)
         self._problems = problems
 
@@ -98,9 +115,23 @@ class _Parser:
 
     def _value(self, event: yaml.Event, path: Path) -> object:
         self.lines.setdefault(path, _line(event))
-        _check_properties(event)
+        if not self._foreign:
+            _check_properties(event)
+        elif isinstance(event, yaml.AliasEvent):
+            return self._anchors.get(str(event.anchor), Unread(f"the alias *{event.anchor}"))
+        value = self._content(event, path)
+        anchor = getattr(event, "anchor", None)
+        # A mapping of mappings, repeated, could make a small file a large one.
+        inner = value.values() if isinstance(value, dict) else [value]
+        if anchor is not None and not any(isinstance(one, dict | list) for one in inner):
+            self._anchors[anchor] = value
+        return value
+
+    def _content(self, event: yaml.Event, path: Path) -> object:
+        tag = getattr(event, "tag", None)
         if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event)
+            unread = self._foreign and tag is not None and tag not in _STR_TAGS
+            return Unread(f"the tag {tag}") if unread else _scalar(event)
         if len(path) >= DEPTH_LIMIT:
             raise _Refused(event, wanted=f"at most {DEPTH_LIMIT} levels", found="more")
         if isinstance(event, yaml.MappingStartEvent):
@@ -113,7 +144,8 @@ class _Parser:
     def _mapping(self, path: Path) -> dict[str, object]:
         mapping: dict[str, object] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            _check_properties(event)
+            if not self._foreign:
+                _check_properties(event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise _Refused(event, wanted="a word as key", found="a list or mapping")
             key = str(_scalar(event) or "")
@@ -121,6 +153,10 @@ class _Parser:
             again = key in mapping
             self.lines.setdefault(inner, line)
             value = self._value(self._next(), inner)
+            if key == "<<" and self._foreign and isinstance(value, dict):
+                for name, merged in value.items():
+                    mapping.setdefault(name, merged)
+                continue
             if again:
                 first = self._problems.place(self.lines[inner])
                 move = "; move its lines there" if isinstance(value, dict | list) else ""

@@ -16,6 +16,7 @@ from clusterctl.inventory.readers import split_login
 _KEYS = {"slots": "gpus", "user": "user", "port": "port"}
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 24
+_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
 def read_hostfile(text: str, problems: Problems) -> Document | None:
@@ -28,6 +29,10 @@ def read_hostfile(text: str, problems: Problems) -> Document | None:
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
+            continue
+        if "," in _BRACKETS.sub("", words[0]):
+            wanted = "one host a line, with spaces behind it"
+            problems.add((), wanted=wanted, found=f'commas: "{printable(line)}"', line=number)
             continue
         path: Path = ("nodes", len(nodes))
         lines[path] = number

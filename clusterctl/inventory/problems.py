@@ -35,6 +35,8 @@ class Problems:
         self.lines: Mapping[Path, int] = {}
         """The line of each part of the document, once it has been parsed."""
         self._found: list[tuple[int, str]] = []
+        self.notes: list[str] = []
+        """What was not taken over, though it is no mistake."""
 
     def line(self, path: Path) -> int:
         """Return the line of a path, or of the innermost part around it that has one."""
@@ -51,6 +53,12 @@ class Problems:
         line = self.line(path) if line is None else line
         key = f" {key_of(path)}:" if path and self.shows_keys else ""
         self._found.append((line, f"{self.place(line)}:{key} expected {wanted}, found {found}"))
+
+    def note(self, text: str, *, line: int) -> None:
+        """Note something that a person should know, once."""
+        placed = f"{self.place(line)}: {text}"
+        if placed not in self.notes:
+            self.notes.append(placed)
 
     def raise_if_any(self) -> None:
         """Raise the InventoryError of all problems, if there are any."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 from clusterctl.errors import InventoryError, UsageError
@@ -10,31 +14,45 @@ from clusterctl.inventory.ansible import (
     has_sections,
     is_ansible_ini,
     is_ansible_yaml,
+    is_listing,
     read_ansible_ini,
     read_ansible_yaml,
+    read_listing,
 )
 from clusterctl.inventory.build import build, cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.document import read_yaml
 from clusterctl.inventory.hostfile import read_hostfile
 from clusterctl.inventory.load import is_yaml, read_text
-from clusterctl.inventory.problems import Problems
+from clusterctl.inventory.problems import Problems, printable, shown
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 
 SLURM = "slurm"
+LISTER = "ansible-inventory"
+LISTER_SECONDS = 60.0
+_LISTING = "where Ansible is: ansible-inventory -i {} --list > all.json; then --from all.json"
+_SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+_HOST_LINE = re.compile(r"^\s*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECASE)
+_HOST_NAME = re.compile(
+    r"^\s*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE
+)
+_SHOWN_HOSTS = 8
 
 
 class _SourceProblems(Problems):
     hint = "--from reads hostfiles, Ansible inventories and a hosts.yaml"
 
 
-def load_source(path: Path, *, name: str, group: str | None = None) -> Cluster:
+def load_source(
+    path: Path, *, name: str, group: str | None = None, notes: list[str] | None = None
+) -> Cluster:
     """Return the cluster of a hosts.yaml, a hostfile or an Ansible inventory.
 
     Args:
         path: the file; its content tells its form.
         name: of the cluster; a hosts.yaml has its own.
         group: of an Ansible inventory; None: all hosts.
+        notes: gets what was not taken over.
 
     Raises:
         InventoryError: it cannot be read, or has problems.
@@ -42,11 +60,25 @@ def load_source(path: Path, *, name: str, group: str | None = None) -> Cluster:
     """
     text = read_text(path)
     problems = _SourceProblems(str(path))
+    _refuse_other(path, text)
     yaml = is_yaml(path, text) and (is_yaml(path, "") or not has_sections(text))
-    parsed = read_yaml(text, Problems(str(path))) if yaml else None
-    if is_ansible_yaml(parsed.value if parsed else None):
+    yaml = yaml or text.lstrip().startswith("{")
+    parsed = read_yaml(text, Problems(str(path)), foreign=True) if yaml else None
+    value = parsed.value if parsed else None
+    plugin = isinstance(value, dict) and "plugin" in value
+    of_ansible = is_ansible_yaml(value) or plugin or (not yaml and is_ansible_ini(text))
+    listed = value if is_listing(value) else None
+    if of_ansible and listed is None:
+        listed = _listed_by_ansible(path, problems)
+    if isinstance(listed, dict):
+        document = read_listing(listed, problems, name=name, group=group)
+    elif plugin:
+        assert isinstance(value, dict)
+        problems.add((), wanted="hosts", found=f"the plugin {shown(value['plugin'])}", line=1)
+        problems.end(hint=_LISTING.format(shlex.quote(str(path))))
+    elif is_ansible_yaml(value):
         document = read_ansible_yaml(text, problems, name=name, group=group)
-    elif not yaml and is_ansible_ini(text):
+    elif of_ansible:
         document = read_ansible_ini(text, problems, name=name, group=group)
     else:
         if group is not None:
@@ -61,7 +93,62 @@ def load_source(path: Path, *, name: str, group: str | None = None) -> Cluster:
     problems.raise_if_any()
     if document is None:
         problems.end()
-    return build(document, problems)
+    cluster = build(document, problems)
+    if notes is not None:
+        notes.extend(problems.notes)
+    return cluster
+
+
+def _listed_by_ansible(path: Path, problems: Problems) -> object:
+    """Return what Ansible itself lists; None: it is not installed here, or fails."""
+    program = shutil.which(LISTER)
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "-i", str(path), "--list"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LISTER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+        problems.note(f"{LISTER} cannot be used ({error}): read without it", line=1)
+        return None
+    found = read_yaml(done.stdout, Problems(LISTER)) if done.returncode == 0 else None
+    if found is None or not is_listing(found.value):
+        why = printable(" ".join(done.stderr.split())) or f"exit code {done.returncode}"
+        problems.note(f"{LISTER} failed ({why}): read without it", line=1)
+        return None
+    return found.value
+
+
+def _refuse_other(path: Path, text: str) -> None:
+    """Refuse files that list no hosts, with the command that does what is meant.
+
+    Raises:
+        UsageError: it is a script of Slurm, or an ssh_config.
+    """
+    if _SBATCH.search(text):
+        raise UsageError(
+            f"--from {path}: expected a list of hosts, found a script for sbatch",
+            hint="Slurm chooses the nodes: clusterctl launch --launcher slurm -- train.py\n"
+            "in the shell of salloc: clusterctl init --from slurm",
+        )
+    hosts = [
+        word
+        for line in _HOST_LINE.findall(text)
+        for word in line.split()
+        if not {"*", "?", "!"} & set(word)
+    ]
+    if hosts and _HOST_NAME.search(text):
+        names = shlex.join(hosts[:_SHOWN_HOSTS]) + (" ..." if len(hosts) > _SHOWN_HOSTS else "")
+        include = "" if path.name == "config" else f" (with `Include {path.absolute()}` in it)"
+        raise UsageError(
+            f"--from {path}: expected a list of hosts, found an ssh_config",
+            hint=f"name its hosts; ~/.ssh/config{include} is read: clusterctl init {names}",
+        )
 
 
 def slurm_cluster(name: str) -> Cluster:

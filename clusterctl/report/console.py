@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from clusterctl.checks.wording import size_of
 from clusterctl.errors import NodeError
 from clusterctl.safe_text import strip_controls
-from clusterctl.verbs.events import Event, Level, Notice, Progress
-from clusterctl.verbs.push.result import PushProgress
+from clusterctl.verbs.events import CopyProgress, Event, Level, Notice, Progress
 
 if TYPE_CHECKING:
     # Imported at the first message: `logs` often prints none, and importing rich takes long.
@@ -127,14 +127,25 @@ class Progressing:
     screen: Screen
     status: Status | None
 
+    def quiet(self) -> None:
+        """Remove the progress line until there is a next one."""
+        if self.status is not None:
+            self.status.stop()
+
     def show(self, event: Event) -> None:
         """Show one event."""
         if isinstance(event, Notice):
             self.screen.say(event)
-        elif isinstance(event, Progress) and self.status is not None:
-            self.status.update(safe_text(progress_line(event)))
-        elif isinstance(event, PushProgress) and self.status is not None:
-            self.status.update(safe_text(push_line(event)))
+        elif isinstance(event, Progress):
+            self._moving(progress_line(event))
+        elif isinstance(event, CopyProgress):
+            self._moving(copy_line(event))
+
+    def _moving(self, text: str) -> None:
+        """Show a progress line that the next one replaces."""
+        if self.status is not None:
+            self.status.update(safe_text(text))
+            self.status.start()
 
 
 def progress_line(event: Progress) -> str:
@@ -145,10 +156,10 @@ def progress_line(event: Progress) -> str:
     return line
 
 
-def push_line(event: PushProgress) -> str:
-    """Return how far a push is: `sending /models/a 41 %, 1.2 GB/s, 0:31 left, …`."""
+def copy_line(event: CopyProgress) -> str:
+    """Return how far a copy is: `sending /models/a 41 % of 3.4 GB, 1.2 GB/s, 0:31 left, …`."""
     share = 100 * event.done // event.total if event.total else 100
-    line = f"{event.phase} {event.path} {share} %"
+    line = f"{event.phase} {event.path} {share} % of {size_of(event.total)}"
     if event.rate:
         line += f", {size_of(event.rate)}/s"
     if event.seconds_left is not None:
@@ -157,11 +168,3 @@ def push_line(event: PushProgress) -> str:
     if event.total_nodes:
         line += f", {event.nodes}/{event.total_nodes} nodes have it"
     return line
-
-
-def size_of(count: float) -> str:
-    """Return bytes in their largest unit, such as `12.3 GB`."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"

@@ -12,14 +12,14 @@ from clusterctl.errors import ClusterError
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, print_code_check, problems, summary
-from clusterctl.report.console import Screen, listed, progress_line, safe_text
+from clusterctl.report.console import Screen, copy_line, listed, progress_line, safe_text
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import show_cause, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import deletions
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
 from clusterctl.verbs.launch.launch import Checked, Planned, Synced
@@ -67,6 +67,8 @@ class TerminalDisplay:
         """Show one event."""
         if isinstance(event, Progress):
             self._moving(progress_line(event))
+        elif isinstance(event, CopyProgress):
+            self._moving(copy_line(event))
         elif isinstance(event, JoinProgress) and self.screen.err.is_terminal:
             self._moving(_join_progress(event))
         elif not isinstance(event, Tick):

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.launch import Checked, Planned, Synced
 from clusterctl.verbs.launch.run_result import RunResult
@@ -49,7 +49,7 @@ class JsonDisplay:
                 _print({"kind": event.kind, **plain(plan)})
             case Stopped(result=result):
                 self.stopped(result)
-            case Tick() | Progress():
+            case Tick() | Progress() | CopyProgress():
                 return
             case _:
                 _print({"kind": event.kind, **plain(event)})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from clusterctl.checks.wording import counted
+from clusterctl.checks.wording import counted, size_of
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import safe_text, size_of
+from clusterctl.report.console import safe_text
 from clusterctl.verbs.push.result import NodePush, PathPush, PushResult
 
 _STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from clusterctl.errors import NodeError
-from clusterctl.node.mirror.tree_hash import path_text
+from clusterctl.node.mirror.safe_open import RootFolder
+from clusterctl.node.mirror.tree_hash import entry_kind, path_bytes, path_text
+from clusterctl.node.push.manifest import is_below
 from clusterctl.sync.local_copy import copy
 from clusterctl.sync.rsync import PushResult, push
 from clusterctl.sync.two_phase import TwoPhaseCommit
@@ -51,6 +54,8 @@ class Placement:
     """Of this sync, which the nodes have looked for by now."""
     together: TwoPhaseCommit
     """The nodes that begin together."""
+    moved: dict[str, int]
+    """By node, how many bytes have been sent; all placements of a sync share it."""
 
     @property
     def request(self) -> Request:
@@ -99,14 +104,15 @@ class Placement:
                 call.send(Message({"abort": True}))
                 return _ended(call, messages)
             call.set_deadline(STEP_SECONDS)
-            call.send(Message({"go": True}))
+            kept = still_here(plan, self.source, self.paths)
+            call.send(Message({"go": True}, b"\0".join(map(path_bytes, kept))))
             begun = next(messages, None)
             if begun is None or "end" in begun.head:
                 return _with(call.reply(), begun)
             pushed = PushResult(code=0, words="")
             if paths:
                 try:
-                    pushed = bring(connection, self, paths, folder, _beating(call))
+                    pushed = bring(connection, self, paths, folder, _reporting(call, self.moved))
                 except NodeError as failure:
                     return Reply.failed(name, failure)
             finished = _all_have_theirs(call, self)
@@ -130,10 +136,38 @@ def needed(plan: Message, placement: Placement) -> list[bytes]:
     return paths
 
 
+def needed_sizes(plan: Message, source: Path, listed: Collection[bytes]) -> dict[str, int]:
+    """Return the files here that a node asks for, each with its bytes."""
+    count = plan.head.get("need")
+    sizes = {}
+    for path in _paths(plan)[:count] if isinstance(count, int) else ():
+        with contextlib.suppress(OSError):
+            if path in listed:
+                sizes[path_text(path)] = os.lstat(os.fsencode(source) + b"/" + path).st_size
+    return sizes
+
+
 def planned_deletions(plan: Message) -> tuple[str, ...]:
     """Return the paths of a plan that the sync would take away."""
     count = plan.head.get("need")
     return tuple(map(path_text, _paths(plan)[count:])) if isinstance(count, int) else ()
+
+
+def still_here(plan: Message, source: Path, listed: Collection[bytes]) -> list[str]:
+    """Return what the sync would take away though the folder here has it: it is ignored by now.
+
+    A node may name anything: nothing is looked for outside of the folder, or behind a link.
+    """
+    found = []
+    with RootFolder(os.fsencode(source)) as inside:
+        for path in sorted(filter(is_below, map(path_bytes, planned_deletions(plan)))):
+            with contextlib.suppress(OSError):
+                status = os.lstat(path.rpartition(b"/")[2], dir_fd=inside.parent(path))
+                if path not in listed and entry_kind(status) is not None:
+                    found.append(path)
+    # Where names of two cases are one file, this one may be listed by its new name.
+    names = {path.lower() for path in listed} if found else set()
+    return [path_text(path) for path in found if path.lower() not in names]
 
 
 def _paths(plan: Message) -> list[bytes]:
@@ -150,9 +184,9 @@ def bring(
     placement: Placement,
     paths: list[bytes],
     folder: ControlFolder,
-    alive: Callable[[], object],
+    alive: Callable[[int], object],
 ) -> PushResult:
-    """Bring files to a node, calling `alive` every few seconds."""
+    """Bring files to a node, calling `alive` with the bytes so far every second."""
     send = copy if connection.node.local else partial(push, connection, folder=folder.path)
     return send(
         source=placement.source,
@@ -179,12 +213,13 @@ def _all_have_theirs(call: Call, placement: Placement) -> bool:
     return complete
 
 
-def _beating(call: Call) -> Callable[[], None]:
-    """Return what tells the node that we live, no more often than is needed."""
+def _reporting(call: Call, moved: dict[str, int]) -> Callable[[int], None]:
+    """Return what notes the bytes that moved, and tells the node now and then that we live."""
     last = time.monotonic()
 
-    def alive() -> None:
+    def alive(count: int) -> None:
         nonlocal last
+        moved[call.node.name] = count
         if time.monotonic() - last >= ALIVE_SECONDS:
             last = time.monotonic()
             call.send(Message({"alive": True}))

@@ -72,7 +72,7 @@ def push(
     workdir: str,
     folder: Path,
     temporary: str,
-    alive: Callable[[], object],
+    alive: Callable[[int], object],
 ) -> PushResult:
     """Write files of a folder to a node's folder; each is replaced whole or not at all.
 
@@ -83,7 +83,7 @@ def push(
         workdir: the folder there.
         folder: a private one with a short path, for the socket.
         temporary: the name of the folder within ours that files are written to first.
-        alive: called every few seconds meanwhile.
+        alive: called every second meanwhile, with the bytes that were sent.
 
     Raises:
         NodeError: the way broke.
@@ -120,7 +120,7 @@ def push(
             errors = Errors(process.stderr, at_end=ended.set)
             carrier.start()
             while not ended.wait(POLL_SECONDS):
-                alive()
+                alive(transfer.sent)
                 transfer.require_limits(errors.count, connection.node.host)
         except BaseException:
             process.kill()

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 OWN_FOLDER = b".clusterctl"
 MANIFEST = OWN_FOLDER + b"/manifest.json"
 """In a folder below ours it means that a sync places files there: they are no code of ours."""
+_SEPARATE = (b"pyvenv.cfg", MANIFEST, OWN_FOLDER + b"/pulled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +141,8 @@ def token_in(folder: Path, token: str) -> Iterator[None]:
 
 
 def _is_separate(folder: bytes) -> bool:
-    """Say whether a folder is a virtual environment or what a sync mirrors into."""
-    return os.path.exists(folder + b"/pyvenv.cfg") or os.path.exists(folder + b"/" + MANIFEST)
+    """Say whether a folder is a virtual environment, or what a sync mirrors or a pull brings."""
+    return any(os.path.exists(folder + b"/" + name) for name in _SEPARATE)
 
 
 def _tracked(folder: Path, worktree: Worktree, ignored: Ignored) -> Iterator[bytes]:

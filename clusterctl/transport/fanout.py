@@ -140,6 +140,27 @@ def interleave(
         items.closed.set()
 
 
+def with_ticks(stream: Iterator[T], seconds: float) -> Iterator[T | None]:
+    """Yield what an iterator yields, and None whenever nothing came for so many seconds."""
+    items: ByteQueue[T] = ByteQueue()
+    start_thread(lambda: items.drain("", stream), name="ticks")
+    try:
+        while True:
+            try:
+                item = items.get(timeout=seconds)
+            except queue.Empty:
+                yield None
+                continue
+            if not isinstance(item, ThreadEnded):
+                yield item[1]
+            elif item.error is None:
+                return
+            else:
+                raise item.error
+    finally:
+        items.closed.set()
+
+
 Item = tuple[str, Message | Reply]
 Start = Callable[[str, Request], Call]
 """Begins a request on a node without waiting for its connection; a failure is in its reply."""

@@ -58,6 +58,28 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyProgress(Event):
+    """How far files are on their way: bytes of all nodes together."""
+
+    kind = "copy"
+
+    path: str
+    phase: Literal["hashing", "comparing", "sending", "verifying"]
+    done: int
+    total: int
+    nodes: int
+    """Nodes that have it, of `total_nodes`."""
+    total_nodes: int
+    rate: float = 0.0
+    """Bytes a second, of all nodes together."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At this rate; None: nothing moves yet."""
+        return (self.total - self.done) / self.rate if self.rate else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvent(Event):
     """A line of a node's events.jsonl: a rank started, joined or ended, a stop was ordered, ..."""
 

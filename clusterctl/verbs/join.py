@@ -297,7 +297,12 @@ class _Newcomer:
         if not isinstance(found, NodeError) and found["equal"]:
             return
         tree = "" if self.options.force else running.tree
-        options = SyncOptions(command=cluster.job.command, launching=True, tree=tree)
+        options = SyncOptions(
+            command=cluster.job.command,
+            launching=True,
+            tree=tree,
+            may_copy=lambda _: True,  # the other nodes of the run were given it
+        )
         try:
             synced = yield from sync(own, pool, self.options.source, options)
         except SyncRefused as error:

@@ -243,14 +243,26 @@ MET: Schema = {"connected": _Each(_CONNECTED), "seen": _Each(_TOKEN_SEEN)}
 LEFT = _object({"foreign": _TEXTS}, counters=_Table(str))
 TIME: Schema = {"time": _SECONDS}
 READ: Schema = {"read": _COUNT}
-PUSH_LIST: Schema = {"bytes": _COUNT, "files": _COUNT, "blocks": _COUNT}
+PUSH_LIST = _object(
+    {"bytes": _COUNT, "files": _COUNT, "blocks": _COUNT, "content": str}, left_out=_TEXTS
+)
+PUSH_LOOK: Schema = {
+    "found": _Each(
+        _object({"exists": bool}, bytes=_COUNT, files=_COUNT, sketch=str, problem=str), least=1
+    )
+}
 PUSH = _object(
     {},
     hashed=_COUNT,
     ready=bool,
     seen=_TEXTS,
     compared=_COUNT,
-    found=_object({"missing": _COUNT, "files": _COUNT, "free": _COUNT}, free_files=_COUNT),
+    found=_object(
+        {"missing": _COUNT, "files": _COUNT, "free": _COUNT},
+        free_files=_COUNT,
+        replaced=_COUNT,
+        replaced_paths=_TEXTS,
+    ),
     listening=_PORT,
     received=_COUNT,
     complete=bool,

@@ -28,7 +28,9 @@ from clusterctl.verbs.launch.launch import LaunchOptions
 def options(*words: str, command: tuple[str, ...] = ()) -> LaunchOptions:
     parser = argparse.ArgumentParser()
     module.add_options(parser)
-    return launch_options(command, module.launch_flags(parser.parse_args(list(words))))
+    return launch_options(
+        command, module.launch_flags(parser.parse_args(list(words)), lambda: None)
+    )
 
 
 def test_flags_win_over_the_environment_and_each_says_where_it_was_said(

@@ -93,7 +93,7 @@ def test_what_the_job_needs_is_what_is_pushed(
 
 def test_a_shared_folder_is_written_once(sandbox3: Sandbox, tmp_path: Path, model: Path) -> None:
     there = f"/shared/{tmp_path.name}/model"
-    found = push(sandbox3, tmp_path, f"model:{there}")
+    found = push(sandbox3, tmp_path, "model", "--to", f"/shared/{tmp_path.name}")
     assert states(found) == ["updated", "shared", "shared"]
     names = sandbox3.on("node2", ["ls", "-A", there]).stdout.split("\n")
     assert names == ["a weight", "link", "sub", ""]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import string
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import InventoryError, UsageError
+from clusterctl.inventory import sources
 from clusterctl.inventory.ranges import expand_hosts, fold_hosts
 from clusterctl.inventory.sources import load_source, slurm_cluster
+from clusterctl.inventory.ssh_arguments import read_arguments
 
 INI = """\
 # machines of the lab
@@ -62,6 +66,15 @@ all:
           vars: {ansible_port: 2200}
 """
 
+
+@pytest.fixture(autouse=True, scope="module")
+def without_ansible() -> Iterator[None]:
+    """This machine may have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "LISTER", "no-such-program")
+        yield
+
+
 Found = list[tuple[str, str | None, int | None]]
 
 TRAIN: Found = [
@@ -87,7 +100,8 @@ def test_an_ansible_inventory_is_read(tmp_path: Path, name: str, text: str) -> N
     path = written(tmp_path, text, name)
     assert hosts(path, "train") == TRAIN
     assert hosts(path, "gpus") == TRAIN[:3]
-    assert hosts(path) == hosts(path, "all") == [("10.0.0.1", None, None), *TRAIN]
+    assert hosts(path, "all") == [("10.0.0.1", None, None), *TRAIN]
+    assert hosts(path) == TRAIN  # others are reached through gate
     ssh = load_source(path, name="lab", group="gpus").nodes[0].ssh
     assert ssh.identity == str(Path("~/.ssh/lab key").expanduser())
     assert ssh.jump == "me@gate"
@@ -153,7 +167,10 @@ def test_a_hosts_yaml_is_read_as_it_is(tmp_path: Path) -> None:
         ("[a]\n# nobody\n", ":1: expected hosts, found none"),
         ("a: {hosts: [x]}\n", ":1: a.hosts: expected a mapping, found a list"),
         ("a:\n  hosts:\n    x: {ansible_port: 99999}\n", ":3: nodes[0].port: expected a"),
-        ("a:\n  hosts:\n    x: !vault y\n", ":3: expected a plain value, found the tag !vault"),
+        (
+            "a:\n  hosts:\n    x: !vault y\n",
+            ":3: a.hosts.x: expected a mapping, found the tag !vault",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, problem: str) -> None:
@@ -277,3 +294,139 @@ def test_without_an_allocation_there_is_a_hint(
         slurm_cluster("lab")
     assert told in str(caught.value)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken", "left"),
+    [
+        ("-o ProxyJump=a@b:22,c", {"jump": "a@b:22,c"}, []),
+        ('-o ProxyJump="root@192.0.2.9"', {"jump": "root@192.0.2.9"}, []),
+        ("-o proxyjump=a@b", {"jump": "a@b"}, []),
+        ('-o "ProxyJump a@b"', {"jump": "a@b"}, []),
+        ("-oProxyJump=a@b -Ja@c", {"jump": "a@b"}, []),
+        ('-o ProxyCommand="ssh -W %h:%p -q me@10.0.0.1"', {"jump": "me@10.0.0.1"}, []),
+        ('-o ProxyCommand="ssh -p 2222 -l me b nc %h 22"', {"jump": "me@b:2222"}, []),
+        (
+            '-o ProxyCommand="ssh -i key -W %h:%p b"',
+            {},
+            ["ProxyCommand ssh -i key -W %h:%p b"],
+        ),
+        ('-o ProxyCommand="aws ssm %h"', {}, ["ProxyCommand aws ssm %h"]),
+        ("-F ./ssh.cfg -C -p 2222 -o User=me", {"port": "2222", "user": "me"}, ["-F ./ssh.cfg"]),
+        ("-o ControlMaster=auto -o StrictHostKeyChecking=no", {}, ["StrictHostKeyChecking no"]),
+        ("-o 'x", {}, ["-o 'x"]),
+    ],
+)
+def test_arguments_of_ssh_are_taken_over_or_named(
+    tmp_path: Path, arguments: str, taken: dict[str, str], left: list[str]
+) -> None:
+    assert read_arguments(arguments) == (taken, left)
+    text = f"[a]\nx\n[a:vars]\nansible_ssh_common_args='{arguments}' # said so\n"
+    if "'" not in arguments:
+        notes: list[str] = []
+        path = written(tmp_path, text)
+        (node,) = load_source(path, name="lab", notes=notes).nodes
+        assert node.ssh.jump == taken.get("jump")
+        places = [f"{path}:4: not taken over: {one} (write it in ~/.ssh/config)" for one in left]
+        assert notes == places
+
+
+def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "[gpu]\ng1\ng2 ansible_user=root\n", "hosts")
+    for folder in ("group_vars/gpu", "host_vars"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "group_vars" / "gpu" / "ssh.yml").write_text(
+        "ansible_user: &me ubuntu\nansible_port: 2222\nsecret: !vault |\n  1\nother: *me\n"
+    )
+    (tmp_path / "host_vars" / "g1.yml").write_text("ansible_host: 10.0.0.1\n")
+    (tmp_path / "group_vars" / "all.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n61\n")
+    notes: list[str] = []
+    found = load_source(path, name="lab", notes=notes).nodes
+    assert [(node.host, node.ssh.user, node.ssh.port) for node in found] == [
+        ("10.0.0.1", "ubuntu", 2222),
+        ("g2", "root", 2222),
+    ]
+    assert notes == [f"{path}:1: group_vars/all.yml is not taken over: it is no plain YAML"]
+    (tmp_path / "host_vars" / "g1.yml").write_text("ansible_host: '{{ address }}'\n")
+    with pytest.raises(InventoryError, match=r"expected a value.*in host_vars/g1\.yml"):
+        hosts(path)
+    (tmp_path / "host_vars" / "g1.yml").write_text("ansible_user: !vault |\n  1\n")
+    with pytest.raises(InventoryError, match="expected a plain value, found the tag !vault"):
+        hosts(path)
+
+
+def test_groups_and_the_bastion_are_named(tmp_path: Path) -> None:
+    text = "[public]\nbastion ansible_host=192.0.2.1\n[private]\ng1\ng2\n[private:vars]\n"
+    path = written(tmp_path, text + "ansible_ssh_common_args='-o ProxyJump=u@192.0.2.1:22'\n")
+    notes: list[str] = []
+    nodes = load_source(path, name="lab", notes=notes).nodes
+    assert [node.host for node in nodes] == ["g1", "g2"]
+    assert notes == [
+        f"{path}:1: hosts of all groups are taken (public 1, private 2); of one: --group NAME",
+        f"{path}:2: bastion is left out: others are reached through it (--group takes it)",
+    ]
+
+
+def test_values_that_only_ansible_reads_are_no_trouble(tmp_path: Path) -> None:
+    text = (
+        "cluster:\n  vars: &common\n    ansible_user: me\n    pass: !vault |\n      1\n"
+        "  hosts:\n    g1: {<<: *common, ansible_port: 23}\n"
+        "nodes: {hosts: {g2: {ansible_become_password: !vault x, ansible_user: *common}}}\n"
+    )
+    path = written(tmp_path, text.replace(", ansible_user: *common", ""), "inventory.yml")
+    assert hosts(path) == [("g1", "me", 23), ("g2", None, None)]
+    bomb = "a: &a {x: 1}\nb: &b {x: *a, y: *a}\nc: {x: *b}\nall: {hosts: {g: }}\n"
+    assert hosts(written(tmp_path, bomb, "bomb.yml")) == [("g", None, None)]
+
+
+def test_what_ansible_lists_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = {
+        "_meta": {"hostvars": {"g1": {"ansible_host": "10.0.0.1", "ansible_port": 23}, "g2": {}}},
+        "all": {"children": ["ungrouped", "gpu"]},
+        "gpu": {"hosts": ["g1", "g2"]},
+    }
+    listed = written(tmp_path, json.dumps(listing), "all.json")
+    expected = [("10.0.0.1", None, 23), ("g2", None, None)]
+    assert hosts(listed) == hosts(listed, "gpu") == expected
+    plugin = written(tmp_path, "plugin: aws_ec2\nregions: [x]\n", "aws_ec2.yml")
+    with pytest.raises(InventoryError, match="expected hosts, found the plugin aws_ec2") as caught:
+        hosts(plugin)
+    assert "ansible-inventory -i" in str(caught.value.hint)
+    lister = written(tmp_path, f"#!/bin/sh\ncat '{listed}'\n", "lister")
+    lister.chmod(0o755)
+    monkeypatch.setattr(sources, "LISTER", str(lister))
+    assert hosts(plugin) == expected
+    lister.write_text("#!/bin/sh\necho no vault password >&2; exit 1\n")
+    notes: list[str] = []
+    path = written(tmp_path, "[a]\nx\n")
+    assert [n.host for n in load_source(path, name="lab", notes=notes).nodes] == ["x"]
+    assert notes == [f"{path}:1: {lister} failed (no vault password): read without it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "hint"),
+    [
+        (
+            "#!/bin/bash\n#SBATCH --nodes=2\nsrun torchrun t.py\n",
+            "found a script for sbatch",
+            "clusterctl launch --launcher slurm",
+        ),
+        (
+            "Host bastion\n  HostName 1.2.3.4\nHost g1 g2\n  ProxyJump bastion\nHost *\n",
+            "found an ssh_config",
+            "clusterctl init bastion g1 g2",
+        ),
+        (
+            "index,ip\ntrainer-28,10.0.0.1\n",
+            'expected one host a line, with spaces behind it, found commas: "index,ip"',
+            "--from reads",
+        ),
+    ],
+)
+def test_files_that_list_no_hosts_are_refused(
+    tmp_path: Path, text: str, told: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        hosts(written(tmp_path, text))
+    assert told in str(caught.value)
+    assert hint in str(caught.value.hint)

@@ -18,4 +18,5 @@ def placement_of(source: SourceTree, node: str, *, workdir: str, lock: str) -> P
         holder={"sync": "own"},
         tokens=(),
         together=TwoPhaseCommit([node], lambda _plans: True),
+        moved={},
     )

@@ -11,7 +11,7 @@ from clusterctl.sync.rsync import PushResult
 
 def copy(source: Path, paths: list[bytes], workdir: Path) -> PushResult:
     return local_copy.copy(
-        source=source, paths=paths, workdir=str(workdir), temporary="own", alive=lambda: None
+        source=source, paths=paths, workdir=str(workdir), temporary="own", alive=lambda _count: None
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import NodeError
-from clusterctl.sync.mirror import PATHS_LIMIT, Placement, planned_deletions
+from clusterctl.sync.mirror import PATHS_LIMIT, Placement, planned_deletions, still_here
 from clusterctl.sync.source import read_source
 from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
@@ -78,3 +78,16 @@ def test_a_plan_of_more_paths_than_a_folder_holds_is_not_taken_apart() -> None:
 
 def test_a_project_of_two_million_files_can_be_replaced() -> None:
     assert len(planned_deletions(Message({"need": 0}, b"a\0" * 2_000_000))) == 2_000_000
+
+
+def test_a_host_learns_nothing_of_what_is_outside_of_the_folder(tmp_path: Path) -> None:
+    source = tmp_path / "code"
+    (source / "sub").mkdir(parents=True)
+    (tmp_path / "secret").touch()
+    for name in ("listed.py", "ignored.bin", "Renamed.py"):
+        (source / name).touch()
+    (source / "link").symlink_to(tmp_path)
+    names = ["../secret", "/etc/passwd", "link/secret", "sub", "sub/../ignored.bin", "gone.py"]
+    asked = "\0".join(["listed.py", "ignored.bin", "Renamed.py", *names, ""]).encode()
+    plan = Message({"need": 0}, asked)
+    assert still_here(plan, source, [b"listed.py", b"renamed.py"]) == ["ignored.bin"]

@@ -45,7 +45,7 @@ def push_one(pool: Pool, source: Path, folder: Path, workdir: Path | None = None
         workdir=str(workdir or folder),
         folder=folder,
         temporary="own",
-        alive=lambda: None,
+        alive=lambda _count: None,
     )
 
 

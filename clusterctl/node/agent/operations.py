@@ -19,6 +19,7 @@ OPERATIONS: dict[str, str] = {
     "prune": "clusterctl.node.run.prune:prune",
     "push": "clusterctl.node.push.push:push",
     "push-list": "clusterctl.node.push.push:describe",
+    "push-look": "clusterctl.node.push.look:look",
     "rsync": "clusterctl.node.mirror.mirror:exec_rsync",
     "seen": "clusterctl.node.mirror.mirror:find_tokens",
     "tree": "clusterctl.node.mirror.sync_diff:compare_tree",

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
-from typing import Any, Dict, Iterable
+from typing import Any, Dict, Iterable, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
@@ -50,8 +50,8 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
 
     The first answer says that the folder is locked. The second is the plan: `need`, `deletions`,
     `moved`, `placed`, `from`; its body has the wanted paths, then those that would be deleted,
-    each ended by NUL. Nothing changes before the controller's `go`. The third answer says that
-    rsync may write, to `temporary`.
+    each ended by NUL. Nothing changes before the controller's `go`; its body has those that are to
+    stay after all. The third answer says that rsync may write, to `temporary`.
 
     Args:
         args: `workdir`, `tree`, `lock`; `holder` (who syncs, from where), `temporary` (a folder
@@ -73,8 +73,10 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
             _refuse_conflicts(root, args, plan)
         channel.receive_timeout_s = CONTROLLER_SECONDS
         channel.send(_plan(manifest, plan))
-        if not _wait_to_proceed(channel):
+        verdict = _wait_to_proceed(channel)
+        if verdict is None:
             return Message({"aborted": True})
+        plan.keep(set(verdict.body.split(b"\0")))
         if plan.changes:
             _refuse_run(root, args)  # one may have started while the other nodes made their plans
         complete = not plan.changes and manifest.tree == args["tree"]
@@ -94,7 +96,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
             head["sent_paths"] = [path_text(path) for path in plan.needed[:MAX_SHOWN]]
             head["deleted_paths"] = [path_text(path) for path in plan.deletions[:MAX_SHOWN]]
             channel.send(Message({"begun": True, **head}))
-            proceeds = _wait_to_proceed(channel)
+            proceeds = _wait_to_proceed(channel) is not None
             different = differences(manifest, listing)
             if proceeds and not different and not complete:
                 plan.finish(args["tree"])
@@ -136,14 +138,14 @@ def _plan(manifest: Manifest, plan: SyncPlan) -> Message:
     return Message(head, b"".join(path + b"\0" for path in (*plan.needed, *plan.stale)))
 
 
-def _wait_to_proceed(channel: CallChannel) -> bool:
-    """Wait for the controller's word; False: it gave up, or is silent for too long."""
+def _wait_to_proceed(channel: CallChannel) -> Optional[Message]:
+    """Wait for the controller's word; None: it gave up, or is silent for too long."""
     while True:
         message = channel.receive()
         if message is None or "abort" in message.head:
-            return False
+            return None
         if "alive" not in message.head:
-            return True
+            return message
 
 
 def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:

@@ -47,6 +47,15 @@ class SyncPlan:
         """Any file of the folder would be written, moved or deleted."""
         return bool(self.needed or self.moved_aside or self.deletions)
 
+    def keep(self, paths: Set[bytes]) -> None:
+        """Leave files as they are that the person's folder has too, though it is not to be synced.
+
+        They are the node's own from then on.
+        """
+        kept = paths.intersection(self.stale)
+        self.deletions = [path for path in self.deletions if path not in kept]
+        self.moved_aside = [path for path in self.moved_aside if path not in kept]
+
     def begin(self) -> None:
         """Make way: write down what is about to be ours, then delete and move."""
         records: Dict[bytes, Record] = {}

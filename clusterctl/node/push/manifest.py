@@ -14,7 +14,7 @@ import stat
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, List, NamedTuple, Set, Tuple
+from typing import Callable, List, NamedTuple, Optional, Set, Tuple
 
 BLOCK = 8 << 20
 """Bytes of a block. Each node of the chain holds a few, and a chain of eight fills in eight."""
@@ -94,6 +94,18 @@ class Manifest:
         """Return the blocks of a file."""
         start = self._starts[file]
         return range(start, start + blocks_of(self.files[file].size))
+
+    @property
+    def content(self) -> str:
+        """A hash that trees share if their names, links and contents are equal."""
+        digest = hashlib.sha256(self.hashes)
+        for file in self.files:
+            digest.update(b"f%d %s\0" % (file.size, file.path))
+        for path, target in self.links:
+            digest.update(b"l%d %s%s\0" % (len(path), path, target))
+        for path, _ in self.folders:
+            digest.update(b"d%s\0" % path)
+        return digest.hexdigest()
 
     def encode(self) -> bytes:
         """Return it as bytes.
@@ -206,8 +218,12 @@ def stays_inside(path: bytes, target: bytes) -> bool:
     return up <= path.count(b"/") and is_below(below)
 
 
-def read_tree(root: bytes, progress: Callable[[int], None]) -> Manifest:
+def read_tree(
+    root: bytes, progress: Callable[[int], None], left_out: Optional[List[bytes]] = None
+) -> Manifest:
     """List a path and hash all of it; `progress` receives the bytes as they are hashed.
+
+    `left_out` gets what cannot be pushed; None: that is an error.
 
     Raises:
         OSError: something cannot be read.
@@ -217,7 +233,7 @@ def read_tree(root: bytes, progress: Callable[[int], None]) -> Manifest:
     links: List[Tuple[bytes, bytes]] = []
     folders: List[Tuple[bytes, int]] = []
     if os.path.isdir(root):
-        files, links, folders = _walk(root)
+        files, links, folders = walk(root, left_out)
     else:
         files = [_file(root, b"")]
     empty = Manifest(
@@ -244,7 +260,10 @@ def hashing() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1))
 
 
-def _walk(root: bytes) -> Tuple[List[File], List[Tuple[bytes, bytes]], List[Tuple[bytes, int]]]:
+def walk(
+    root: bytes, left_out: Optional[List[bytes]] = None
+) -> Tuple[List[File], List[Tuple[bytes, bytes]], List[Tuple[bytes, int]]]:
+    """List the files, links and folders below a folder, as `read_tree` does."""
     files: List[File] = []
     links: List[Tuple[bytes, bytes]] = []
     folders: List[Tuple[bytes, int]] = []
@@ -261,18 +280,23 @@ def _walk(root: bytes) -> Tuple[List[File], List[Tuple[bytes, bytes]], List[Tupl
                 continue
             if os.path.islink(full) and stays_inside(path, os.readlink(full)):
                 links.append((path, os.readlink(full)))
-            elif name not in below:
-                files.append(_file(full, path))
-            elif os.path.islink(full):
-                raise ValueError("%s is a link to a folder elsewhere" % os.fsdecode(full))
-            else:
+            elif name in below and not os.path.islink(full):
                 folders.append((path, stat.S_IMODE(os.stat(full).st_mode) & MODES))
+            else:
+                try:
+                    files.append(_file(full, path))
+                except (OSError, ValueError):
+                    if left_out is None:
+                        raise
+                    left_out.append(path)
     return files, links, folders
 
 
 def _file(full: bytes, path: bytes) -> File:
     """Look at a file; a link that leads out of the tree is sent as what it leads to."""
     status = os.stat(full)
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError("%s is a link to a folder elsewhere" % os.fsdecode(full))
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("%s is neither a file, a folder nor a link" % os.fsdecode(full))
     mode, at = stat.S_IMODE(status.st_mode) & MODES, max(status.st_mtime_ns, 0)

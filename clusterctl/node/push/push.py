@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.push.chain import Receiver, Sender, inflated, lacking_blocks
 from clusterctl.node.push.manifest import MARK, TooManyFilesError, decode, read_tree
-from clusterctl.node.push.tree import Tree
+from clusterctl.node.push.tree import MAX_SHOWN, Tree
 from clusterctl.wire import Message
 
 CONTROLLER_SECONDS = 60.0
@@ -23,7 +23,6 @@ CONTROLLER_SECONDS = 60.0
 REPORT_SECONDS = 0.5
 PIECE = 1 << 20
 """Bytes of a block that go through the controller at a time."""
-MAX_SHOWN = 5
 OLD_SECONDS = 3600
 """No push needs its token for so long."""
 
@@ -32,11 +31,12 @@ def describe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message
     """Hash all of a path; the body of the answer is its manifest.
 
     Args:
-        args: `path`.
+        args: `path`; `leave_out`: go on without what cannot be pushed.
         body: nothing.
         channel: gets `hashed`, the bytes so far, twice a second.
     """
     del body
+    left_out: Optional[List[bytes]] = [] if args.get("leave_out") else None
     hashed, last, lock = 0, 0.0, threading.Lock()
 
     def progress(count: int) -> None:
@@ -50,11 +50,14 @@ def describe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message
     path = _path(args["path"])
     try:
         with _file_errors(path):
-            manifest = read_tree(path, progress)
+            manifest = read_tree(path, progress, left_out)
             encoded = manifest.encode()
     except TooManyFilesError as error:
         raise OperationError("too-many-files", str(error)) from error
-    head = {"bytes": manifest.size, "files": len(manifest.files), "blocks": manifest.blocks}
+    head: Dict[str, Any] = {"bytes": manifest.size, "files": len(manifest.files)}
+    head.update(blocks=manifest.blocks, content=manifest.content)
+    if left_out:
+        head["left_out"] = [os.fsdecode(path) for path in left_out[:MAX_SHOWN]]
     return Message(head, encoded)
 
 

@@ -7,6 +7,7 @@ by their hashes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -18,6 +19,8 @@ from clusterctl.node.mirror.safe_open import RootFolder
 from clusterctl.node.push.manifest import MARK, MODES, PARTIAL, Block, Manifest, hashing, read_at
 
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
+MAX_SHOWN = 5
+"""Paths that an answer names at most."""
 
 
 class Tree:
@@ -62,8 +65,9 @@ class Tree:
         return len(self.arrived) == self.manifest.blocks
 
     def compare(self) -> Dict[str, Any]:
-        """Find which blocks are there; return what is missing, and the room for it."""
+        """Find which blocks are there; return what is missing or replaced, and the room for it."""
         missing = new_files = 0
+        replaced: List[bytes] = []
         with hashing() as pool, RootFolder(self._root) as folder:
             for number, file in enumerate(self.manifest.files):
                 indexes = self.manifest.blocks_in(number)
@@ -85,8 +89,16 @@ class Tree:
                     continue
                 if older - partial:
                     self._reusable[number] = sorted(older - partial)
+                if os.path.lexists(os.path.join(self._root, self._path(number))):
+                    replaced.append(self._path(number))
                 new_files += "partial" not in known
                 missing += file.size - sum(self.manifest.block(n).length for n in partial)
+            for path, target in self.manifest.links:
+                with contextlib.suppress(OSError):
+                    parent, name = folder.parent(path), os.path.basename(path)
+                    os.lstat(name, dir_fd=parent)
+                    if _link_at(parent, name) != target:
+                        replaced.append(path)
         near = self._root
         while not os.path.isdir(near):
             near = os.path.dirname(near)
@@ -96,6 +108,8 @@ class Tree:
             "files": new_files,
             "free": space.f_bavail * space.f_frsize,
             "free_files": space.f_favail if space.f_files else None,
+            "replaced": len(replaced),
+            "replaced_paths": [os.fsdecode(path) for path in sorted(replaced)[:MAX_SHOWN]],
         }
 
     def begin(self) -> None:

@@ -68,6 +68,8 @@ class Draft:
     """The private key that opens all hosts; None: as ssh finds one."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Lines of comment for a node, by its name."""
+    remarks: tuple[str, ...] = ()
+    """What was not taken over."""
 
     @property
     def reachable(self) -> Cluster:
@@ -142,7 +144,9 @@ def from_source(
             f"--from {source}: expected a file or slurm, found no such file",
             hint="or name the hosts: clusterctl init gpu1 gpu2",
         )
-    return Draft(cluster=load_source(path, name=name, group=group), identity=key)
+    remarks: list[str] = []
+    cluster = load_source(path, name=name, group=group, notes=remarks)
+    return Draft(cluster=cluster, identity=key, remarks=tuple(remarks))
 
 
 def _key(identity: Path) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from clusterctl.checks.wording import counted
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
@@ -231,9 +232,10 @@ def _read_facts(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
 
 def _with_gpus(facts: Mapping[str, NodeFacts], node: Node) -> Node:
     gpus = facts[node.name].gpus
-    if node.gpus is not None or gpus is None:
+    count = len(gpus.devices) if gpus else 0
+    # The slots of an MPI hostfile may be CPUs.
+    if gpus is None or (node.gpus is not None and node.gpus <= count):
         return node
-    count = len(gpus.devices)
     return replace(node, gpus=count, procs=node.procs if count else node.procs or 1)
 
 
@@ -255,6 +257,10 @@ def _result(state: _Look, drafted: Draft) -> Looked:
             continue
         slow = state.seen[node.name].slow
         told, missing = _about(node, state.facts[node.name], chosen.get(node.name), slow)
+        expected = before[node.name].gpus
+        if expected is not None and node.gpus is not None and node.gpus < expected:
+            words = f"The file that was read has {counted(expected, 'GPU')} or slots, the machine"
+            missing = (*missing, f"{words} {node.gpus or 'none'}: gpus: {node.gpus} was written.")
         notes[node.name] = "\n".join([told, *missing])
         for line in missing:
             undecided.setdefault((line, ""), []).append(node.name)

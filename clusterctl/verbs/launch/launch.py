@@ -6,14 +6,14 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import SSH
-from clusterctl.errors import Interrupted, LaunchRefused, SyncRefused, UsageError
+from clusterctl.errors import Interrupted, LargeCopy, LaunchRefused, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
@@ -25,6 +25,7 @@ from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.validate_job import (
+    notice_batch,
     notice_job,
     notice_secrets,
     notice_words,
@@ -67,6 +68,8 @@ class LaunchOptions:
     sync: bool = True
     delete: bool = False
     """The sync may delete also what the command names, or most of what was placed."""
+    may_copy: Callable[[LargeCopy], bool] = lambda _: False
+    """Says whether the sync may copy very much."""
     force: bool = False
     """Go on in spite of checks that failed."""
     exclude_unhealthy: bool = False
@@ -137,6 +140,7 @@ def prepare(
         require_script(cluster, options.source)
     yield from notice_job(cluster.job)
     yield from notice_secrets(cluster)
+    yield from notice_batch(cluster, options.source)
     yield from notice_words(cluster, options.source, force=options.force)
     run = options.run or run_id.make_run_id(cluster.name)
     # The record keeps the job as it was written: a resume fills in its own id.
@@ -313,7 +317,12 @@ def _sync(
         text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
         yield Notice(text=text, level="warning")
         return None
-    sync_options = SyncOptions(delete=options.delete, command=cluster.job.command, launching=True)
+    sync_options = SyncOptions(
+        delete=options.delete,
+        command=cluster.job.command,
+        launching=True,
+        may_copy=options.may_copy,
+    )
     try:
         synced = yield from sync(cluster, pool, options.source, sync_options)
     except SyncRefused as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.verbs.events import Event, Notice
 
+_SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
 _SCRIPT_LIMIT = 1 << 20
 """Bytes of a script that are searched for a launcher."""
 
@@ -156,6 +158,23 @@ def notice_words(cluster: Cluster, source: Path, *, force: bool) -> Generator[Ev
         lines = dict.fromkeys(f"{each.where}: {each.message}" for each in fatal)
         hints = dict.fromkeys(each.hint for each in fatal)
         raise UsageError("\n".join(lines), hint="\n".join((*hints, "launch anyway: --force")))
+
+
+def notice_batch(cluster: Cluster, source: Path) -> Iterator[Notice]:
+    """Warn of a script that was written for sbatch, whose options nobody reads here."""
+    if cluster.job.launcher == "slurm":
+        return
+    for word in cluster.job.command[:2]:
+        found = _SBATCH.search(_text(source / word))
+        if found is not None:
+            number = found.string.count("\n", 0, found.start()) + 1
+            yield Notice(
+                text=f"{word}:{number}: a script for sbatch: its #SBATCH lines are not read, and"
+                " the nodes are those of the inventory",
+                hint="if Slurm is to choose the nodes, put those options into job.slurm:"
+                " clusterctl launch --launcher slurm -- train.py",
+                level="warning",
+            )
 
 
 def _notice_programs(

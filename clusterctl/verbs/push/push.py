@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.network.choice import choose_network
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import Event, Notice, Progress
 from clusterctl.verbs.push.look import Look, look
 from clusterctl.verbs.push.result import (
     HERE,
@@ -41,13 +42,14 @@ def push(
         ClusterError: nobody has a path, or its source cannot be read.
     """
     began = time.monotonic()
-    paths = wanted_paths(cluster, options.paths)
+    paths = wanted_paths(cluster, options.paths, options.to)
     work = _Push(cluster=cluster, pool=pool, here=here, options=options)
     yield from work.look(paths)
     sources = [choose_source(path, work.seen(path), named=options.source) for path in paths]
     work.require_space(paths, sources)
     done = []
     for path, source in zip(paths, sources, strict=True):
+        yield from _destination(cluster, path)
         done.append((yield from work.push_one(path, source)))
     return PushResult(
         cluster=cluster.name,
@@ -55,6 +57,17 @@ def push(
         dry_run=options.dry_run,
         seconds=time.monotonic() - began,
     )
+
+
+def _destination(cluster: Cluster, path: WantedPath) -> Iterator[Notice]:
+    """Yield where a path will be on the nodes, unless that is what was typed."""
+    alike: dict[str, list[str]] = {}
+    for node in cluster.nodes:
+        alike.setdefault(path.targets[node.name], []).append(node.name)
+    for target, names in alike.items():
+        same = ", the same path as here (another: --to DIR)" if target == path.here else ""
+        if not path.shown.endswith(target):
+            yield Notice(text=f"{path.shown} goes to {target} on {fold_hosts(names)}{same}")
 
 
 @dataclass(slots=True)

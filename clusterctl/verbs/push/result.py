@@ -1,4 +1,4 @@
-"""What a push was asked for, what it did on each node, and how far it is."""
+"""What a push was asked for, and what it did on each node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.verbs.events import Event
 from clusterctl.wire import SCHEMA, plain
 
 HERE = "this machine"
@@ -33,6 +32,8 @@ class PushOptions:
     """`PATH` or `LOCAL:REMOTE`; none: the inventory's `job.needs`."""
     source: str | None = None
     """The node that has them; None: this machine if it has, else a node that has all."""
+    to: str | None = None
+    """The folder on the nodes that gets them, relative to workdir; None: each at its own path."""
     dry_run: bool = False
 
 
@@ -109,21 +110,3 @@ class PushResult:
         """Return it as JSON."""
         document: dict[str, Any] = plain(self)
         return document
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushProgress(Event):
-    """How far a path is: bytes of all nodes together."""
-
-    kind = "push"
-
-    path: str
-    phase: Literal["hashing", "comparing", "sending", "verifying"]
-    done: int
-    total: int
-    nodes: int
-    """Nodes that have it, of `total_nodes`."""
-    total_nodes: int
-    rate: float = 0.0
-    """Bytes a second, of all nodes together."""
-    seconds_left: float | None = None

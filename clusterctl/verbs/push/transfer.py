@@ -13,11 +13,12 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
-from clusterctl.verbs.events import Event
-from clusterctl.verbs.push.result import HERE, NodePush, PathPush, PushProgress, WantedPath
+from clusterctl.verbs.events import CopyProgress, Event
+from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
 from clusterctl.verbs.push.wanted import Source
 from clusterctl.verbs.response_schema import NOT_OURS, PUSH, PUSH_LIST, schema_error
 from clusterctl.verbs.rpc import Nodes, bad_output, node_error
@@ -102,6 +103,14 @@ class Transfer:
     """The nodes that the source itself serves after the chain, one by one."""
     totals: tuple[int, int] = (0, 0)
     """Bytes and files."""
+    content: str = ""
+    """A hash that copies with equal contents share."""
+    left_out: tuple[str, ...] = ()
+    """The first paths that cannot be copied, such as links to folders elsewhere."""
+    pulls: bool = False
+    """Results for a person: no file there is replaced unasked, and there may be others."""
+    replaces: bool = False
+    """A pull may replace files."""
     relaying: bool = False
     """This machine reaches the nodes by SSH only: the blocks go through it."""
     began: float = field(default_factory=time.monotonic)
@@ -110,13 +119,19 @@ class Transfer:
     links: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """The numbers of the links: a receiver takes the newest."""
 
-    def run(self, names: tuple[str, ...]) -> Generator[Event, None, PathPush]:
+    def run(
+        self, names: tuple[str, ...], manifest: bytes = b""
+    ) -> Generator[Event, None, PathPush]:
         """Bring the path to these nodes.
+
+        Args:
+            names: the nodes.
+            manifest: what `describe` returned; empty: it is called here.
 
         Raises:
             ClusterError: the source cannot be read, or changed meanwhile.
         """
-        manifest = yield from self._list()
+        manifest = manifest or (yield from self.describe())
         self.calls[SOURCE] = self.source_pool.start(
             self.source.name,
             Request(
@@ -159,11 +174,14 @@ class Transfer:
         args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
-    def _list(self) -> Generator[Event, None, bytes]:
-        """Have the source hash the path; return its manifest."""
-        request = Request(
-            op="push-list", args={"path": self.source.path}, body_limit=MANIFEST_LIMIT
-        )
+    def describe(self) -> Generator[Event, None, bytes]:
+        """Have the source hash the path; return its manifest.
+
+        Raises:
+            ClusterError: the source cannot be read.
+        """
+        args = {"path": self.source.path, "leave_out": self.pulls}
+        request = Request(op="push-list", args=args, body_limit=MANIFEST_LIMIT)
         call = self.source_pool.start(self.source.name, request)
         body = b""
         try:
@@ -172,7 +190,7 @@ class Transfer:
                     error = item.error
                 elif "hashed" in item.head:
                     size = self.source.facts.size or 0
-                    yield PushProgress(
+                    yield CopyProgress(
                         path=self.wanted.shown,
                         phase="hashing",
                         done=min(_whole(item.head["hashed"]), size),
@@ -189,6 +207,8 @@ class Transfer:
                         error = bad_output(self.source.name, invalid)
                     if error is None:
                         self.totals = item.head["bytes"], item.head["files"]
+                        self.content = item.head["content"]
+                        self.left_out = tuple(item.head.get("left_out") or ())
                         body = item.body
                 if error is not None:
                     raise ClusterError(
@@ -242,6 +262,8 @@ class Transfer:
             member.step = "found"
             member.missing = min(head["found"]["missing"], self.totals[0])
             self._judge_room(member, head["found"])
+            if self.pulls and not self.replaces:
+                self._judge_replaced(member, head["found"])
         elif "listening" in head and member.step == "begin":
             member.step, member.port = "listening", head["listening"]
         elif "complete" in head and member.step == "listening":
@@ -329,13 +351,23 @@ class Transfer:
         """Drop a node whose disk would be full."""
         words = ""
         if found["free"] < found["missing"]:
-            words = f"{_bytes(found['missing'])} to write, {_bytes(found['free'])} free"
+            words = f"{size_of(found['missing'])} to write, {size_of(found['free'])} free"
         elif (found.get("free_files") or found["files"]) < found["files"]:
             words = f"{found['files']} files to write, {found['free_files']} inodes free"
         if words:
             path = self.wanted.targets[member.name]
             hint = f"make room for {path}"
             self._drop(member, NodeError("full", "operation", f"{path}: {words}", hint))
+
+    def _judge_replaced(self, member: _Member, found: Mapping[str, Any]) -> None:
+        """Copy nothing over files of the person's."""
+        if found.get("replaced"):
+            first = found.get("replaced_paths") or []
+            names = ", ".join(first) + (", …" if found["replaced"] > len(first) else "")
+            place = self.wanted.targets[member.name]
+            words = f"{place} has other contents: {names}"
+            hint = "replace it: --overwrite\nput it elsewhere: --to DIR"
+            self._drop(member, NodeError("exists", "operation", words, hint))
 
     def _link(self, before: str, after: str, *, seconds: float = 0.0) -> None:
         """Let one node serve another from now on."""
@@ -378,7 +410,7 @@ class Transfer:
         if waiting and now - max(waiting[0].received_at, self.sending_since) > STALL_SECONDS:
             for member in waiting:
                 member.received_at = now
-            words = f"less than {_bytes(STALL_BYTES)} arrived in {STALL_SECONDS:.0f} s"
+            words = f"less than {size_of(STALL_BYTES)} arrived in {STALL_SECONDS:.0f} s"
             self._link_lost(self._before(waiting[0].name), waiting[0].name, words)
 
     def _chained(self) -> list[_Member]:
@@ -403,7 +435,7 @@ class Transfer:
         if not source_is_right:
             raise ClusterError(
                 f"{self.source.name}: {self.source.path} changed while it was sent",
-                hint="push again when nothing writes to it; what was sent is kept",
+                hint="try again when nothing writes to it; what was sent is kept",
             )
         if member.open:
             words = f"it found blocks wrong that {self.source.name} sent and has right"
@@ -472,7 +504,7 @@ class Transfer:
                 self._send(name, {"step": "end"})
         self._send(SOURCE, {"step": "end"})
 
-    def _progress(self) -> PushProgress:
+    def _progress(self) -> CopyProgress:
         members = [m for m in self.members.values() if not m.leader and m.error is None]
         if not self.sending_since:
             size = self.totals[0]
@@ -481,10 +513,10 @@ class Transfer:
         seconds = time.monotonic() - self.sending_since
         rate = done / seconds if seconds else 0.0
         event = self._event("sending", min(done, total), total)
-        return replace(event, rate=rate, seconds_left=(total - done) / rate if rate else None)
+        return replace(event, rate=rate)
 
-    def _event(self, phase: Any, done: int, total: int) -> PushProgress:  # noqa: ANN401
-        return PushProgress(
+    def _event(self, phase: Any, done: int, total: int) -> CopyProgress:  # noqa: ANN401
+        return CopyProgress(
             path=self.wanted.shown,
             phase=phase,
             done=done,
@@ -510,7 +542,7 @@ class Transfer:
             )
         if member.leader:
             return replace(outcome, state="shared", words=f"shared with {member.leader}")
-        if member.extra:
+        if member.extra and not self.pulls:
             words = f"it has files that the source does not have: {member.extra}"
             return replace(outcome, state="failed", words=words, hint="remove them on the node")
         return outcome
@@ -525,7 +557,3 @@ def _extra(head: Mapping[str, Any]) -> str:
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"  # noqa: PLR2004

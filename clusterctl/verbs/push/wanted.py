@@ -47,13 +47,19 @@ def split_path(text: str) -> tuple[str, str]:
     return absolute, remote
 
 
-def wanted_paths(cluster: Cluster, words: tuple[str, ...]) -> tuple[WantedPath, ...]:
+def wanted_paths(
+    cluster: Cluster, words: tuple[str, ...], to: str | None = None
+) -> tuple[WantedPath, ...]:
     """Return what to push: the words of the command line, else what the job needs.
 
+    `to` is the folder on the nodes that gets them; a relative one is in workdir.
+
     Raises:
-        UsageError: there is nothing to push.
+        UsageError: there is nothing to push, or two places for it.
     """
     nodes = (*cluster.nodes, *cluster.left_out)
+    if to is not None and (not to or not words):
+        raise UsageError("--to: expected a folder on the nodes, and PATH with it")
     if not words and not cluster.job.needs:
         message = f"PATH: expected one, found none, and {cluster.file or 'hosts.yaml'} has no needs"
         raise UsageError(
@@ -62,14 +68,14 @@ def wanted_paths(cluster: Cluster, words: tuple[str, ...]) -> tuple[WantedPath, 
     found = []
     for word in words:
         local, remote = split_path(word)
-        found.append(
-            WantedPath(
-                shown=word,
-                here=local,
-                sources={node.name: local for node in nodes},
-                targets={node.name: remote for node in nodes},
-            )
-        )
+        targets = {node.name: remote for node in nodes}
+        if to is not None:
+            if remote != local:
+                raise UsageError(f"--to: expected PATH with it, found LOCAL:REMOTE, {word}")
+            name = posixpath.basename(local)
+            targets = {node.name: posixpath.join(job_path(node, to), name) for node in nodes}
+        sources = {node.name: local for node in nodes}
+        found.append(WantedPath(shown=word, here=local, sources=sources, targets=targets))
     for need in () if words else cluster.job.needs:
         at = {node.name: job_path(node, need) for node in nodes}
         everywhere = need if need.startswith(("/", "~")) else None

@@ -192,6 +192,7 @@ class RunStatus:
     def resumed(self) -> Mapping[str, Any]:
         """The `run` and `checkpoint` that it was resumed from, as a node says; empty: none."""
         return next((one["resumed"] for one in self.node_runs.values() if one.get("resumed")), {})
+
     def _last(self) -> dict[str, Mapping[str, Any]]:
         """What each node printed last, by node."""
         return {name: one["last"] for name, one in self.node_runs.items() if one.get("last")}

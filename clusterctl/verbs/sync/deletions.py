@@ -5,18 +5,22 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterctl.checks.wording import counted
 from clusterctl.errors import SyncRefused
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.sync.mirror import planned_deletions
-from clusterctl.verbs.sync.result import SyncOptions
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.sync.result import NodeSync, SyncOptions
 from clusterctl.wire import Message
 
 FEW = 5
 """So many deletions from the folder that placed the files are the person's own doing."""
 SHOWN = 3
+REMARKED = 5
+"""Paths that a line names at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +46,17 @@ class Deletions:
     """Where that one placed them from; None: it did not record that."""
 
 
-def deletions_of(node: str, plan: Message) -> Deletions:
-    """Read a node's plan; what makes no sense in it is taken as nothing known."""
+def deletions_of(node: str, plan: Message, kept: Collection[str] = ()) -> Deletions:
+    """Read a node's plan; what makes no sense in it is taken as nothing known.
+
+    `kept` stays there after all. The node counted moved files with it: better too few than too many
+    are taken for moved.
+    """
     head = plan.head
     return Deletions(
         node=node,
-        paths=planned_deletions(plan),
-        moved=_whole(head.get("moved")),
+        paths=tuple(path for path in planned_deletions(plan) if path not in kept),
+        moved=max(_whole(head.get("moved")) - len(kept), 0),
         placed=_whole(head.get("placed")),
         origin=_origin(head.get("from")),
     )
@@ -69,6 +77,31 @@ def refusal(
             alike = [other for other in found if other.paths == one.paths]
             return _refused(one, named, [other.node for other in alike], here, options)
     return None
+
+
+def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync]) -> Iterator[Notice]:
+    """Yield what a sync did not delete.
+
+    Args:
+        kept: by node, files that are no longer synced, but still in the folder here.
+        nodes: what was done on each.
+    """
+    alike: dict[str, list[str]] = {}
+    for name, paths in kept.items():
+        if paths:
+            alike.setdefault(_first(paths, REMARKED), []).append(name)
+    for first, names in alike.items():
+        text = f"no longer synced, but still in this folder, so kept there: {first}"
+        yield Notice(text=text, node=fold_hosts(names))
+    for node in nodes:
+        if node.set_aside:
+            where = f"{node.workdir}/.clusterctl/replaced"
+            text = f"changed on the node, moved to {where}: {_first(node.set_aside, REMARKED)}"
+            yield Notice(text=text, level="warning", node=node.node)
+
+
+def _first(names: Sequence[str], count: int) -> str:
+    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
 def _most(one: Deletions, here: SyncOrigin) -> bool:

@@ -29,8 +29,12 @@ def placements(
     *,
     tokens: Sequence[str],
     together: TwoPhaseCommit,
+    moved: dict[str, int],
 ) -> dict[str, Placement]:
-    """Return what each of the nodes is to hold; `tokens` found the nodes of one folder."""
+    """Return what each of the nodes is to hold.
+
+    `tokens` found the nodes of one folder; `moved` gets the bytes that each is sent.
+    """
     here = origin_of(source)
     holder = {"sync": secrets.token_hex(8), "user": own_user(), **plain(here)}
     return {
@@ -44,6 +48,7 @@ def placements(
             holder=holder,
             tokens=tokens,
             together=together,
+            moved=moved,
         )
         for node in nodes
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from clusterctl.errors import LargeCopy
 from clusterctl.wire import plain
 
 SyncState = Literal["unchanged", "updated", "shared", "source", "failed", "unreachable"]
@@ -49,6 +51,8 @@ class SyncOptions:
     """A launch or a resume wants it, and could do without."""
     tree: str = ""
     """The hash that the folder must have; empty: any."""
+    may_copy: Callable[[LargeCopy], bool] = lambda _: False
+    """Says whether a copy may be so large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterctl.errors import NodeError, SyncRefused, UsageError
+from clusterctl.errors import LargeCopy, NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.run_names import before_names
-from clusterctl.sync.mirror import Placement
+from clusterctl.sync.mirror import Placement, needed_sizes, still_here
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, Notice, Progress
 from clusterctl.verbs.response_schema import ABORTED, PLACED, SEEN, TREE, Schema
 from clusterctl.verbs.rpc import node_error, validated_answer
-from clusterctl.verbs.sync.deletions import deletions_of, refusal
+from clusterctl.verbs.sync.copying import Copying, reported
+from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
 from clusterctl.verbs.sync.placements import origin_of, placements, why_different
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
@@ -38,8 +39,6 @@ SEEN_SECONDS = 20.0
 """Longest a node may take to look for tokens; a node that was left out may be a broken one."""
 CLEAR_SECONDS = 5.0
 """Longest that taking tokens away may hold up the end; a later sync removes what stays."""
-LARGE = 1 << 30
-"""Bytes above which a warning says that this is more than code."""
 
 
 class SyncPool(Protocol):
@@ -82,18 +81,16 @@ def sync(
             f"the code in {source} differs from that of the run",
             hint="run the command in a folder with the run's code; --force takes this one",
         )
-    if found.size > LARGE:
-        text = f"mirroring {len(found.listing)} files, {found.size >> 20} MiB"
-        hint = "list what is not code in .clusterctlignore"
-        yield Notice(text=text, hint=hint, level="warning")
     work = _Sync(cluster, pool, found, options or SyncOptions())
-    yield from work.run()
+    try:
+        yield from work.run()
+    except LargeCopy as large:
+        if not work.options.may_copy(large):
+            raise
+        work = replace(work, large=True, done={}, may_hold_token=[], refused=None)
+        yield from work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)
-    for node in nodes:
-        if node.set_aside:
-            names = ", ".join(node.set_aside[:5]) + (", …" if len(node.set_aside) > 5 else "")  # noqa: PLR2004
-            text = f"changed on the node, moved to {node.workdir}/.clusterctl/replaced: {names}"
-            yield Notice(text=text, level="warning", node=node.node)
+    yield from remarks(work.kept, nodes)
     return SyncResult(
         cluster=cluster.name,
         source=str(source),
@@ -133,6 +130,14 @@ class _Sync:
     """Nodes that may have left a token which is still there."""
     refused: SyncRefused | None = None
     """Why nothing was changed."""
+    large: bool = False
+    """It may copy as much as there is."""
+    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By node, files that are still here but no longer synced."""
+    copying: Copying | None = None
+    """What is copied, once all nodes have agreed."""
+    moved: dict[str, int] = field(default_factory=dict)
+    """By node, the bytes that it was sent."""
 
     def run(self) -> Generator[Event, None, None]:
         """Compare; find who shares a filesystem; give each filesystem the files; prove."""
@@ -252,9 +257,15 @@ class _Sync:
             return
         together = TwoPhaseCommit(sorted(node.name for node in firsts), self._agree)
         tokens = tuple(self.tokens.values())
-        wanted = placements(self.cluster, self.source, firsts, tokens=tokens, together=together)
+        wanted = placements(
+            self.cluster, self.source, firsts, tokens=tokens, together=together, moved=self.moved
+        )
+        replies = self.pool.mirror(wanted)
         try:
-            for reply in self.pool.mirror(wanted):
+            for reply in reported(replies, lambda: self.copying, self.moved):
+                if isinstance(reply, Event):
+                    yield reply
+                    continue
                 aborted = reply.ok and "aborted" in reply.last.head
                 head = self._head(reply, ABORTED if aborted else PLACED)
                 if head is not None:
@@ -270,13 +281,20 @@ class _Sync:
 
     def _agree(self, plans: Mapping[str, Message]) -> bool:
         """Judge what all nodes would do; `refused` says why not."""
+        folder, listed = self.source.folder, self.source.listing
+        self.kept = {name: tuple(still_here(p, folder, listed)) for name, p in plans.items()}
+        copying = Copying(sizes={n: needed_sizes(p, folder, listed) for n, p in plans.items()})
         if not self.options.delete:
             self.refused = refusal(
-                [deletions_of(name, plan) for name, plan in sorted(plans.items())],
+                [deletions_of(name, plan, self.kept[name]) for name, plan in sorted(plans.items())],
                 here=origin_of(self.source),
                 workdirs={node.name: str(node.workdir) for node in self.cluster.nodes},
                 options=self.options,
             )
+        if self.refused is None and not self.large:
+            self.refused = copying.refusal()
+        if self.refused is None:
+            self.copying = copying
         return self.refused is None
 
     def _note_placed(self, name: str, head: Mapping[str, Any]) -> None:

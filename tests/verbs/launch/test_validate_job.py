@@ -171,3 +171,15 @@ def test_what_would_be_recorded_in_clear_is_noticed_wherever_it_comes_from(
     assert [notice.text.split(",")[0] for notice in said] == told
     assert {notice.level for notice in said} <= {"warning"}
     assert HF not in repr(said)
+
+
+def test_a_script_for_sbatch_is_told_from_others(tmp_path: Path) -> None:
+    (tmp_path / "job.slurm").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n")
+    (tmp_path / "job.sh").write_text("echo '#SBATCH'\n# SBATCH\n")
+    for command in (("job.slurm",), ("bash", "job.slurm", "x")):
+        (notice,) = validate_job.notice_batch(cluster(command=command), tmp_path)
+        assert notice.text.startswith("job.slurm:2: a script for sbatch: its #SBATCH lines")
+        assert "clusterctl launch --launcher slurm" in notice.hint
+        by_slurm = cluster(command=command, launcher="slurm")
+        assert not list(validate_job.notice_batch(by_slurm, tmp_path))
+    assert not list(validate_job.notice_batch(cluster(command=("bash", "job.sh")), tmp_path))

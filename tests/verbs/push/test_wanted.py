@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.verbs.push.push import _destination
 from clusterctl.verbs.push.result import HERE
 from clusterctl.verbs.push.wanted import choose_source, split_path, wanted_paths
 
@@ -101,3 +103,26 @@ def test_the_copy_of_most_nodes_is_the_source_if_it_is_whole() -> None:
 def test_no_source_is_an_error(seen: dict[str, PathFacts], named: str | None, words: str) -> None:
     with pytest.raises(ClusterError, match=words):
         choose_source(MODEL, seen, named=named)
+
+
+def test_a_path_goes_to_a_folder_of_the_nodes_and_that_is_said() -> None:
+    (path,) = wanted_paths(cluster(), ("/here/w.bin",), "models")
+    assert path.targets == {name: f"/srv/{name}/models/w.bin" for name in "abc"}
+    assert set(path.sources.values()) == {"/here/w.bin"}
+    told = [notice.text for notice in _destination(cluster(), path)]
+    assert told == [f"/here/w.bin goes to /srv/{name}/models/w.bin on {name}" for name in "abc"]
+    for words, to in (((), "/x"), (("/a:/b",), "/x"), (("/a",), "")):
+        with pytest.raises(UsageError, match="--to"):
+            wanted_paths(cluster(), words, to)
+
+
+def test_where_a_relative_path_goes_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (path,) = wanted_paths(cluster(), ("w.bin",))
+    (notice,) = _destination(cluster(), path)
+    place = f"{tmp_path}/w.bin on a,b,c, the same path as here (another: --to DIR)"
+    assert notice.text == f"w.bin goes to {place}"
+    for typed in ("/m/w.bin", "w.bin:/m/w.bin"):
+        assert not list(_destination(cluster(), *wanted_paths(cluster(), (typed,))))

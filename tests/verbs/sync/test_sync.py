@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterctl.errors import SyncRefused, UsageError
+from clusterctl.errors import LargeCopy, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.node.mirror.manifest import Manifest
 from clusterctl.plan.lock import lock_name
@@ -28,7 +28,8 @@ from clusterctl.sync.rsync import PushResult
 from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Call, Request
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import CopyProgress, Event, Notice, drive
+from clusterctl.verbs.sync import copying
 from clusterctl.verbs.sync.result import SyncOptions, SyncResult
 from clusterctl.verbs.sync.sync import sync
 
@@ -789,3 +790,84 @@ def test_a_file_that_vanishes_while_it_is_sent_is_named_as_ours(
     (one,) = mirrored(source, tmp_path / "work").nodes
     assert one.words == "changed here while it was sent: train.py"
     assert one.hint == "sync again when nothing writes to this folder"
+
+
+def kept_lines(events: list[Event]) -> list[str]:
+    found = [event for event in events if isinstance(event, Notice) and "so kept" in event.text]
+    return [f"{notice.node}: {notice.text}" for notice in found]
+
+
+@pytest.mark.parametrize("git", [False, True])
+def test_what_is_newly_ignored_and_still_here_stays_on_the_nodes(
+    source: Path,
+    tmp_path: Path,
+    git: bool,  # noqa: FBT001
+) -> None:
+    (source / "weights").mkdir()
+    (source / "weights" / "w.bin").write_bytes(b"precious")
+    (source / "old.py").touch()
+    cluster = Cluster(name="t", nodes=(node("a", tmp_path / "a"), node("b", tmp_path / "b")))
+    if git:
+        subprocess.run(["git", *GIT, "init", "-q", str(source)], check=True)
+    assert run_sync(cluster, source)[0].ok
+    (tmp_path / "b" / "weights" / "w.bin").write_bytes(b"edited there")
+    (source / (".gitignore" if git else ".clusterctlignore")).write_text("weights\n")
+    (source / "old.py").unlink()
+    result, events = run_sync(cluster, source)
+    assert [(n.state, n.deleted, n.set_aside) for n in result.nodes] == [("updated", 1, ())] * 2
+    assert (tmp_path / "a" / "weights" / "w.bin").read_bytes() == b"precious"
+    assert (tmp_path / "b" / "weights" / "w.bin").read_bytes() == b"edited there"
+    assert not (tmp_path / "a" / "old.py").exists()
+    text = "no longer synced, but still in this folder, so kept there: weights/w.bin"
+    assert kept_lines(events) == [f"a,b: {text}"]
+    # From now on it is the node's own, as all that no sync placed.
+    again, events = run_sync(cluster, source)
+    assert [n.state for n in again.nodes] == ["unchanged"] * 2
+    assert not kept_lines(events)
+    (source / "weights" / "w.bin").unlink()
+    (source / "new.py").touch()
+    assert run_sync(cluster, source)[0].ok
+    assert (tmp_path / "a" / "weights" / "w.bin").exists()
+
+
+def test_a_path_behind_a_new_link_is_not_still_here(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    mirrored(source, work)
+    (source / "pkg").rename(tmp_path / "elsewhere")
+    (source / "pkg").symlink_to(tmp_path / "elsewhere")
+    assert mirrored(source, work).ok
+    assert (work / "pkg").is_symlink()
+
+
+def test_a_large_copy_is_announced_asked_about_and_shown(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(name="t", nodes=(node("a", tmp_path / "a"), node("b", tmp_path / "b")))
+    (source / "weights.bin").write_bytes(os.urandom(3 << 20))
+    monkeypatch.setattr(copying, "ANNOUNCED", 1 << 20)
+    monkeypatch.setattr(copying, "LARGE", 2 << 20)
+    monkeypatch.setattr(copying, "TICK_SECONDS", 0.001)
+    with pytest.raises(LargeCopy) as refused:
+        run_sync(cluster, source)
+    much = "3.1 MB in 4 files to each of 2 nodes; the largest is weights.bin, 3.1 MB"
+    assert str(refused.value) == f"this sync would copy {much}"
+    assert (refused.value.hint or "").startswith("copy it: --yes\n")
+    assert files(tmp_path / "a") == files(tmp_path / "b") == {}
+    asked: list[str] = []
+
+    def answer(error: LargeCopy) -> bool:
+        asked.append(str(error))
+        return True
+
+    result, events = run_sync(cluster, source, may_copy=answer)
+    assert result.ok
+    assert asked == [f"this sync would copy {much}"]
+    assert [e.text for e in events if isinstance(e, Notice)] == [f"copying {much}"]
+    shown = [event for event in events if isinstance(event, CopyProgress)]
+    assert {one.total for one in shown} == {2 * sum(map(len, files(source).values()))}
+    assert all(0 <= one.done <= one.total for one in shown)
+    assert shown[-1].done == shown[-1].total
+    (source / "train.py").write_text("print(2)\n")
+    result, events = run_sync(cluster, source)  # only what is missing counts
+    assert result.ok
+    assert not [event for event in events if isinstance(event, Notice | CopyProgress)]

@@ -1,0 +1,27 @@
+"""Questions to the person at the terminal that have a yes; without a terminal the answer is no."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from clusterctl.errors import ClusterError
+
+
+def agrees(error: ClusterError, question: str) -> bool:
+    """Ask whether to go on in spite of an error."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(f"{error}\n{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def asks_to_copy(quiet: Callable[[], object]) -> Callable[[ClusterError], bool]:
+    """Return what asks about a large copy; `quiet` removes what moves on the screen."""
+
+    def may_copy(error: ClusterError) -> bool:
+        quiet()
+        return agrees(error, "Copy it?")
+
+    return may_copy

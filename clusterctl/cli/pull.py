@@ -1,0 +1,57 @@
+"""`clusterctl pull`: bring results of the nodes to this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+
+from clusterctl.api.session import Session
+from clusterctl.cli.options import add_inventory, add_login, load_all
+from clusterctl.cli.retyped import completed
+from clusterctl.report.console import Screen
+from clusterctl.report.pull import show_pull
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a file or folder on the nodes; a relative one starts at workdir",
+    )
+    add_inventory(parser)
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="NODE",
+        help="the node to ask (default: all; what several have alike is brought once)",
+    )
+    parser.add_argument(
+        "--to", metavar="DIR", help="the folder here (default: pulled, which sync leaves alone)"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace files here that have other contents"
+    )
+    add_login(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pull; 0, 1 (a path is not here) or 3 (a node did not answer)."""
+    screen = Screen()
+    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
+    with session, screen.progress() as progress:
+        result = session.pull(
+            *args.paths,
+            source=args.source,
+            to=args.to,
+            overwrite=args.overwrite,
+            on_event=progress.show,
+        )
+    if args.json:
+        print(json.dumps(result.document()))
+    else:
+        show_pull(screen.err, result, partial(completed, words=args.words))
+    return result.exit_code

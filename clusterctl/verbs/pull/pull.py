@@ -1,0 +1,206 @@
+"""The use-case `pull`: bring what nodes have written to this machine, and verify it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterctl.checks.run_paths import job_path
+from clusterctl.checks.wording import counted, size_of
+from clusterctl.errors import ClusterError, NodeError
+from clusterctl.facts.values.storage import PathFacts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.pull.places import local_names, make_folder
+from clusterctl.verbs.pull.result import NodePull, PathPull, PullOptions, PullResult, PullState
+from clusterctl.verbs.push.result import HERE, WantedPath
+from clusterctl.verbs.push.transfer import Transfer
+from clusterctl.verbs.push.wanted import Source
+from clusterctl.verbs.response_schema import PUSH_LOOK
+from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer
+
+LOOK_SECONDS = 300.0
+"""Longest a node may take to list its paths."""
+LOOPBACK = "127.0.0.1"
+"""Where this machine listens: nothing but the node's own connection brings blocks."""
+
+
+def pull(
+    cluster: Cluster, pool: Nodes, here: Nodes, options: PullOptions
+) -> Generator[Event, None, PullResult]:
+    """Bring paths of the nodes here; what several nodes have alike is brought once.
+
+    Args:
+        cluster: the nodes to ask.
+        pool: the connections to them.
+        here: this machine, as a node named `this machine`.
+        options: what, and to where.
+
+    Raises:
+        UsageError: a path is none.
+        ClusterError: the folder cannot be written.
+    """
+    began = time.monotonic()
+    names = local_names(cluster, options.paths)
+    work = _Pull(cluster=cluster, pool=pool, here=here, options=options)
+    yield from work.look()
+    make_folder(options.to)
+    done = []
+    for number, (word, name) in enumerate(names.items()):
+        done.append((yield from work.pull_one(number, word, name)))
+    return PullResult(
+        cluster=cluster.name,
+        to=str(options.to),
+        paths=tuple(done),
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The contents of one path that one or several nodes have."""
+
+    transfer: Transfer
+    nodes: list[str]
+    """The one that is asked first."""
+    manifest: bytes = b""
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull under way."""
+
+    cluster: Cluster
+    pool: Nodes
+    here: Nodes
+    options: PullOptions
+    found: dict[str, Mapping[str, Any] | NodeError] = field(default_factory=dict)
+    """By node, what it has of the paths, or why that is not known."""
+
+    def look(self) -> Generator[Event, None, None]:
+        """See what the nodes have."""
+        words = self.options.paths
+        requests = {
+            node.name: Request(op="push-look", args={"paths": [job_path(node, w) for w in words]})
+            for node in self.cluster.nodes
+        }
+        replies = yield from call_all(self.pool, requests, phase="looking", timeout=LOOK_SECONDS)
+        for name, reply in replies.items():
+            answer = validated_answer(reply, PUSH_LOOK)
+            if not isinstance(answer, NodeError) and len(answer["found"]) != len(words):
+                answer = bad_output(name, "it lists other paths")
+            self.found[name] = answer
+
+    def pull_one(self, number: int, word: str, name: str) -> Generator[Event, None, PathPull]:
+        """Bring one path of the nodes that have it."""
+        done: dict[str, NodePull] = {}
+        alike: dict[str, list[str]] = {}
+        for node in self.cluster.nodes:
+            found = self.found[node.name]
+            path = job_path(node, word)
+            if isinstance(found, NodeError):
+                again = f"once it answers: clusterctl pull {shlex.quote(word)} --from {node.name}"
+                error = NodeError(
+                    found.state, found.phase, found.message, f"{found.hint}\n{again}".strip()
+                )
+                done[node.name] = _failed(node.name, path, error)
+                continue
+            one = found["found"][number]
+            if not one["exists"]:
+                done[node.name] = NodePull(node=node.name, state="absent", path=path)
+            elif "problem" in one:
+                error = NodeError("file", "operation", one["problem"])
+                done[node.name] = _failed(node.name, path, error)
+            else:
+                alike.setdefault(one.get("sketch") or node.name, []).append(node.name)
+        copies = yield from self._copies(number, word, list(alike.values()), done)
+        for copy in copies:
+            below = f"{copy.nodes[0]}/{name}" if len(copies) > 1 else name
+            done.update((yield from self._bring(copy, below)))
+        return PathPull(path=word, nodes=tuple(done[node.name] for node in self.cluster.nodes))
+
+    def _copies(
+        self, number: int, word: str, alike: list[list[str]], done: dict[str, NodePull]
+    ) -> Generator[Event, None, list[_Copy]]:
+        """Return the different contents that there are; nodes that see the same files are alike."""
+        copies: dict[str, _Copy] = {}
+        for nodes in alike:
+            first = nodes[0]
+            transfer = self._transfer(number, word, first)
+            if len(alike) == 1:
+                return [_Copy(transfer, nodes)]
+            try:
+                manifest = yield from transfer.describe()
+            except ClusterError as error:
+                failed = NodeError("file", "operation", str(error), error.hint or "")
+                done.update((name, _failed(name, transfer.source.path, failed)) for name in nodes)
+                continue
+            if transfer.content in copies:
+                copies[transfer.content].nodes.extend(nodes)
+            else:
+                copies[transfer.content] = _Copy(transfer, nodes, manifest)
+        return list(copies.values())
+
+    def _transfer(self, number: int, word: str, name: str) -> Transfer:
+        """Return the transfer of a node's path to this machine."""
+        found = self.found[name]
+        assert not isinstance(found, NodeError)
+        path = job_path(self.cluster.node(name), word)
+        size = found["found"][number].get("bytes")
+        return Transfer(
+            wanted=WantedPath(shown=word, here=None, sources={name: path}, targets={}),
+            source=Source(name=name, path=path, facts=PathFacts(path=path, size=size)),
+            pool=self.here,
+            source_pool=self.pool,
+            addresses={HERE: LOOPBACK},
+            relaying=True,
+            pulls=True,
+            replaces=self.options.overwrite,
+        )
+
+    def _bring(self, copy: _Copy, below: str) -> Generator[Event, None, dict[str, NodePull]]:
+        """Bring a copy here; return what became of it for each node that has it."""
+        transfer, name = copy.transfer, copy.nodes[0]
+        path, target = transfer.source.path, self.options.to / below
+        transfer.wanted = replace(transfer.wanted, targets={HERE: str(target)})
+        try:
+            manifest = copy.manifest or (yield from transfer.describe())
+            size, files = transfer.totals
+            much = f"{size_of(size)} in {counted(files, 'file')}"
+            yield Notice(text=f"{transfer.wanted.shown}: {much} to {target}", node=name)
+            brought = yield from transfer.run((HERE,), manifest)
+        except ClusterError as error:
+            failed = NodeError("file", "operation", str(error), error.hint or "")
+            return {each: _failed(each, path, failed) for each in copy.nodes}
+        (end,) = brought.nodes
+        one = NodePull(
+            node=name,
+            state="unchanged" if end.state == "unchanged" else "pulled",
+            path=path,
+            to=str(target),
+            bytes=size,
+            files=files,
+            received=end.received,
+            left_out=transfer.left_out,
+        )
+        if not end.ok:
+            one = replace(one, state="failed", to="", words=end.words, hint=end.hint)
+        done = {name: one}
+        for other in copy.nodes[1:]:
+            state: PullState = "same" if end.ok else "failed"
+            done[other] = replace(one, node=other, state=state, received=0)
+        return done
+
+
+def _failed(name: str, path: str, error: NodeError) -> NodePull:
+    return NodePull(
+        node=name,
+        state="failed" if error.answered else "unreachable",
+        path=path,
+        words=str(error),
+        hint=error.hint,
+    )

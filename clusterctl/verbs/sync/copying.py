@@ -1,0 +1,97 @@
+"""The files of a sync on their way: how much there is, whether it may be, and how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from clusterctl.checks.wording import counted, size_of
+from clusterctl.errors import LargeCopy
+from clusterctl.transport.fanout import with_ticks
+from clusterctl.transport.interface import Reply
+from clusterctl.verbs.events import CopyProgress, Notice
+
+ANNOUNCED = 10_000_000
+"""Bytes for one node above which a line says beforehand how much there is to copy."""
+LARGE = 1_000_000_000
+"""Bytes for one node above which somebody is asked first: this is more than code."""
+_HINT = (
+    "copy it: --yes\nlist what is no code in .gitignore, or outside git in .clusterctlignore;"
+    " clusterctl push brings models and data"
+)
+
+
+TICK_SECONDS = 0.5
+"""How often the progress is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """What each node is sent."""
+
+    sizes: Mapping[str, Mapping[str, int]]
+    """By node, the bytes of each file that it needs."""
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def most(self) -> int:
+        """The bytes that one node needs."""
+        return max((sum(files.values()) for files in self.sizes.values()), default=0)
+
+    def refusal(self) -> LargeCopy | None:
+        """Return why nobody should copy so much unasked; None: it is no more than code."""
+        if self.most <= LARGE:
+            return None
+        return LargeCopy(f"this sync would copy {self._words()}", hint=_HINT)
+
+    def announcement(self) -> Notice | None:
+        """Return a line for a copy that takes its time."""
+        return Notice(text=f"copying {self._words()}") if self.most > ANNOUNCED else None
+
+    def progress(self, moved: Mapping[str, int]) -> CopyProgress | None:
+        """Return how far it is; `moved` has the bytes that each node was sent."""
+        if self.most <= ANNOUNCED:
+            return None
+        wanted = {node: sum(files.values()) for node, files in self.sizes.items()}
+        # Less moves where rsync finds parts of a file there.
+        done = sum(min(moved.get(node, 0), size) for node, size in wanted.items())
+        seconds = time.monotonic() - self.began
+        return CopyProgress(
+            path=counted(max(map(len, self.sizes.values())), "file"),
+            phase="sending",
+            done=done,
+            total=sum(wanted.values()),
+            nodes=sum(moved.get(node, 0) >= size for node, size in wanted.items()),
+            total_nodes=len(wanted),
+            rate=done / seconds if seconds else 0.0,
+        )
+
+    def _words(self) -> str:
+        """Return how much it is: `1.2 GB in 2 files to 3 nodes; the largest is a.bin, 1.1 GB`."""
+        files = max(self.sizes.values(), key=lambda files: sum(files.values()))
+        size, name = max((size, name) for name, size in files.items())
+        nodes = [node for node, needed in self.sizes.items() if needed]
+        where = nodes[0] if len(nodes) == 1 else f"each of {counted(len(nodes), 'node')}"
+        count = counted(len(files), "file")
+        return f"{size_of(self.most)} in {count} to {where}; the largest is {name}, {size_of(size)}"
+
+
+def reported(
+    replies: Iterable[Reply], copying: Callable[[], Copying | None], moved: Mapping[str, int]
+) -> Iterator[Reply | Notice | CopyProgress]:
+    """Yield the nodes' replies, and between them what there is to copy and how far that is.
+
+    Args:
+        replies: as they come.
+        copying: returns what is copied once the nodes have agreed.
+        moved: the bytes that each node was sent.
+    """
+    announced = False
+    for reply in with_ticks(iter(replies), TICK_SECONDS):
+        if (known := copying()) is not None:
+            event = known.progress(moved) if announced else known.announcement()
+            announced = True
+            yield from [event] if event else []
+        if reply is not None:
+            yield reply

@@ -1,0 +1,217 @@
+"""What comes to this machine from nodes, and what of it is never written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.node.push.manifest import BLOCK
+from clusterctl.sync.source import read_source
+from clusterctl.transport.interface import Reply
+from clusterctl.transport.pool import Pool
+from clusterctl.verbs.events import CopyProgress, Event, Notice, drive
+from clusterctl.verbs.pull.places import MARK, local_names
+from clusterctl.verbs.pull.pull import pull
+from clusterctl.verbs.pull.result import PullOptions, PullResult
+from clusterctl.verbs.push.result import this_machine
+from clusterctl.verbs.push.transfer import Transfer
+from clusterctl.wire import Message
+
+
+def node(name: str, workdir: Path) -> Node:
+    """Return a node that is this machine itself: the same agent, without sshd."""
+    return Node(host="localhost", name=name, ssh=Ssh(), workdir=str(workdir), local=True)
+
+
+def pulled(
+    cluster: Cluster,
+    to: Path,
+    *paths: str,
+    overwrite: bool = False,
+    events: list[Event] | None = None,
+) -> PullResult:
+    options = PullOptions(paths=paths, to=to, overwrite=overwrite)
+    shown = [] if events is None else events
+    with Pool(cluster) as pool, Pool(this_machine(cluster)) as here:
+        return drive(pull(cluster, pool, here, options), shown.append)
+
+
+def states(result: PullResult, path: int = 0) -> list[str]:
+    return [one.state for one in result.paths[path].nodes]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    nodes = []
+    for name in ("a", "b", "c"):
+        (tmp_path / name / "out" / "sub").mkdir(parents=True)
+        nodes.append(node(name, tmp_path / name))
+    (tmp_path / "a" / "out" / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "a" / "out" / "sub" / "model.bin").write_bytes(os.urandom(9 << 20))
+    (tmp_path / "a" / "out" / "latest").symlink_to("sub")
+    return Cluster(name="t", nodes=tuple(nodes))
+
+
+def test_one_node_has_it(cluster: Cluster, tmp_path: Path) -> None:
+    to, events = tmp_path / "here", list[Event]()
+    shutil.rmtree(tmp_path / "b" / "out")
+    shutil.rmtree(tmp_path / "c" / "out")
+    result = pulled(cluster, to, "out", events=events)
+    assert states(result) == ["pulled", "absent", "absent"]
+    assert result.exit_code == 0
+    source = tmp_path / "a" / "out"
+    for name in ("metrics.jsonl", "sub/model.bin"):
+        assert (to / "out" / name).read_bytes() == (source / name).read_bytes()
+    assert (to / "out" / "latest").readlink() == Path("sub")
+    notices = [event for event in events if isinstance(event, Notice)]
+    assert [(n.node, n.text) for n in notices] == [("a", f"out: 9.4 MB in 2 files to {to}/out")]
+    sending = [e for e in events if isinstance(e, CopyProgress) and e.phase == "sending"]
+    assert sending[-1].total == 9 << 20 | 3
+    again = pulled(cluster, to, "out")
+    assert states(again) == ["unchanged", "absent", "absent"]
+    assert again.paths[0].nodes[0].received == 0
+
+
+def test_what_is_alike_is_brought_once_and_what_differs_under_the_nodes_names(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A and b have one content, c another; d sees the very files of c."""
+    to = tmp_path / "here"
+    shutil.rmtree(tmp_path / "b" / "out")
+    shutil.copytree(tmp_path / "a" / "out", tmp_path / "b" / "out", symlinks=True)
+    os.utime(tmp_path / "b" / "out" / "metrics.jsonl", (1, 1))
+    (tmp_path / "c" / "out" / "metrics.jsonl").write_text("[]\n")
+    cluster = Cluster(name="t", nodes=(*cluster.nodes, node("d", tmp_path / "c")))
+    result = pulled(cluster, to, "out", str(tmp_path / "a" / "out" / "metrics.jsonl"))
+    assert states(result) == ["pulled", "same", "pulled", "same"]
+    assert (to / "a" / "out" / "metrics.jsonl").read_text() == "{}\n"
+    assert (to / "c" / "out" / "metrics.jsonl").read_text() == "[]\n"
+    assert sorted(path.name for path in to.iterdir()) == [
+        ".clusterctl",
+        ".gitignore",
+        "a",
+        "c",
+        "out",
+    ]
+    # An absolute path in the workdir of one lies as there; all nodes see this one.
+    assert states(result, 1) == ["pulled", "same", "same", "same"]
+    assert (to / "out" / "metrics.jsonl").read_text() == "{}\n"
+
+
+def test_files_of_the_persons_are_not_replaced_unasked(cluster: Cluster, tmp_path: Path) -> None:
+    to = tmp_path / "here"
+    one = Cluster(name="t", nodes=cluster.nodes[:1])
+    (to / "out" / "sub").mkdir(parents=True)
+    (to / "out" / "metrics.jsonl").write_text("mine\n")
+    (to / "out" / "latest").write_text("mine\n")
+    (to / "out" / "other").write_text("mine\n")
+    result = pulled(one, to, "out")
+    (failed,) = result.paths[0].nodes
+    assert (failed.state, result.exit_code) == ("failed", 1)
+    assert failed.words == f"{to}/out has other contents: latest, metrics.jsonl"
+    assert failed.hint.splitlines() == ["replace it: --overwrite", "put it elsewhere: --to DIR"]
+    assert (to / "out" / "metrics.jsonl").read_text() == "mine\n"
+    assert not (to / "out" / "sub" / "model.bin").exists()
+    assert states(pulled(one, to, "out", overwrite=True)) == ["pulled"]
+    assert (to / "out" / "metrics.jsonl").read_text() == "{}\n"
+    assert (to / "out" / "latest").is_symlink()
+    assert (to / "out" / "other").read_text() == "mine\n"
+    assert not (to / MARK).exists()  # the folder was there before
+
+
+def test_links_out_of_the_tree_are_named_and_not_followed(cluster: Cluster, tmp_path: Path) -> None:
+    to, out = tmp_path / "here", tmp_path / "a" / "out"
+    (tmp_path / "elsewhere").mkdir()
+    (out / "far").symlink_to(tmp_path / "elsewhere")
+    (out / "gone").symlink_to("nowhere/../../x")
+    os.mkfifo(out / "pipe")
+    result = pulled(Cluster(name="t", nodes=cluster.nodes[:1]), to, "out")
+    (one,) = result.paths[0].nodes
+    assert (one.state, one.left_out) == ("pulled", ("far", "gone", "pipe"))
+    assert sorted(path.name for path in (to / "out").iterdir()) == [
+        "latest",
+        "metrics.jsonl",
+        "sub",
+    ]
+
+
+def test_an_interrupted_pull_sends_only_what_is_missing(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, model = tmp_path / "here", tmp_path / "a" / "out" / "sub" / "model.bin"
+    one = Cluster(name="t", nodes=cluster.nodes[:1])
+
+    class CutError(Exception):
+        pass
+
+    class Events(list[Event]):
+        def append(self, event: Event) -> None:
+            if isinstance(event, CopyProgress) and event.phase == "sending" and event.done:
+                raise CutError
+
+    take = Transfer._take_from_source
+
+    def only_the_first_block(transfer: Transfer, item: Message | Reply) -> None:
+        if not isinstance(item, Message) or not item.head.get("block"):
+            take(transfer, item)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transfer, "_take_from_source", only_the_first_block)
+        with pytest.raises(CutError):
+            pulled(one, to, "out/sub/model.bin", events=Events())
+    assert not (to / "out" / "sub" / "model.bin").exists()
+    (node,) = pulled(one, to, "out/sub/model.bin").paths[0].nodes
+    assert (node.state, node.received) == ("pulled", model.stat().st_size - BLOCK)
+    assert (to / "out" / "sub" / "model.bin").read_bytes() == model.read_bytes()
+    assert not list(to.rglob("*partial*"))
+
+
+def test_what_was_pulled_is_no_code(cluster: Cluster, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").touch()
+    assert states(pulled(cluster, project / "pulled", "out/metrics.jsonl"))[0] == "pulled"
+    assert list(read_source(project).listing) == [b"train.py"]
+
+
+def test_a_dead_node_is_named_with_what_to_type(cluster: Cluster, tmp_path: Path) -> None:
+    dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=1), workdir="/w")
+    cluster = Cluster(name="t", nodes=(*cluster.nodes[:1], dead))
+    result = pulled(cluster, tmp_path / "here", "out/metrics.jsonl")
+    assert (states(result), result.exit_code) == (["pulled", "unreachable"], 3)
+    hint = result.paths[0].nodes[1].hint.splitlines()[-1]
+    assert hint == "once it answers: clusterctl pull out/metrics.jsonl --from dead"
+
+
+def test_a_path_that_no_node_has_fails(cluster: Cluster, tmp_path: Path) -> None:
+    result = pulled(cluster, tmp_path / "here", "nothing")
+    assert (states(result), result.exit_code) == (["absent"] * 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("out", "out"),
+        ("./out/../logs/", "logs"),
+        ("/w/out/step-1", "out/step-1"),
+        ("/data/x/ckpt.pt", "ckpt.pt"),
+        ("../ckpt.pt", "ckpt.pt"),
+        ("../../../../etc", "etc"),
+        ("~/runs/a", "a"),
+        (".", "w"),
+    ],
+)
+def test_where_a_path_lands(path: str, name: str) -> None:
+    cluster = Cluster(name="t", nodes=(node("n", Path("/w")),))
+    assert local_names(cluster, [path]) == {path: name}
+
+
+@pytest.mark.parametrize("paths", [("/",), ("",), ("a\0b",), ("/data/x", "/other/x"), ("..",)])
+def test_paths_that_cannot_land_are_refused(paths: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        local_names(Cluster(name="t", nodes=(node("n", Path("/w")),)), paths)
