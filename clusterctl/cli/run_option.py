@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,9 @@ logger = logging.getLogger("clusterctl")
 
 EXIT_SILENT = CouldNotTell.exit_code
 """What a verb ends with that is not sure, since a node did not answer."""
+
+_SHOWN_RUNS = 4
+"""Live runs of which the hint names each."""
 
 
 def run_name(text: str) -> str:
@@ -85,9 +89,18 @@ def open_run(args: argparse.Namespace) -> Iterator[Run]:
         try:
             run = session.run(args.run)
         except SeveralLive as several:
-            several.hint = f"clusterctl {args.verb} {several.runs[0]}"
+            name_each_run(args, several)
             raise
         yield run
+
+
+def name_each_run(args: argparse.Namespace, several: SeveralLive) -> None:
+    """Make its hint what was typed, with each of the runs, and with `--all` if the verb has it."""
+    typed = list(getattr(args, "words", (args.verb,)))
+    at = typed.index(args.verb) + 1
+    named = [*several.runs[:_SHOWN_RUNS], *(("--all",) if "all" in args else ())]
+    lines = (shlex.join(("clusterctl", *typed[:at], each, *typed[at:])) for each in named)
+    several.hint = "\n".join(lines)
 
 
 def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.cli.conftest import MakeProject
@@ -27,6 +29,13 @@ def test_status_without_a_name_shows_every_live_run_and_what_it_printed(
     assert all(run in shown.stdout for run in runs)
     assert shown.stdout.count("  command  job.py") == 2
     assert shown.stdout.count("printed  0 s ago: [node") >= 1
-    assert project.run("status", "--json").returncode == 2
-    refused = project.run("stop")
-    assert (refused.returncode, "hint: clusterctl stop " in refused.stderr) == (2, True)
+    for words, last in ((["status", "--json"], []), (["stop", "--grace", "1"], ["--all"])):
+        verb, *rest = words
+        refused = project.run(*words)
+        assert refused.returncode == 2
+        named = [each.removeprefix("hint: ") for each in refused.stderr.splitlines()[1:]]
+        assert sorted(named) == sorted(
+            f"clusterctl {shlex.join((verb, each, *rest))}" for each in (*runs, *last)
+        )
+        for hint in named:
+            assert project.run(*shlex.split(hint)[1:]).returncode == 0
