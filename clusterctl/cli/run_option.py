@@ -68,7 +68,7 @@ def open_session(args: argparse.Namespace) -> Session:
     if not args.run:
         return Session(known_cluster(args, records), fanout=args.fanout)
     record = records.find(args.run)
-    if record is None and not _has_inventory(args):
+    if record is None and not has_inventory(args):
         raise ClusterError(
             f"run {args.run} has no record on this machine,"
             f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
@@ -109,7 +109,7 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
     Raises:
         InventoryError: the inventory has problems, or there is none and no run either.
     """
-    if not _has_inventory(args):
+    if not has_inventory(args):
         newest = next(iter(records.all()), None)
         if newest is not None:
             return newest.cluster
@@ -119,7 +119,7 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
     return cluster if newest is None else newest.cluster
 
 
-def _has_inventory(args: argparse.Namespace) -> bool:
+def has_inventory(args: argparse.Namespace) -> bool:
     """Tell whether an inventory is named, or found in the current folder."""
     named = args.inventory or os.environ.get(VARIABLE)
     return bool(named) or inventory_path(args).exists()
@@ -174,7 +174,7 @@ def _is_as_launched(args: argparse.Namespace, record: RunRecord) -> bool:
 
 def _in_force(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
     """Return the inventory in force if it is of the run's cluster, whatever nodes it has."""
-    if not _has_inventory(args):
+    if not has_inventory(args):
         return None
     try:
         now = load_all(args)

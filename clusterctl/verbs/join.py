@@ -28,6 +28,7 @@ from clusterctl.verbs.runs.node_answers import node_answers
 from clusterctl.verbs.runs.proof import prove, proven_record
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.way_on import relaunch
 from clusterctl.verbs.sync.result import SyncOptions
 from clusterctl.verbs.sync.sync import SYNC_SECONDS, sync
 from clusterctl.wire import SCHEMA, Message, plain
@@ -125,7 +126,7 @@ def join(
         try:
             view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
             master = _master(view, inventory)
-            newcomer = _Newcomer(inventory, pool_of, master, node, options, records)
+            newcomer = _Newcomer(inventory, pool_of, master, node, options, records, run_cluster)
             joined = yield from newcomer.join(run, view)
         except _Refused as error:
             outcomes.append(error.of(node))
@@ -184,6 +185,7 @@ class _Newcomer:
     node: Node
     options: JoinOptions
     records: Records
+    run_cluster: Cluster
 
     def join(
         self, run: str, view: RunStatus
@@ -255,6 +257,11 @@ class _Newcomer:
         found = validated_answer(reply, shape)
         if not isinstance(found, NodeError):
             return reply.last
+        if found.answered and found.state == "not-elastic":
+            ours = {self.node.name, *(node.name for node in self.run_cluster.nodes)}
+            names = ",".join(node.name for node in self.inventory.nodes if node.name in ours)
+            again = relaunch(run, self.run_cluster, "--nodes", names)
+            raise _Refused(str(found), f"clusterctl stop {run} && {again}")
         if found.answered:
             raise _Refused(str(found), found.hint)
         raise CouldNotTell(f"{run}: its master does not answer: {self.master.name}: {found}")

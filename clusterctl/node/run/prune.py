@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run import ray_folder
+from clusterctl.node.run.boot import boot_id
 from clusterctl.node.run.node_run import NodeRun
 from clusterctl.node.run.run_paths import NodePaths
 from clusterctl.wire import Message
@@ -58,7 +59,8 @@ def delete_run_folder(args: Dict[str, Any]) -> str:
 
 
 def why_needed(node_run: NodeRun) -> str:
-    """Return why a run's folder must stay; empty if the run is over."""
-    if node_run.job and not os.path.exists(node_run.paths.end):
+    """Return why a run's folder must stay; empty if the run is over: nothing outlives a reboot."""
+    rebooted = (node_run.job or {}).get("boot_id") not in (None, boot_id())
+    if node_run.job and not rebooted and not os.path.exists(node_run.paths.end):
         return "it has not ended here"
     return "something of it is left here" if node_run.holds_lock() or node_run.find_all() else ""

@@ -98,9 +98,10 @@ def _why_kept(
     nodes: Nodes, records: Records, view: RunStatus | None, record: RunRecord | None
 ) -> str:
     """Return why a run may not have ended; empty if it has."""
-    going = [answer.node.name for answer in view.nodes if not answer.end] if view else []
-    if going:
-        return f"it has not ended on {', '.join(going)}; run `clusterctl stop` first"
+    nodes_of = view.nodes if view else ()
+    going = [answer.node.name for answer in nodes_of if not (answer.end or answer.rebooted)]
+    if view and going:
+        return f"it has not ended on {', '.join(going)}; end it first: clusterctl stop {view.run}"
     if record is None or records.end(record) is not None:
         return ""
     in_inventory = {node.name for node in nodes.cluster.nodes}

@@ -48,6 +48,11 @@ class NodeAnswer:
         return str(self.node_run["state"]) if self.node_run else "absent"
 
     @property
+    def rebooted(self) -> bool:
+        """The machine was rebooted since: nothing of the run is left there."""
+        return bool((self.node_run.get("supervisor") or {}).get("rebooted"))
+
+    @property
     def ranks(self) -> Sequence[Mapping[str, Any]]:
         """Its ranks."""
         ranks: Sequence[Mapping[str, Any]] = self.node_run.get("ranks", ())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusterctl.node.run import prune, ray_folder
+from clusterctl.node.run.boot import boot_id
 
 
 def a_part(root: Path, run: str, **files: Any) -> Path:
@@ -50,6 +51,13 @@ def test_a_part_without_an_end_stays(tmp_path: Path) -> None:
     folder = a_part(tmp_path, "old", job=JOB)
     assert removed(tmp_path, "old") == "it has not ended here"
     assert folder.exists()
+
+
+def test_a_part_of_before_a_reboot_has_ended(tmp_path: Path) -> None:
+    a_part(tmp_path, "old", job={**JOB, "boot_id": boot_id()})
+    assert removed(tmp_path, "old") == "it has not ended here"
+    a_part(tmp_path, "older", job={**JOB, "run": "older", "boot_id": "another boot"})
+    assert removed(tmp_path, "older") == ""
 
 
 @pytest.mark.parametrize("run", ["..", ".", "", "../old", "/tmp", "lab/old", "old/.."])
