@@ -7,6 +7,7 @@ this machine's proof. What the run's master says becomes no command.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,7 +126,7 @@ def join(
     for node in nodes:
         try:
             view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
-            master = _master(view, inventory)
+            master = _master(view, inventory, run_cluster.file)
             newcomer = _Newcomer(inventory, pool_of, master, node, options, records, run_cluster)
             joined = yield from newcomer.join(run, view)
         except _Refused as error:
@@ -144,8 +145,8 @@ def join(
     return JoinResult(run=run, nodes=tuple(outcomes))
 
 
-def _master(view: RunStatus, inventory: Cluster) -> Node:
-    """Return the run's master.
+def _master(view: RunStatus, inventory: Cluster, file: str) -> Node:
+    """Return the run's master; `file` is the inventory of the launch.
 
     Raises:
         CouldNotTell: it does not answer.
@@ -171,7 +172,7 @@ def _master(view: RunStatus, inventory: Cluster) -> Node:
     except KeyError:
         raise ClusterError(
             f"{view.run}: its master {name} is not in {inventory.file or 'the inventory'}",
-            hint="clusterctl join -i FILE, with the inventory of the launch",
+            hint=f"-i {shlex.quote(file)}" if file else None,
         ) from None
 
 

@@ -105,7 +105,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["launch", "--env", "A", "--", "a"], "hint: clusterctl launch --env A=VALUE -- a\n"),
         (["stop", ""], "error: RUN: expected a run's id or name, found an empty word"),
         (["resume", "", "--checkpoint", "latest"], "error: RUN: expected a run's id or name"),
-        (["sandbox", "fualt"], "hint: clusterctl sandbox fault\n"),
+        (["sandbox", "fualt", "n", "frozen"], "hint: clusterctl sandbox fault n frozen\n"),
         (["init", "--convert", "no.hosts"], "expected a hostfile, found no such file"),
         (["launch", "train.py", "--lr", "3"], "hint: clusterctl launch -- train.py --lr 3\n"),
         (
