@@ -19,47 +19,14 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.parser import VERBS, WITH_COMMAND, build_parser
+from tests.cli.hints import commands
 from tests.installed import LOCATION
 
 ROOT = Path(__file__).parent.parent.parent
 
-COMMAND = re.compile(r"(?<![\w./-])clusterctl (?=[a-z-])")
-WORD = re.compile(r"[ \t]*((?:'[^']*'|\"[^\"]*\"|[^\s'\"`]+)+)")
-ENDS = (";", ",", ":", ")", ".", "…")
-SENTENCE = frozenset({
-    "and", "asks", "brings", "compares", "copies", "deletes", "ends", "find", "has", "if",
-    "in", "instead", "is", "joins", "lists", "looks", "makes", "measures", "names", "on", "or",
-    "prints", "reads", "says", "shows", "takes", "tells", "that", "then", "to", "tries", "which",
-    "with", "writes",
-})  # fmt: skip
-"""Words that go on with the sentence behind a command."""
-SUBJECT = frozenset({
-    "and", "cannot", "checks", "chooses", "completely", "does", "ended", "gives", "has",
-    "inventory", "is", "itself", "message", "needs", "of", "or", "passes", "reads", "sets",
-    "starts", "stopped", "uses",
-})  # fmt: skip
-"""Words behind `clusterctl` where it is the subject of a sentence."""
 LABELS = frozenset({"help", "option", "title", "why"})
 """Arguments whose strings are no hints."""
 PLACEHOLDER = re.compile(r"[A-Z]{2,}(:[A-Z]+)?|.*\b(PATH|FILE|HOST|RUN|SPEC|NODE|FOLDER|DIR)\b.*")
-
-
-def commands(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of each command of ours in a text."""
-    for found in COMMAND.finditer(text):
-        words = []
-        at = found.end()
-        while match := WORD.match(text, at):
-            word, at = match[1], match.end()
-            if word in SENTENCE or word.startswith(("(", "&", "|", ">")):
-                break
-            quoted = word[-1] in "'\""
-            words.append(word if quoted else word.rstrip("".join(ENDS)))
-            if text[at : at + 1] == "`" or (not quoted and word.endswith(ENDS)):
-                break
-        words = [word.strip("'\"") for word in words if word]
-        if words and words[0] not in SUBJECT:
-            yield tuple(words)
 
 
 def strings_of(path: Path) -> Iterator[str]:
