@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -422,7 +423,7 @@ class Session:
             raise UsageError(
                 f"{known.id} is a run of cluster {known.cluster.name}, found the inventory of"
                 f" {self.cluster.name}",
-                hint="clusterctl join -i FILE, with the inventory of the launch",
+                hint=f"-i {shlex.quote(known.cluster.file)}" if known.cluster.file else None,
             )
         options = JoinOptions(
             source=Path(record.source) if record is not None and record.source else Path.cwd(),

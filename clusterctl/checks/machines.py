@@ -69,6 +69,7 @@ def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     " and OpenSSL.",
     source="https://docs.python.org/3/using/unix.html",
     applies=lambda node, _cluster: node.agent is not None,
+    final=True,
 )
 def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the missing modules; a run on one node needs no ssl."""
@@ -95,6 +96,7 @@ def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     fix="Wait for the other run, stop it if it is yours, or take other nodes with --exclude.",
     source="docs/explanation/a-runs-life.md",
     required_facts=("lock",),
+    final=True,
 )
 def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the runs that hold the node or the GPUs that this job wants."""
@@ -117,8 +119,10 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
     # Any user may hold the lock under any name: only a well-formed id may go into a command.
     remedy = "sudo ss -xlp | grep @clusterctl-run (on the node) shows the process that holds it"
     if _RUN.fullmatch(lock.run):
-        remedy = f"clusterctl status {lock.run} (as its owner) shows that run;"
-        remedy += " launch on other nodes with --nodes or --exclude"
+        remedy = f"clusterctl status {lock.run} shows that run, clusterctl stop {lock.run} ends it"
+        if lock.user != node.user:
+            remedy = f"wait for it, or ask its owner, who can: clusterctl stop {lock.run}"
+        remedy += "; or launch on other nodes with --nodes or --exclude"
     if held and free:
         remedy += f", or on its free GPUs with --env {VISIBLE}={free}"
     return fail(

@@ -70,6 +70,8 @@ class Check:
     judge: Judge = lambda _facts, _network, _cluster: ()
     blocks: bool = True
     """A fail or unknown stops `launch`: the run could not work."""
+    final: bool = False
+    """Not even `launch --force` gets past a fail: no node could start the run."""
     pairwise: bool = False
     """Judges the connections between nodes; skipped if none were tried."""
     after_sync: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.shares import MissingShares, skip_missing
-from clusterctl.facts.python import NAME_INTERPRETER
+from clusterctl.facts.python import ENV_INIT, NAME_INTERPRETER
 from clusterctl.facts.values.software import Python
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.network.choice import Network
@@ -58,26 +58,53 @@ def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
         if missing.explains(node.node, python.asked):
             yield skip_missing(node.node, python.asked)
             continue
+        slow = python.problem.startswith("no answer")
+        if cluster.job.env_init and (slow or python.problem.startswith(ENV_INIT)):
+            yield _env_init(node.node, cluster.job.env_init, python.problem, slow=slow)
+            continue
         yield finding(
-            "unknown" if python.problem.startswith("no answer") else "fail",
+            "unknown" if slow else "fail",
             node.node,
             "the job's interpreter does not start",
             wanted=python.asked,
             found=python.problem,
-            remedy=_make_python(python, node.user or "its user"),
+            remedy=_make_python(python, node.node, node.user or "its user"),
         )
 
 
-def _make_python(python: Python, user: str) -> str:
+def _env_init(node: str, line: str, problem: str, *, slow: bool) -> Finding:
+    """Return the finding of a line that fails, or takes longer than a check waits."""
+    tried = f"time {{ {line}; }}" if slow else line
+    command = shlex.join(["clusterctl", "exec", "--nodes", node, "--", "bash", "-c", tried])
+    return finding(
+        "unknown" if slow else "fail",
+        node,
+        "env_init and the job's interpreter took too long" if slow else "env_init fails",
+        wanted=line,
+        found=problem,
+        remedy=f"{command}; at launch it may take 120 s"
+        if slow
+        else f"{command}; then correct `env_init:` in the inventory",
+    )
+
+
+def _make_python(python: Python, node: str, user: str) -> str:
     if python.container:
         image = shlex.quote(python.container)
         return f"set `python:` in the inventory to the path of Python in the image {image}"
     folder, in_venv, _ = python.asked.rpartition("/bin/")
     is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
-    make = f"python3 -m venv {shlex.quote(folder)}" if is_venv else "sudo apt-get install python3"
+    make = "sudo apt-get install python3 (on the node)"
     if "Permission denied" in python.problem:
-        make = f"let {shlex.quote(user)} read and execute {shlex.quote(python.asked)}"
-    return f"{make} (on the node), or set another absolute path as `python:` in the inventory"
+        make = f"let {shlex.quote(user)} read and execute {shlex.quote(python.asked)} (on the node)"
+    elif python.problem.startswith("no answer"):
+        make = shlex.join(["clusterctl", "exec", "--nodes", node, "--", python.asked, "-V"])
+        make += " shows how long it takes"
+    elif is_venv:
+        make = (
+            f"clusterctl setup makes {shlex.quote(folder)} from the requirements.txt of this folder"
+        )
+    return f"{make}, or set another absolute path as `python:` in the inventory"
 
 
 @Check(

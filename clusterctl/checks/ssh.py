@@ -40,6 +40,7 @@ _REMEDY = {
     fix="Log in with `ssh HOST` until that works without a question. Then the address, key,"
     " user and host key are right.",
     source="https://man.openbsd.org/ssh_config",
+    final=True,
 )
 def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Report why each node failed, with the SSH server's own message; fold equal failures."""

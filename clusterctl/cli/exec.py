@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_login, add_selection, load_all, positive_seconds
@@ -38,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     if args.sudo:
         raise UsageError(
             "--sudo: clusterctl passes no password on",
-            hint="set `user: root` for the nodes, or: clusterctl exec -- sudo -n COMMAND",
+            hint="set `user: root` for the nodes, or: clusterctl exec -- sudo -n "
+            + shlex.join(args.command or ["id"]),
         )
     if args.stream and args.json:
         raise UsageError(

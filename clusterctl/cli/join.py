@@ -7,7 +7,7 @@ import json
 
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_inventory, add_login, load_all
-from clusterctl.cli.run_option import WHICH, run_name
+from clusterctl.cli.run_option import WHICH, name_each_run, run_name
 from clusterctl.report.console import Screen
 from clusterctl.report.join import show_join
 from clusterctl.verbs.runs.find_run import SeveralLive
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
                 args.run, nodes=args.nodes, force=args.force, on_event=progress.show
             )
         except SeveralLive as several:
-            several.hint = f"clusterctl join {several.runs[0]} --nodes {args.nodes}"
+            name_each_run(args, several)
             raise
     if args.json:
         print(json.dumps(result.document()))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
+import io
 import re
 import shlex
 import sys
@@ -83,6 +85,7 @@ LAUNCHER_ARGS = "--launcher-args"
 _CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
 _ONE_VALUE = re.compile(r"argument (.+?): expected one argument")
 _MISSING = "the following arguments are required: "
+_VERB = "VERB"
 
 
 class Parser(argparse.ArgumentParser):
@@ -214,6 +217,8 @@ class Parser(argparse.ArgumentParser):
         """Return argparse's message in the form of all others, and a hint or nothing."""
         if choice := _CHOICE.fullmatch(message):
             name, wrong = choice[1], choice[2]
+            if name == _VERB and (foreign := self._foreign_verb(wrong)):
+                return foreign
             known = [word.strip("'") for word in choice[3].split(", ")]
             near = _nearest(wrong, known)
             hint = self._typed(with_word(self.words, wrong, near)) if near else ""
@@ -233,6 +238,36 @@ class Parser(argparse.ArgumentParser):
                     return f"{self.prog}: expected {name}, found {near}", typed
             return f"{self.prog}: expected {names}, found none", self.example
         return message.removeprefix("argument "), ""
+
+    def _foreign_verb(self, wrong: str) -> tuple[str, str] | None:
+        """Return the message and the hint for a verb of another tool; None: it is none."""
+        from clusterctl.cli.foreign_verbs import answer_to  # noqa: PLC0415  (only for an error)
+
+        found = answer_to(wrong)
+        if found is None:
+            return None
+        why, (verb, *flags) = found
+        at = list(self.words).index(wrong)
+        before, rest = self.words[:at], self.words[at + 1 :]
+        choices = [[verb, *flags], shlex.split(EXAMPLES.get(verb, ("",))[0])[1:]]
+        if rest and "--" not in flags:
+            choices.insert(0, [*before, verb, *flags, *rest])
+            choices.insert(1, [*before, verb, "--", *rest])
+        return f"there is no verb {wrong}: {why}", self._typed(next(filter(_parses, choices)))
+
+
+def _parses(words: Sequence[str]) -> bool:
+    """Tell whether these words are a command line of ours."""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    at = words.index("--") if "--" in words else len(words)
+    if at < len(words) and verb not in WITH_COMMAND:
+        return False
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            build_parser([verb]).parse_args(words[:at])
+        except SystemExit as end:
+            return not end.code
+    return True
 
 
 def _nearest(wrong: str, known: Iterable[str]) -> str | None:
@@ -285,7 +320,7 @@ def build_parser(verbs: Collection[str], command: Sequence[str] = ()) -> argpars
     )
     # Without `prog` argparse writes a usage for it, for which all of rich is imported.
     children = parser.add_subparsers(
-        dest="verb", metavar="VERB", parser_class=Parser, prog=parser.prog
+        dest="verb", metavar=_VERB, parser_class=Parser, prog=parser.prog
     )
     for name, summary in VERBS.items():
         child = children.add_parser(

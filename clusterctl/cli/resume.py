@@ -12,7 +12,7 @@ from clusterctl.cli.launch import refusals, start
 from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.options import load_all
 from clusterctl.cli.retyped import with_word
-from clusterctl.cli.run_option import WHICH, known_cluster, run_name, to_resume
+from clusterctl.cli.run_option import WHICH, has_inventory, known_cluster, run_name, to_resume
 from clusterctl.cli.submit import submit_and_follow, submits
 from clusterctl.verbs.runs.records import Records
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     with refusals(display):
         records = Records()
         before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)
-        picks = args.nodes or args.exclude
+        picks = (args.nodes or args.exclude) and has_inventory(args)
         cluster = load_all(args) if picks else to_resume(args, before)
         if submits(args, cluster):
             if args.run:  # hours later the word may mean another run

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,9 @@ logger = logging.getLogger("clusterctl")
 
 EXIT_SILENT = CouldNotTell.exit_code
 """What a verb ends with that is not sure, since a node did not answer."""
+
+_SHOWN_RUNS = 4
+"""Live runs of which the hint names each."""
 
 
 WHICH = "the run: its id or name, or a part of either that no other run has"
@@ -68,7 +72,7 @@ def open_session(args: argparse.Namespace) -> Session:
     if not args.run:
         return Session(known_cluster(args, records), fanout=args.fanout)
     record = records.find(args.run)
-    if record is None and not _has_inventory(args):
+    if record is None and not has_inventory(args):
         raise ClusterError(
             f"run {args.run} has no record on this machine,"
             f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
@@ -91,9 +95,18 @@ def open_run(args: argparse.Namespace) -> Iterator[Run]:
         try:
             run = session.run(args.run)
         except SeveralLive as several:
-            several.hint = f"clusterctl {args.verb} {several.runs[0]}"
+            name_each_run(args, several)
             raise
         yield run
+
+
+def name_each_run(args: argparse.Namespace, several: SeveralLive) -> None:
+    """Make its hint what was typed, with each of the runs, and with `--all` if the verb has it."""
+    typed = list(getattr(args, "words", (args.verb,)))
+    at = typed.index(args.verb) + 1
+    named = [*several.runs[:_SHOWN_RUNS], *(("--all",) if "all" in args else ())]
+    lines = (shlex.join(("clusterctl", *typed[:at], each, *typed[at:])) for each in named)
+    several.hint = "\n".join(lines)
 
 
 def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
@@ -102,7 +115,7 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
     Raises:
         InventoryError: the inventory has problems, or there is none and no run either.
     """
-    if not _has_inventory(args):
+    if not has_inventory(args):
         newest = next(records.newest_first(), None)
         if newest is not None:
             return newest.cluster
@@ -112,7 +125,7 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
     return cluster if newest is None else newest.cluster
 
 
-def _has_inventory(args: argparse.Namespace) -> bool:
+def has_inventory(args: argparse.Namespace) -> bool:
     """Tell whether an inventory is named, or found in the current folder."""
     named = args.inventory or os.environ.get(VARIABLE)
     return bool(named) or inventory_path(args).exists()
@@ -167,7 +180,7 @@ def _is_as_launched(args: argparse.Namespace, record: RunRecord) -> bool:
 
 def _in_force(args: argparse.Namespace, record: RunRecord) -> Cluster | None:
     """Return the inventory in force if it is of the run's cluster, whatever nodes it has."""
-    if not _has_inventory(args):
+    if not has_inventory(args):
         return None
     try:
         now = load_all(args)

@@ -11,6 +11,8 @@ _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
 ON_PATH = "path:python"
 """The name of the pair that says which `python` a shell would start."""
+ENV_INIT = "env_init "
+"""Begins the problem of an interpreter that was not even started, because that line failed."""
 SHADOW, _LINES = "import:", 3
 """Begins the name of a pair that says from where a package is imported, in so many lines."""
 NAME_INTERPRETER = (
@@ -88,6 +90,9 @@ def _split(answer: Answer) -> tuple[list[str], list[str] | None]:
 
 
 def _why(answer: Answer) -> str:
+    first, *printed = answer.words.strip().splitlines() or [""]
+    if first.startswith(ENV_INIT):
+        return first + (f"; it printed: {printed[-1].strip()}" if printed else "")
     return "what it printed is not an answer" if answer.good else answer.why()
 
 

@@ -91,7 +91,7 @@ def slots(cluster: Cluster, node: Node, name: str) -> int:
         raise UsageError(
             f"{node.source or cluster.file}: gpus: expected a number for --to {name}, found none"
             f" for {node.name}",
-            hint="`defaults: {gpus: 8}`, or let clusterctl init HOST... find it",
+            hint="`defaults: {gpus: 8}`, or write the file with clusterctl init, which finds it",
         )
     return node.gpus or node.procs or 1
 

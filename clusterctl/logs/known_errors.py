@@ -121,8 +121,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
-            "clusterctl push PATH copies it from a node that has it;"  # noqa: ISC004
-            " with `job: {needs: [PATH]}`, launch stops without it",
+            "copy it to every node with clusterctl push, and list it under `job: needs:`",
         ),
         (
             r"\bpermissionerror\b|\bpermission denied\b",
@@ -251,8 +250,12 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 
-_MISSING = re.compile(r"\[Errno 2\] No such file or directory: '(/[^']+)'$")
-"""The last words of a FileNotFoundError about an absolute path."""
+_MISSING = re.compile(r"\bNo such file or directory: (['\"])(/.+?)\1")
+"""A FileNotFoundError about an absolute path."""
+_PUSH = (
+    "clusterctl push {0} copies it from a node that has it;"
+    " with `job: {{needs: [{0}]}}`, launch stops without it"
+)
 
 
 def exception_line(lines: Sequence[str]) -> str:
@@ -289,4 +292,4 @@ def remedy_for(lines: Sequence[str]) -> str:
         line = " ".join([line, *lines[error.at + 1 : error.at + 2]])
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
     missing = _MISSING.search(line)
-    return remedy.replace("PATH", shlex.quote(missing[1])) if missing else remedy
+    return _PUSH.format(shlex.quote(missing[2])) if missing else remedy

@@ -257,7 +257,13 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
         known = "run %s%s of user %s, since %s" % (run, about, user, since)
         resources = [name[:UUID_CHARACTERS] for name in valid_resources(holder)]
         known += ", on " + ", ".join(resources) if resources else ""
-        hint = "launch on other nodes (--nodes, --exclude), or see: clusterctl status %s" % run
+        hint = (
+            "clusterctl status %s shows it, clusterctl stop %s ends it; or launch on other nodes"
+            % (
+                run,
+                run,
+            )
+        )
         if uid != os.getuid():
             hint = (
                 "wait for it, ask user %s to stop it, or leave the node out with --exclude" % user

@@ -87,7 +87,7 @@ def _relaunched(job: Job, options: Options) -> Job:
     if options.max_restarts:
         raise UsageError(
             f"--max-restarts: the launcher {name} does not restart ranks",
-            hint="clusterctl launch --launcher torchrun --max-restarts N",
+            hint="--launcher torchrun",
         )
     return job
 

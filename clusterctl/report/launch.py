@@ -15,7 +15,7 @@ from clusterctl.report.check import print_check, print_code_check, problems, sum
 from clusterctl.report.console import Screen, copy_line, listed, progress_line, safe_text
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
-from clusterctl.report.status import show_cause, unanswered
+from clusterctl.report.status import END_THE_REST, show_cause, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.report.sync import deletions
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
@@ -53,8 +53,7 @@ class TerminalDisplay:
         for answer in view.silent:
             console.print(safe_text(f"{answer.node.name}: {answer.error}", "yellow"))
         if view.silent:
-            hint = f"once the nodes answer, end what may be left: clusterctl stop {view.run}"
-            console.print(safe_text(f"hint: {hint}"))
+            console.print(safe_text(f"hint: {END_THE_REST.format(run=view.run)}"))
 
     def refused(self, error: ClusterError) -> None:
         """Print nothing: the caller prints the error itself."""

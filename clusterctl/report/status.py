@@ -35,6 +35,7 @@ _SHOWN_LINES = 12
 _SILENT_SECONDS, _SILENT_TIMES = 10.0, 10.0
 """A log that grew no longer than that, and than so many times its usual gap, is silent."""
 _USAGE = ("CPU", "memory", "GPUs")
+END_THE_REST = "once the nodes answer, end what may be left: clusterctl stop {run}"
 _MIB, _GIB = 1 << 20, 1 << 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -61,8 +62,10 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
         screen.out.print(_nodes(view))
     if view.silent:
         screen.out.print(safe_text(f"{unanswered(view)}: what runs there is unknown", "magenta"))
-        hints = dict.fromkeys(answer.error.hint for answer in view.silent if answer.error)
-        for hint in filter(None, hints):
+        hints = [answer.error.hint for answer in view.silent if answer.error]
+        if view.known and not view.live:
+            hints.append(END_THE_REST.format(run=view.run))
+        for hint in filter(None, dict.fromkeys(hints)):
             screen.out.print(safe_text(f"hint: {hint}"))
     if view.remembered and view.remembered.get("message"):
         screen.out.print(
@@ -167,8 +170,8 @@ def show_cause(console: Console, cause: FirstCause) -> None:
         console.print(safe_text(f"  at the same time, within clock error: {', '.join(cause.also)}"))
     for line in excerpt(cause.lines)[-_SHOWN_LINES:]:
         console.print(safe_text(f"  | {line}"), soft_wrap=True)
-    if cause.remedy:
-        console.print(safe_text(f"hint: {cause.remedy}"))
+    for line in cause.remedy.splitlines():
+        console.print(safe_text(f"hint: {line}"))
 
 
 def unanswered(view: RunStatus) -> str:
@@ -255,9 +258,7 @@ def _note(answer: NodeAnswer) -> str:
         return str(answer.end.get("reason") or "")
     if answer.state != "lost":
         return ""
-    supervisor = answer.node_run.get("supervisor") or {}
-    rebooted = supervisor.get("rebooted")
-    return "the machine was rebooted" if rebooted else "its supervisor died"
+    return "the machine was rebooted" if answer.rebooted else "its supervisor died"
 
 
 def command_line(command: Sequence[str]) -> str:

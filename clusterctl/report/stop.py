@@ -26,11 +26,14 @@ def show_stop(console: Console, result: StopResult) -> None:
             console.print(safe_text(f"{result.run}: {node.node}: {text}", "yellow"))
         for line in _problems(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
+    if silent := [node.node for node in result.nodes if node.failure]:
+        when = f"what is left on {', '.join(silent)} is unknown; nothing is if it was rebooted"
+        console.print(safe_text(f"hint: {when}; else again: clusterctl stop {result.run}"))
 
 
 def _problems(node: StoppedNode) -> list[str]:
     """Return a line for each problem on a node."""
-    lines = [f"not verified: {node.failure}; run stop again"] if node.failure else []
+    lines = [f"not verified: {node.failure}"] if node.failure else []
     lines += [
         f"still running: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
         for process in node.left[:_SHOWN]

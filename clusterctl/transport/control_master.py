@@ -20,6 +20,7 @@ from pathlib import Path
 
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.safe_text import printable_words
+from clusterctl.transport.host_keys import CHANGED_KEY, IF_REINSTALLED, removal
 from clusterctl.transport.interface import State, Timeouts
 from clusterctl.transport.revoked_keys import REVOKED_HINT
 from clusterctl.transport.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
@@ -67,10 +68,16 @@ _WORDS: tuple[tuple[str, State], ...] = (
 
 _HINTS: dict[State, str] = {
     "hostkey": "compare the key's fingerprint with the host's own, then: clusterctl check"
-    " --accept-new; if the host was reinstalled: clusterctl forget HOST",
+    " --accept-new",
     "auth": "OpenSSH itself cannot log in without asking; if the host asks for a code, log in"
     " first, with a ControlPath in ssh_config: ssh -fNM {target}",
 }
+_CHANGED = re.compile(
+    r"identification has changed.*^Offending \S+ key in (.+?):\d+\s*$"
+    r".*^(?:\S+ )?host key for (\S+) has changed",
+    re.IGNORECASE | re.DOTALL | re.MULTILINE,
+)
+"""The file and the name of a key that is not the recorded one, in the words of `ssh`."""
 _PID = re.compile(rf"{PREFIX}([1-9][0-9]{{0,6}})-")
 """Of folders: no greater number is a process, on Linux or macOS."""
 
@@ -287,10 +294,14 @@ class ControlMaster:
             if re.search(pattern, words, re.IGNORECASE):
                 named = phase if state in {"refused", "unreachable"} else state
                 hint = _HINTS.get(state, "try: ssh {target} true")
+                changed = _CHANGED.search(words) if state == "hostkey" else None
+                details = {CHANGED_KEY: removal(changed[2], changed[1])} if changed else {}
                 if state == "hostkey" and "revoked" in words.lower():
                     hint = REVOKED_HINT
-                quoted = shlex.quote(self.target)
-                return NodeError(state, named, _short(words), hint.replace("{target}", quoted))
+                elif changed:
+                    hint = IF_REINSTALLED + details[CHANGED_KEY]
+                hint = hint.replace("{target}", shlex.quote(self.target))
+                return NodeError(state, named, _short(words), hint, details=details)
         return NodeError("lost", phase, _short(words), f"try: ssh {shlex.quote(self.target)} true")
 
     def end(self) -> None:

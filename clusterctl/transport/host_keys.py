@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_KEY = "unknown_key"
 """In the details of an error: the key that somebody may accept."""
+CHANGED_KEY = "changed_key"
+"""In the details of an error: the command that removes the recorded key, from any file."""
+IF_REINSTALLED = "someone may be in between; if the host was reinstalled: "
 
 _MOST_FILES = 16
 """Known hosts of other clusters that `ssh` is given; it refuses more than 32 in all."""
@@ -48,6 +51,11 @@ def names_of(endpoint: Endpoint) -> tuple[str, ...]:
     """
     name = known_name(endpoint.key_name, endpoint.port)
     return (name,) if endpoint.key_name == endpoint.hostname else (name, endpoint.key_name)
+
+
+def removal(name: str, file: str) -> str:
+    """Return the command that removes a host's recorded key from a file."""
+    return shlex.join(["ssh-keygen", "-R", name, "-f", file])
 
 
 def own_file(cluster: str) -> Path:
@@ -155,7 +163,11 @@ class HostKeyVerifier:
             raise NodeError("hostkey", "hostkey", words, hint, details={UNKNOWN_KEY: key})
         if judged.verdict == "changed":
             words = f"the host key of {name} is not the recorded one ({judged.where}): now {shown}"
-            raise NodeError("hostkey", "hostkey", words, self._remedy(endpoint, name, judged.where))
+            remove = removal(name, judged.where.rpartition(":")[0])
+            ours = judged.where.startswith(str(self._own_file))
+            command = shlex.join(["clusterctl", "forget", endpoint.host]) if ours else remove
+            hint = IF_REINSTALLED + command
+            raise NodeError("hostkey", "hostkey", words, hint, details={CHANGED_KEY: remove})
         if judged.verdict == "revoked":
             words = f"the host key of {name} is revoked ({judged.where}): {shown}"
             raise NodeError("hostkey", "hostkey", words, REVOKED_HINT)
@@ -211,13 +223,6 @@ class HostKeyVerifier:
         words = f"the host key of {name} cannot be recorded: {self._own_file}: {error.strerror}"
         hint = f"make {state_folder()} writable, or {ANOTHER_FOLDER}"
         return NodeError("hostkey", "hostkey", words, getattr(error, "hint", "") or hint)
-
-    def _remedy(self, endpoint: Endpoint, name: str, where: str) -> str:
-        if where.startswith(str(self._own_file)):
-            command = shlex.join(["clusterctl", "forget", endpoint.host])
-        else:
-            command = shlex.join(["ssh-keygen", "-R", name, "-f", where.rpartition(":")[0]])
-        return f"someone may be in between; if the host was reinstalled: {command}"
 
     def _load(self, endpoint: Endpoint) -> KnownHosts:
         paths = (*endpoint.known_hosts, self._own_file)

@@ -53,7 +53,10 @@ def translated(phase: str, target: str) -> Iterator[None]:
         hint = "correct the host's name in the inventory or ssh_config"
         raise NodeError("unreachable", "resolve", f"{target}: not a host's name", hint) from error
     except ConnectionRefusedError as error:
-        hint = "start sshd on the host, or correct `port` in the inventory"
+        hint = (
+            f"is the host up? try: ping -c 3 {host_of(target)}; if it is, start its SSH server, or"
+            " correct `port` in the inventory"
+        )
         raise NodeError("refused", phase, f"{target}: Connection refused", hint) from error
     except TimeoutError as error:
         state: State = "unreachable" if phase == "connect" else "timeout"

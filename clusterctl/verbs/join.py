@@ -7,6 +7,7 @@ this machine's proof. What the run's master says becomes no command.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from clusterctl.verbs.runs.node_answers import node_answers
 from clusterctl.verbs.runs.proof import prove, proven_record
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.way_on import relaunch
 from clusterctl.verbs.sync.result import SyncOptions
 from clusterctl.verbs.sync.sync import SYNC_SECONDS, sync
 from clusterctl.wire import SCHEMA, Message, plain
@@ -124,8 +126,8 @@ def join(
     for node in nodes:
         try:
             view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
-            master = _master(view, inventory)
-            newcomer = _Newcomer(inventory, pool_of, master, node, options, records)
+            master = _master(view, inventory, run_cluster.file)
+            newcomer = _Newcomer(inventory, pool_of, master, node, options, records, run_cluster)
             joined = yield from newcomer.join(run, view)
         except _Refused as error:
             outcomes.append(error.of(node))
@@ -143,8 +145,8 @@ def join(
     return JoinResult(run=run, nodes=tuple(outcomes))
 
 
-def _master(view: RunStatus, inventory: Cluster) -> Node:
-    """Return the run's master.
+def _master(view: RunStatus, inventory: Cluster, file: str) -> Node:
+    """Return the run's master; `file` is the inventory of the launch.
 
     Raises:
         CouldNotTell: it does not answer.
@@ -170,7 +172,7 @@ def _master(view: RunStatus, inventory: Cluster) -> Node:
     except KeyError:
         raise ClusterError(
             f"{view.run}: its master {name} is not in {inventory.file or 'the inventory'}",
-            hint="clusterctl join -i FILE, with the inventory of the launch",
+            hint=f"-i {shlex.quote(file)}" if file else None,
         ) from None
 
 
@@ -184,6 +186,7 @@ class _Newcomer:
     node: Node
     options: JoinOptions
     records: Records
+    run_cluster: Cluster
 
     def join(
         self, run: str, view: RunStatus
@@ -255,6 +258,11 @@ class _Newcomer:
         found = validated_answer(reply, shape)
         if not isinstance(found, NodeError):
             return reply.last
+        if found.answered and found.state == "not-elastic":
+            ours = {self.node.name, *(node.name for node in self.run_cluster.nodes)}
+            names = ",".join(node.name for node in self.inventory.nodes if node.name in ours)
+            again = relaunch(run, self.run_cluster, "--nodes", names)
+            raise _Refused(str(found), f"clusterctl stop {run} && {again}")
         if found.answered:
             raise _Refused(str(found), found.hint)
         raise CouldNotTell(f"{run}: its master does not answer: {self.master.name}: {found}")

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import pty
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,6 +151,19 @@ def test_unknown_host_keys_are_recorded_if_a_person_agrees(
     assert code == 0, shown
     assert [key.removeprefix("error: ") in shown for key in keys] == [True, True]
     assert clusterctl(box, project, "check", "--only", "ssh").returncode == 0
+
+    # The recorded key of the first host is now the second one's: no flag accepts that.
+    (known,) = box.layout.root.glob("**/proj/known_hosts")
+    first_line, second_line = sorted(known.read_text().splitlines())
+    other = second_line.partition(" ")[2]
+    known.write_text(f"{first_line.partition(' ')[0]} {other}\n{second_line}\n")
+    again = ("init", "--force", "--accept-new", "node1", "node2")
+    refused = clusterctl(box, project, *again)
+    assert refused.returncode == 3
+    (hint,) = re.findall("^hint: (.*)", refused.stderr, re.MULTILINE)
+    assert "--accept-new" not in hint
+    box.run(shlex.split(hint[hint.index("ssh-keygen") :]), cwd=project, check=True)
+    assert clusterctl(box, project, *again).returncode == 0
 
 
 def at_terminal(box: Sandbox, project: Path, typed: str, *words: str) -> tuple[int, str]:

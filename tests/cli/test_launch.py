@@ -16,6 +16,7 @@ import yaml
 
 from clusterctl.sandbox.gpus import Gpus
 from tests.cli.conftest import MakeProject
+from tests.cli.hints import commands
 from tests.cli.runs import Project, lines_of, signal_all
 from tests.conftest import MakeSandbox
 from tests.waiting import BUSY
@@ -388,13 +389,21 @@ def test_busy_nodes_refuse_a_second_launch_and_name_the_holder(project: Project)
     assert checked.returncode == 125
     told = " ".join(checked.stderr.split())
     assert re.search(rf"run {run} 'base' \(job.py\) from \S+ of root since", told)
-    assert f"clusterctl status {run} (as its owner) shows that run" in told
+    assert f"clusterctl status {run} shows that run, clusterctl stop {run} ends it" in told
+    assert "--force" not in checked.stderr  # it is refused, too:
+    forced = project.launch("--force", "--", "job.py")
+    assert forced.returncode == 125
     elsewhere = replace(project, state=project.state.with_name("elsewhere"))
     assert elsewhere.status("base")["run"] == run
     assert elsewhere.status()["name"] == "base"
     listed = json.loads(elsewhere.run("runs", "--json").stdout)["runs"]
     assert listed[0]["name"] == "base"
     assert elsewhere.run("status", run).stdout.startswith(f"{run} (base)  running")
+    typed = list(commands("\n".join(re.findall("^hint: .*", forced.stderr, re.MULTILINE))))
+    assert typed == [("status", run), ("stop", run)]
+    for words in typed:
+        assert project.run(*words).returncode == 0
+    assert project.launch("--", "job.py").returncode == 0
 
 
 def test_a_command_that_does_not_exist_starts_nothing(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl import __version__
-from clusterctl.cli import init
+from clusterctl.cli import foreign_verbs, init
 from clusterctl.cli.main import main, split_command
 from clusterctl.cli.parser import EXAMPLES, VERBS, build_parser
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
@@ -66,6 +67,18 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["chekc"], "error: VERB: expected init, check, "),
         (["chekc"], "; found 'chekc'\nhint: clusterctl check\n"),
         (["chekc", "--nodes", "2"], "hint: clusterctl check --nodes 2\n"),
+        (["top"], "error: there is no verb top: status shows what a run is doing\n"),
+        (["top"], "hint: clusterctl status\n"),
+        (["ps", "-aux"], "hint: clusterctl runs\n"),
+        (["kill", "lab-1"], "hint: clusterctl stop lab-1\n"),
+        (["cancel"], "hint: clusterctl stop\n"),
+        (["start", "a.py", "--lr", "3"], "hint: clusterctl launch -- a.py --lr 3\n"),
+        (["start", "-d", "--", "a.py"], "hint: clusterctl launch -d -- a.py\n"),
+        (["tail", "-n", "5", "lab-1"], "hint: clusterctl logs -f -n 5 lab-1\n"),
+        (["attach"], "hint: clusterctl logs -f\n"),
+        (["queue"], "error: there is no verb queue: launch starts at once, or refuses"),
+        (["gpus"], "hint: clusterctl exec -- nvidia-smi\n"),
+        (["ssh", "gpu1"], "error: there is no verb ssh: use ssh itself, or exec for a command\n"),
         (["--verison"], "hint: clusterctl --version\n"),
         (["check", "gpu1"], "error: clusterctl check: expected no further word, found 'gpu1'"),
         (["check", "--nods=a b"], "hint: clusterctl check '--nodes=a b'\n"),
@@ -92,7 +105,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["launch", "--env", "A", "--", "a"], "hint: clusterctl launch --env A=VALUE -- a\n"),
         (["stop", ""], "error: RUN: expected a run's id or name, found an empty word"),
         (["resume", "", "--checkpoint", "latest"], "error: RUN: expected a run's id or name"),
-        (["sandbox", "fualt"], "hint: clusterctl sandbox fault\n"),
+        (["sandbox", "fualt", "n", "frozen"], "hint: clusterctl sandbox fault n frozen\n"),
         (["init", "--convert", "no.hosts"], "expected a hostfile, found no such file"),
         (["launch", "train.py", "--lr", "3"], "hint: clusterctl launch -- train.py --lr 3\n"),
         (
@@ -123,6 +136,18 @@ def test_a_wrong_command_line_is_usage(
         ("hint: clusterctl ", "hint: or name the hosts: clusterctl ")
     )
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("verb", sorted(foreign_verbs.VERBS.keys() - VERBS))
+def test_a_verb_of_another_tool_gets_a_command_that_parses(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb]) == 2
+    hint = capsys.readouterr().err.splitlines()[-1].removeprefix("hint: clusterctl ")
+    words, _ = split_command(shlex.split(hint))
+    with contextlib.suppress(SystemExit):  # of --help and --version
+        build_parser(words[:1]).parse_args(words)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -230,7 +230,8 @@ def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further
     code, _, stderr = resume(project, "latest")
     assert code == 125
     assert f"no checkpoint of {run} in ckpt; step60.pt: it was written before {run} began" in stderr
-    assert f"hint: clusterctl resume {run} --checkpoint ckpt/step60.pt" in stderr
+    named = f"clusterctl resume {run} --checkpoint ckpt/step60.pt"
+    assert f"hint: to take step60.pt for this run: {named}" in stderr
 
     with project.start(*launch, "UNTIL=10", "--env", "WAITS=1") as second:
         assert second.stdout is not None
@@ -250,8 +251,8 @@ def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further
     assert f"clusterctl resume {run} --checkpoint ckpt/step60.pt takes it" in answer.stderr
     assert project.status()["checkpoint"]["step"] == 10  # of the run that was resumed
 
-    named = ("resume", run, "-i", "hosts.yaml", "--checkpoint", "ckpt/step60.pt", *wanted)
-    answer = project.run(*named, seconds=90)
+    typed = ("resume", run, "-i", "hosts.yaml", "--checkpoint", "ckpt/step60.pt", *wanted)
+    answer = project.run(*typed, seconds=90)
     assert answer.returncode == 0, answer.stderr
     assert "begins with step 61" in answer.stdout
 

@@ -13,6 +13,7 @@ import yaml
 
 from clusterctl.cli.main import main
 from tests.cli.conftest import MakeProject
+from tests.cli.hints import commands
 from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
 from tests.verbs.setup.wheelhouse import UV, write_wheel
@@ -71,6 +72,9 @@ def test_it_is_made_once_and_completed_when_the_requirements_change(
             place = ["install", "-D", "/shared/uv", "/root/.local/bin/uv"]
             fresh.sandbox.on(node, place, check=True)
     require(fresh, "alpha", "beta==2.0")
+    checked = fresh.run("check", "--only", "python.found")
+    typed = next(commands(" ".join(checked.stdout.split())))
+    assert (checked.returncode, typed) == (1, ("setup",))
     made = setup(fresh)
     assert states(made) == ["created", "created"]
     assert {node["packages"]["beta"] for node in made["nodes"]} == {"2.0"}

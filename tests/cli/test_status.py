@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
@@ -33,9 +34,6 @@ def test_status_without_a_name_shows_every_live_run_and_what_it_printed(
     assert shown.stdout.count("  command  job.py") == 2
     assert re.search(r"printed  \d+ s ago.*: \[node\d:0\] rank 0 step \d", shown.stdout)
     assert re.search(r"progress step \d", shown.stdout)
-    assert project.run("status", "--json").returncode == 2
-    refused = project.run("stop")
-    assert (refused.returncode, "hint: clusterctl stop " in refused.stderr) == (2, True)
 
     # Both nodes see one folder, and neither knows of the other's run.
     (project.placed / "ckpt").mkdir()
@@ -48,3 +46,14 @@ def test_status_without_a_name_shows_every_live_run_and_what_it_printed(
         "resume", runs[1], "--checkpoint", "latest", "--", "job.py", "{checkpoint}"
     )
     assert f"step-000007: {runs[1]} did not write it ({runs[0]} wrote it)" in refused.stderr
+
+    for typed, last in ((["status", "--json"], []), (["stop", "--grace", "1"], ["--all"])):
+        verb, *flags = typed
+        refused = project.run(*typed)
+        assert refused.returncode == 2
+        named = [each.removeprefix("hint: ") for each in refused.stderr.splitlines()[1:]]
+        assert sorted(named) == sorted(
+            f"clusterctl {shlex.join((verb, each, *flags))}" for each in (*runs, *last)
+        )
+        for hint in named:
+            assert project.run(*shlex.split(hint)[1:]).returncode == 0

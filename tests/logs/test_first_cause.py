@@ -189,7 +189,10 @@ def test_what_an_event_does_not_know_is_no_trouble() -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),
         ("OSError: [Errno 28] No space left on device", "free space"),
         ("[rank3]: ModuleNotFoundError: No module named 'peft'", "install it"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'x'", "push PATH copies"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
+            "copy it to every node",
+        ),
         (
             "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/data/a b.txt'",
             "clusterctl push '/data/a b.txt' copies it from a node that has it; with `job:",

@@ -83,7 +83,9 @@ def test_it_is_held_once_and_says_by_whom(name: str) -> None:
     with pytest.raises(OperationError, match="run lab-1 of user ada") as caught:
         ControlSocket.acquire(name)
     assert caught.value.kind == "busy"
-    assert str(caught.value.details["hint"]).endswith("or see: clusterctl status lab-1")
+    assert str(caught.value.details["hint"]).startswith(
+        "clusterctl status lab-1 shows it, clusterctl stop lab-1 ends it"
+    )
 
 
 def test_other_questions_come_with_the_kernels_word_for_who_asks(

@@ -164,7 +164,7 @@ def test_the_command_in_the_hint_is_accepted(command: str) -> None:
     _, *flags = shlex.split(str(refused(command).hint))
     end = flags.index("--")
     args = build_parser(["launch"]).parse_args(flags[:end])
-    options = launch_options(flags[end + 1 :], launch_flags(args))
+    options = launch_options(flags[end + 1 :], launch_flags(args, lambda: None))
     require_no_launcher(effective(LAB, options.overrides))
 
 

@@ -22,10 +22,13 @@ def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
         left=({"pid": 7, "cmd": "train.py", "why": "stuck in the kernel"},),
         failure="could not see whether its port is free",
     )
-    assert shown(node) == [
-        "lab-1: a: not verified: could not see whether its port is free; run stop again",
+    *problems, hint = shown(node)
+    assert problems == [
+        "lab-1: a: not verified: could not see whether its port is free",
         "lab-1: a: still running: pid 7 train.py: stuck in the kernel",
     ]
+    assert hint.startswith("hint: what is left on a is unknown")
+    assert hint.endswith("else again: clusterctl stop lab-1")
 
 
 def test_what_nobody_looked_at_is_said_beside_what_is_verified() -> None:

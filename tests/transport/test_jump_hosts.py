@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,10 @@ def test_a_changed_key_of_a_bastion_is_refused_whatever_the_nodes_own_files_are(
     (reply,) = hello(target.node("n"), accept_new=accept_new)
 
     assert (reply.state, error_of(reply).phase) == ("hostkey", "jump"), reply
+    hint = error_of(reply).hint
+    assert "--accept-new" not in hint  # it accepts no key that differs from the recorded one
+    subprocess.run(shlex.split(hint[hint.index("ssh-keygen") :]), check=True)
+    assert (tmp_path / "known").read_text() == ""
     assert gate.public_key not in own_file("t").read_text()
     assert "Accepted publickey" not in gate.log
 

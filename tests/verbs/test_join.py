@@ -304,7 +304,13 @@ def test_a_master_that_falls_silent_hides_no_error(records: Records, error: Base
     pool = pool_of([], join=lambda ask: silent if "withdraws" in ask.args else [Message(let_in)])
     options = JoinOptions(source=Path(), environment={})
     newcomer = _Newcomer(
-        CLUSTER, cast("Any", pool.again), CLUSTER.node("a"), CLUSTER.node("b"), options, records
+        CLUSTER,
+        cast("Any", pool.again),
+        CLUSTER.node("a"),
+        CLUSTER.node("b"),
+        options,
+        records,
+        CLUSTER,
     )
     with pytest.raises(type(error)) as caught, newcomer._admitted(RUN):
         raise error

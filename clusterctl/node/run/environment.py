@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from shlex import quote
 from typing import Any, Dict, Mapping
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
@@ -129,4 +130,6 @@ def _content(descriptor: int) -> bytes:
 def _failure(line: str, how: str, output: int) -> OperationError:
     printed = _content(output).decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]
     message = "env_init %s: %s" % (how, line)
-    return OperationError("env-init", "\n".join([message, *printed]), line=line, output=printed)
+    hint = "try it on the node: bash -c %s; correct `env_init:` in the inventory" % quote(line)
+    text = "\n".join([message, *printed])
+    return OperationError("env-init", text, line=line, output=printed, hint=hint)

@@ -15,7 +15,6 @@ ANSWER_SECONDS = 20.0
 """How long the supervisor may take: on a busy machine longer than for the questions of `status`."""
 
 HINTS = {
-    "not-elastic": "clusterctl stop {run}, then resume it with launcher_args: [--nnodes=MIN:MAX]",
     "full": "clusterctl status {run} shows its nodes",
     "joined": "clusterctl status {run}; a node that was lost can join once the run continues"
     " without it",

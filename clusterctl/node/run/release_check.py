@@ -44,9 +44,21 @@ def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, 
             return True, None
         if time.monotonic() > until:
             pid = min(tcp_sockets.socket_holders({one.inode for one in found}), default=None)
+            if pid is not None and _is_of_another(pid, job.get("run")):
+                return True, None
             known = None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
             return False, known
         time.sleep(POLL_SECONDS)
+
+
+def _is_of_another(pid: int, run: Optional[str]) -> bool:
+    """Tell whether a process is marked as one of another run, which may have taken the port."""
+    marks = [
+        entry
+        for entry in processes.read_proc(pid, "environ").split(b"\0")
+        if entry.startswith(processes.ENV_RUN_ID + b"=")
+    ]
+    return bool(run and marks) and marks != [processes.ENV_RUN_ID + b"=" + str(run).encode()]
 
 
 class GpuMemory(NamedTuple):

@@ -27,6 +27,7 @@ from clusterctl.verbs.checkpoints.other_runs import with_other_runs
 from clusterctl.verbs.checkpoints.query import LATEST, CheckpointQuery, ChosenCheckpoint
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.rpc import Nodes
+from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import History
 
 _SHOWN = 3
@@ -113,7 +114,7 @@ def _latest(
                 more_others=max(0, len(newer) - 1),
             )
         # A node that lacks the folder lacks them all, and none is taken.
-        why = _no_checkpoint(query, folder, _errors(found) + unfit_here, others, hint)
+        why = _no_checkpoint(query, folder, found, _errors(found) + unfit_here, others, hint)
         refusal = refusal or why
         skipped += unfit_here
     assert refusal is not None
@@ -130,6 +131,7 @@ def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
 def _no_checkpoint(
     query: CheckpointQuery,
     folder: str,
+    found: Candidates,
     skipped: list[str],
     others: list[tuple[str, str]],
     hint: str,
@@ -145,9 +147,32 @@ def _no_checkpoint(
         whys.append(f"and {len(others) - _SHOWN} more")
     return LaunchRefused(
         f"no checkpoint of {run} in {folder}; " + "; ".join(whys),
-        hint=_resume_command(query, folder, others[0][0]),
+        hint=_offer(query, folder, others, found),
         by="checkpoint",
     )
+
+
+def _offer(
+    query: CheckpointQuery, folder: str, others: Sequence[tuple[str, str]], found: Candidates
+) -> str | None:
+    """Return the commands for the newest one that looks complete; None: there is none.
+
+    The run that wrote it can be resumed; to take it for this run, it must be named.
+    """
+    whole = {
+        one["name"]: str(one.get("run", ""))
+        for candidates in found.values()
+        for one in candidates
+        if one.get("complete") or one.get("part")
+    }
+    name = next((name for name, _ in others if name in whole), None)
+    if name is None:
+        return None
+    named = f"to take {name} for this run: {_resume_command(query, folder, name)}"
+    if run_id.cluster_of(whole[name]) != query.cluster.name:
+        return named
+    writer = f"clusterctl resume {whole[name]} --checkpoint latest"
+    return f"to resume the run that wrote it: {writer}\n{named}"
 
 
 def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.network.choice import choose_network
-from clusterctl.transport.host_keys import UnknownKey
+from clusterctl.transport.host_keys import CHANGED_KEY, IF_REINSTALLED, UnknownKey
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import DEFAULT_PORT, SshConfigResolver
@@ -146,13 +146,23 @@ def _connect(state: _Look, pool: Pool) -> Iterator[Event]:
     ]
     if behind and not unknown:
         # OpenSSH connects to jump hosts, and tells no key that could be shown.
-        raise CouldNotTell(
-            f"{fold_hosts(behind)}: {state.failed[behind[0]]}",
-            hint="compare the key with the host's own, then repeat the command with --accept-new",
-        )
+        error = state.failed[behind[0]]
+        raise CouldNotTell(f"{fold_hosts(behind)}: {error}", hint=_key_hint(error))
     if unknown:
         ordered = sorted({key.shown: key for key in unknown}.items())
         raise UnknownHostKeys(state.cluster.name, tuple(key for _, key in ordered))
+
+
+def _key_hint(error: NodeError) -> str:
+    """Return what to type about a refused key while there is no inventory that others could read.
+
+    No flag accepts a key that differs from the recorded one.
+    """
+    if remove := error.details.get(CHANGED_KEY):
+        return f"{IF_REINSTALLED}{remove}"
+    if "--accept-new" in error.hint:
+        return "compare the key with the host's own, then repeat the command with --accept-new"
+    return error.hint
 
 
 def _ask(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:

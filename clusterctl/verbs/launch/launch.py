@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.checks.finding import Finding
-from clusterctl.checks.registry import SSH
+from clusterctl.checks.registry import CHECKS, SSH
 from clusterctl.errors import Interrupted, LargeCopy, LaunchRefused, SyncRefused, UsageError
+from clusterctl.facts.python import ENV_INIT
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
@@ -149,7 +150,7 @@ def prepare(
     own, verdict = yield from _judge(own, pool, options)
     cluster = replace(own, job=written)
     # Nothing can be planned for a node that is not reached.
-    _refuse([finding for finding in verdict.blocking if finding.check == SSH])
+    _refuse([finding for finding in verdict.blocking if finding.check == SSH], verdict)
     resumes = options.resumed is not None
     yield from notice_sharing(pool, own, written, run, resumes=resumes)
     plan = make_plan(
@@ -290,10 +291,10 @@ def _judge(
 def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
     """Stop if a check that the run depends on failed, or could not look, unless it is forced."""
     if not options.force:
-        _refuse(verdict.blocking)
+        _refuse(verdict.blocking, verdict)
 
 
-def _refuse(findings: Sequence[Finding]) -> None:
+def _refuse(findings: Sequence[Finding], verdict: CheckResult) -> None:
     """Refuse the launch if there are findings.
 
     Raises:
@@ -305,8 +306,22 @@ def _refuse(findings: Sequence[Finding]) -> None:
         for each in findings:
             nodes.setdefault(f"{each.message} ({each.check})", []).extend(each.nodes)
         lines = [f"{fold_hosts(dict.fromkeys(names))}: {text}" for text, names in nodes.items()]
-        hint = f"clusterctl check --explain {findings[0].check}\nlaunch anyway: --force"
+        hints = [f"clusterctl check --explain {findings[0].check}"]
+        final = [each for each in findings if each.status == "fail" and _is_final(each)]
+        if final:
+            hints = list(dict.fromkeys(each.remedy for each in final))
+            bad = {name for each in verdict.blocking for name in each.nodes}
+            if any(row.name not in bad for row in verdict.nodes):
+                hints.append("launch on the other nodes: --exclude-unhealthy")
+        else:
+            hints.append("launch anyway: --force")
+        hint = "\n".join(hints)
         raise LaunchRefused("not launched: " + "\n".join(lines), hint=hint, by="check")
+
+
+def _is_final(failed: Finding) -> bool:
+    """Tell whether `--force` does not help: the node would refuse the start for the same reason."""
+    return CHECKS[failed.check].final or failed.found.startswith(ENV_INIT)
 
 
 def _sync(

@@ -9,7 +9,7 @@ from typing import Any
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
-from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure
+from clusterctl.verbs.runs.join_failure import join_failure, why_ended
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
@@ -64,7 +64,7 @@ def run_result(
         view = replace(view, first_cause=join_failure(view, late.missing, late.seconds))
         return RunResult(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")
     if view.state in BAD_ENDS:
-        view = replace(view, first_cause=log.first_cause() or cause_of_ends(view))
+        view = replace(view, first_cause=why_ended(log, view))
     code, by = _exit(view)
     return RunResult(view=view, exit_code=code, ended_by=by)
 

@@ -63,7 +63,7 @@ def wanted_paths(
     if not words and not cluster.job.needs:
         message = f"PATH: expected one, found none, and {cluster.file or 'hosts.yaml'} has no needs"
         raise UsageError(
-            message, hint="clusterctl push PATH, or list the paths under `job: needs:`"
+            message, hint="name the model or data to push, or list it under `job: needs:`"
         )
     found = []
     for word in words:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.logs.first_cause import LATE_REMEDY, MORE_TIME, CauseKind, FirstCause
+from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.way_on import relaunch
 
-LOST_REMEDY = "clusterctl check says which node does not answer; to run without it: --exclude HOST"
+LOST_REMEDY = "clusterctl check names the node that does not answer; --exclude leaves it out"
 WORLD_REMEDY = (
     "let the script give its launcher --nnodes=$NNODES --node-rank=$NODE_RANK"
     " --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT, which clusterctl sets on each node"
@@ -32,6 +36,18 @@ def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> Fir
         node, _, rank = node.rpartition(":")
     message = f"not joined within {seconds:g} s: {', '.join(missing)}"
     return _cause(node, "start-timeout", message, LATE_REMEDY, rank=int(rank) if rank else None)
+
+
+def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
+    """Return why a run ended badly, as its events or its nodes' ends tell; None: they do not."""
+    cause = log.first_cause()
+    if cause is None:
+        return cause_of_ends(view)
+    if cause.kind != "node-lost":
+        return cause
+    without = relaunch(log.run, log.cluster, "--exclude", cause.node)
+    back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"
+    return replace(cause, remedy=f"to go on without it: {without}\n{back}")
 
 
 def cause_of_ends(view: RunStatus) -> FirstCause | None:

@@ -21,7 +21,7 @@ from clusterctl.verbs.rpc import (
     run_args,
     validated_answer,
 )
-from clusterctl.verbs.runs.join_failure import cause_of_ends
+from clusterctl.verbs.runs.join_failure import why_ended
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.wire import Message
@@ -57,7 +57,7 @@ def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | 
     """Read the events and the ends of the logs, and say why the run ended badly."""
     log = RunLog(view.run, cluster.with_nodes(tuple(answer.node for answer in view.nodes)))
     read_ends(nodes, log, view.node_runs)
-    return log.first_cause() or cause_of_ends(view)
+    return why_ended(log, view)
 
 
 def read_ends(nodes: Nodes, log: RunLog, node_runs: Mapping[str, Mapping[str, Any]]) -> None:

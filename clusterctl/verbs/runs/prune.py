@@ -133,8 +133,8 @@ def _why_kept(
 ) -> str:
     """Return why a run may not have ended; empty if it has."""
     going = [answer.node.name for answer in view.nodes if not _over(answer)] if view else []
-    if going:
-        return f"it has not ended on {', '.join(going)}; run `clusterctl stop` first"
+    if view and going:
+        return f"it has not ended on {', '.join(going)}; end it first: clusterctl stop {view.run}"
     if record is None or records.end(record) is not None:
         return ""
     in_inventory = {node.name for node in nodes.cluster.nodes}

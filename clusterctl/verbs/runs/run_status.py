@@ -52,6 +52,11 @@ class NodeAnswer:
         return str(self.node_run["state"]) if self.node_run else "absent"
 
     @property
+    def rebooted(self) -> bool:
+        """The machine was rebooted since: nothing of the run is left there."""
+        return bool((self.node_run.get("supervisor") or {}).get("rebooted"))
+
+    @property
     def ranks(self) -> Sequence[Mapping[str, Any]]:
         """Its ranks."""
         ranks: Sequence[Mapping[str, Any]] = self.node_run.get("ranks", ())
@@ -193,6 +198,7 @@ class RunStatus:
         """The `run` and `checkpoint` that it was resumed from, as a node says; empty: none."""
         return next((one["resumed"] for one in self.node_runs.values() if one.get("resumed")), {})
 
+    @property
     def _last(self) -> dict[str, Mapping[str, Any]]:
         """What each node printed last, by node."""
         return {name: one["last"] for name, one in self.node_runs.items() if one.get("last")}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.run import release_check
+from clusterctl.node.run import processes, release_check
 
 
 @pytest.fixture
@@ -30,6 +30,16 @@ def test_who_keeps_the_port_is_named(port: int, monkeypatch: pytest.MonkeyPatch)
     assert free is False
     assert holder is not None
     assert holder["pid"] == os.getpid()
+
+
+def test_a_port_that_another_run_has_taken_since_is_not_kept(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_check, "PORT_SECONDS", 0.0)
+    environ = b"HOME=/\0CLUSTERCTL_RUN_ID=lab-2\0"
+    monkeypatch.setattr(processes, "read_proc", lambda _pid, _file: environ)
+    assert release_check.check_port({**job(port), "run": "lab-1"}) == (True, None)
+    assert release_check.check_port({**job(port), "run": "lab-2"})[0] is False
 
 
 def test_a_worker_never_had_the_masters_port(port: int) -> None:

@@ -205,7 +205,7 @@ def test_a_second_start_is_refused_with_the_holders_name(make_run: MakeRun) -> N
     assert error["kind"] == "busy"
     assert error["holder"]["run"] == first.plan.run
     assert first.plan.run in error["message"]
-    assert error["hint"].endswith(f"or see: clusterctl status {first.plan.run}")
+    assert error["hint"].startswith(f"clusterctl status {first.plan.run} shows it")
     assert not Path(second.paths().folder).exists()
     first.stop(grace=0)
     assert "error" not in second.start_node(0)

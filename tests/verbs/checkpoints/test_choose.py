@@ -243,8 +243,17 @@ def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
         choose(nodes, LOCAL, "latest")
     with pytest.raises(LaunchRefused) as caught:
         choose(nodes, LOCAL, "latest")
-    assert caught.value.hint == f"clusterctl resume {RUN} --checkpoint out/step-60"
+    named = f"to take step-60 for this run: {TAKES} out/step-60"
+    assert caught.value.hint == named
     assert choose(nodes, LOCAL, "out/step-60").path == "/w/out/step-60"
+
+    writer = f"{LOCAL.name}-20251231t000000-abcd"
+    broken, whole = seen(70, run="lab; rm", complete=False, why="cut off"), seen(60, run=writer)
+    nodes = pool(LOCAL, a=node(broken, whole), b=node(broken, whole))
+    with pytest.raises(LaunchRefused) as caught:
+        choose(nodes, LOCAL, "latest")
+    resume = f"clusterctl resume {writer} --checkpoint latest"
+    assert caught.value.hint == f"to resume the run that wrote it: {resume}\n{named}"
 
 
 def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:

@@ -12,6 +12,7 @@ from clusterctl.errors import NodeError
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.launch.run_result import RunResult, run_result
 from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.way_on import relaunch
 from tests.verbs.run_answers import CLUSTER, RUN, data, ended, happened
 
 
@@ -104,6 +105,18 @@ def test_the_state_the_code_who_ended_it_and_the_cause_agree(
     found = judged(a, b, b_event=b_event).document()
     cause = found["first_cause"] or {}
     assert (found["state"], found["exit_code"], found["ended_by"], cause.get("kind")) == told
+
+
+def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> None:
+    cause = judged(None, STOPPED, b_event=LOST).view.first_cause
+    assert cause is not None
+    assert cause.remedy.splitlines() == [
+        "to go on without it: clusterctl launch --exclude a -- -m train",
+        "when a answers: clusterctl check --nodes a",
+    ]
+    saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
+    again = f"clusterctl resume {RUN} --exclude a --checkpoint latest"
+    assert relaunch(RUN, saves, "--exclude", "a") == again
 
 
 def test_who_did_not_join_is_named() -> None:

@@ -261,7 +261,7 @@ def test_a_node_that_another_run_holds_names_the_run(make_sandbox: MakeSandbox) 
     assert (code, finding["check"], finding["nodes"]) == (1, "node.busy", ["node2"])
     assert finding["found"] == "run lab-1-abcd of ada since 1970-01-01 00:00 UTC"
     assert finding["remedy"].startswith(
-        "clusterctl status lab-1-abcd (as its owner) shows that run; "
+        "wait for it, or ask its owner, who can: clusterctl stop lab-1-abcd; "
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -103,13 +105,17 @@ def facts_of_many(count: int) -> dict[str, NodeFacts]:
     )
 
 
+def judged(cluster: Cluster, facts: dict[str, NodeFacts]) -> None:
+    judge(cluster, facts, CheckOptions()).document()
+
+
 def test_to_judge_a_node_takes_as_long_among_many() -> None:
     counts = []
     for count in SIZES:
         facts = facts_of_many(count)
         nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in facts)
         cluster = Cluster(name="lab", nodes=nodes, job=Job(command=("train.py",)))
-        counts.append(lines_run(lambda c=cluster, f=facts: judge(c, f, CheckOptions()).document()))
+        counts.append(lines_run(partial(judged, cluster, facts)))
     assert_linear(counts)
 
 
@@ -131,7 +137,7 @@ def test_a_step_of_the_probe_takes_a_node_as_long_among_many() -> None:
         session.stream = iter(probe_answers(names))
         network = Network(nodes=dict.fromkeys(names, place), master_port=1)
         probing = probe_connectivity(session, facts, network)
-        counts.append(lines_run(lambda p=probing: sum(1 for _ in p)))
+        counts.append(lines_run(partial(deque, probing, 0)))
         assert len(session.ended) == count
     assert_linear(counts)
 

@@ -65,7 +65,15 @@ def test_a_run_that_a_node_may_still_have_is_left_alone(tmp_path: Path) -> None:
     lost = over("b", "one1", 1.0, "lost")
     result, asked = pruned(records, 0, a=[over("a", "one1", 1.0)], b=[lost])
     assert (result.removed, asked) == ((), [])
-    assert "not ended on b" in result.kept[0].why
+    assert (
+        result.kept[0].why == f"it has not ended on b; end it first: clusterctl stop {lost['run']}"
+    )
+
+
+def test_a_node_that_was_rebooted_has_nothing_left_to_stop(tmp_path: Path) -> None:
+    lost = {**over("b", "one1", 1.0, "lost"), "supervisor": {"pid": 1, "rebooted": True}}
+    result, asked = pruned(Records(tmp_path), 0, a=[over("a", "one1", 1.0)], b=[lost])
+    assert (result.removed, result.kept, asked) == ((lost["run"],), (), [lost["run"]])
 
 
 def test_a_run_that_is_only_remembered_goes_once_it_is_settled(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Verbs of other tools, such as `ps` and `kill`: the verb that does it here, or that none does."""
+
+from __future__ import annotations
+
+_STATUS = ("status shows what a run is doing", "status")
+_LAUNCH = ("launch starts a run", "launch")
+_LOGS = ("logs shows what a run prints", "logs -f")
+_STOP = ("stop ends a run", "stop")
+_RUNS = ("runs lists the runs", "runs")
+_GPUS = ("exec runs a command on every node", "exec -- nvidia-smi")
+_CHECK = ("check looks at every node", "check")
+_RESUME = ("resume launches a run again", "resume --checkpoint latest")
+
+VERBS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("htop", "info", "monitor", "nvitop", "progress", "show", "top", "watch"),
+                    _STATUS),
+    **dict.fromkeys(("run", "srun", "start", "torchrun", "train"), _LAUNCH),
+    **dict.fromkeys(("attach", "follow", "log", "tail"), _LOGS),
+    **dict.fromkeys(("abort", "cancel", "end", "kill", "scancel", "terminate"), _STOP),
+    **dict.fromkeys(("history", "jobs", "list", "ls", "ps"), _RUNS),
+    **dict.fromkeys(("gpu", "gpus", "nvidia-smi", "smi"), _GPUS),
+    **dict.fromkeys(("diagnose", "doctor", "nodes", "ping", "test", "validate"), _CHECK),
+    **dict.fromkeys(("continue", "restart", "retry"), _RESUME),
+    **dict.fromkeys(("queue", "squeue"), ("launch starts at once, or refuses; runs lists the runs",
+                                          "runs")),
+    **dict.fromkeys(("sbatch", "submit"), ("launch submits a job if its launcher is slurm",
+                                           "launch")),
+    **dict.fromkeys(("connect", "login", "shell", "ssh"), ("use ssh itself, or exec for a command",
+                                                           "exec -- hostname")),
+    **dict.fromkeys(("copy", "cp", "put", "rsync", "scp", "upload"),
+                    ("sync brings your code, push models and data", "sync")),
+    **dict.fromkeys(("install", "pip", "venv"), ("setup makes the Python environment", "setup")),
+    **dict.fromkeys(("add", "scale"), ("join lets nodes into an elastic run", "join")),
+    **dict.fromkeys(("clean", "delete", "prune", "remove", "rm"),
+                    ("runs --prune deletes old runs", "runs --prune")),
+    "help": ("each verb has its own", "--help"),
+    "version": ("it is a flag", "--version"),
+}  # fmt: skip
+
+
+def answer_to(verb: str) -> tuple[str, list[str]] | None:
+    """Return what does it here, and the words to type in its place; None: it is no such verb."""
+    found = VERBS.get(verb.lower())
+    return found and (found[0], found[1].split())
