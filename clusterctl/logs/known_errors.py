@@ -291,5 +291,5 @@ def remedy_for(lines: Sequence[str]) -> str:
     if line.endswith(":"):
         line = " ".join([line, *lines[error.at + 1 : error.at + 2]])
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
-    missing = _MISSING.search(line)
+    missing = None if remedy else _MISSING.search(line)
     return _PUSH.format(shlex.quote(missing[2])) if missing else remedy

@@ -47,7 +47,7 @@ def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
         return cause
     without = relaunch(log.run, log.cluster, "--exclude", cause.node)
     back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"
-    return replace(cause, remedy=f"to go on without it: {without}\n{back}")
+    return replace(cause, remedy=f"to continue without it: {without}\n{back}")
 
 
 def cause_of_ends(view: RunStatus) -> FirstCause | None:
