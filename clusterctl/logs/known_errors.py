@@ -11,6 +11,7 @@ from clusterctl.node.printed_error import WAITED, echoes, last_error
 
 PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"
 
+_COPY = "copy it to every node with clusterctl push, and list it under `job: needs:`"
 _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
     for pattern, remedy in (
@@ -121,7 +122,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\bfilenotfounderror\b|\bno such file or directory\b",
-            "copy it to every node with clusterctl push, and list it under `job: needs:`",
+            _COPY,
         ),
         (
             r"\bpermissionerror\b|\bpermission denied\b",
@@ -291,5 +292,5 @@ def remedy_for(lines: Sequence[str]) -> str:
     if line.endswith(":"):
         line = " ".join([line, *lines[error.at + 1 : error.at + 2]])
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
-    missing = None if remedy else _MISSING.search(line)
+    missing = _MISSING.search(line) if remedy == _COPY else None
     return _PUSH.format(shlex.quote(missing[2])) if missing else remedy
