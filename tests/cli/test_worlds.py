@@ -38,7 +38,8 @@ def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project) ->
         (project.folder / "run.sh").write_text(script)
         answer = project.run(
             *("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2"),
-            *("--start-timeout", "300", "--", "bash", "run.sh"),
+            # What reading the script tells is refused before the launch.
+            *("--force", "--start-timeout", "300", "--", "bash", "run.sh"),
             seconds=150,
         )
         assert answer.returncode == 125, (kind, answer.stdout, answer.stderr)
