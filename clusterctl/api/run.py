@@ -91,6 +91,8 @@ class Run:
         self._pool = pool
         self._records = records
         self._plan = plan
+        self._made = time.time()
+        """Of a run that was just launched: when its parts had been started on all nodes."""
 
     def __repr__(self) -> str:
         """Name it."""
@@ -265,9 +267,7 @@ class Run:
     @property
     def _may_join(self) -> bool:
         """Ranks may still have to join; later, a silent node is no reason to end the run."""
-        if self._plan is None or self.record is None:
-            return False
-        return time.time() <= self.record.began + self._plan.start_timeout
+        return self._plan is not None and time.time() <= self._made + self._plan.start_timeout
 
     def _remember(self, ended: RunResult) -> None:
         """Keep how the run ended, if that is known."""

@@ -14,7 +14,8 @@ from tests.cli.runs import Project
 
 INVENTORY = """
 cluster: lab
-nodes: [localhost]
+workdir: {folder}/job
+nodes: [{{host: localhost, state: {folder}/nodes}}]
 """
 """A machine that needs no SSH."""
 
@@ -36,7 +37,6 @@ STATES: tuple[tuple[str, ...], ...] = (
     ("runs", "--prune", "3", "--discover"),
     ("status", "lab-1"),
     ("stop",),
-    ("sync", "-i", "no.yaml"),
 )
 """What somebody may type in a folder with a script and an inventory, before the first run."""
 TRIED = ("--dry-run", "--no-check")
@@ -56,7 +56,7 @@ def test_what_a_refused_command_proposes_is_not_refused_the_same_way(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "hosts.yaml").write_text(INVENTORY + f"workdir: {tmp_path}/job\n")
+    (tmp_path / "hosts.yaml").write_text(INVENTORY.format(folder=tmp_path))
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)

@@ -160,7 +160,7 @@ def test_a_first_launch_plans_with_the_configuration_in_the_folder(project: Proj
 
 
 def test_a_script_whose_other_nodes_never_join_ends_at_the_start_timeout(project: Project) -> None:
-    words = ("--procs-per-node", "1", "--start-timeout", "20", "--", "bash", "-c")
+    words = ("--procs-per-node", "1", "--start-timeout", "60", "--", "bash", "-c")
     script = (
         "import os, socket, time; port = int(os.environ['MASTER_PORT']); first = os.environ['RANK']"
         " == '0'; server = first and socket.create_server(('', port)); time.sleep(300)"

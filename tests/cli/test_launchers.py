@@ -12,7 +12,7 @@ import yaml
 
 from clusterctl.plan.launchers import LAUNCHERS
 from tests.cli.runs import Project
-from tests.waiting import wait_until
+from tests.waiting import BUSY, wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
@@ -131,7 +131,7 @@ def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     launched = training.start("launch", "--env", "PAUSE_AT=2")
     wait_for_step(training, 2)
     kill_a_rank(training, world - 1)
-    _, errors = launched.communicate(timeout=60)
+    _, errors = launched.communicate(timeout=BUSY)
     assert launched.returncode == 128 + signal.SIGKILL, errors
     status = training.status()
     cause = status["first_cause"]
@@ -208,7 +208,7 @@ def test_a_stop_is_verified_and_what_is_left_of_the_training_resumed(
     wait_for_step(training, 2)
     stopped = training.run("stop")
     assert stopped.returncode == 0, stopped.stderr  # it verified that no process is left
-    launched.communicate(timeout=60)
+    launched.communicate(timeout=BUSY)
     resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
     assert resumed.returncode == 0, resumed.stderr
     assert sorted(losses(raw_log(training))) == [*range(3, STEPS + 1)]

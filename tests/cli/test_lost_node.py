@@ -30,7 +30,7 @@ def test_a_run_that_lost_a_node_stays_lost_when_it_is_cleared_up(
     job = {"checkpoints": "out", "resume_args": ["{checkpoint}"]}
     inventory = yaml.safe_load(project.inventory.read_text())
     project.inventory.write_text(yaml.safe_dump(inventory | {"job": job}, sort_keys=False))
-    words = ("--lost-after", "2", "--env", "STEPS=6000", "--", "job.py")
+    words = ("--lost-after", "5", "--env", "STEPS=6000", "--", "job.py")
     run = project.launch("--detach", *words).stdout.strip()
     project.wait_for(run, "running")
     checkpoint(project.placed / "out", 5, run)

@@ -20,9 +20,10 @@ def test_status_without_a_name_shows_every_live_run_and_what_it_printed(
     project = make_project(make_sandbox(nodes=2))
     project.inventory.write_text(project.inventory.read_text() + "job:\n  checkpoints: ckpt\n")
     words = ("--detach", "--no-check", "--env", "STEPS=6000")
-    launched = [
-        project.launch(*words, "--nodes", node, "--", "job.py") for node in ("node1", "node2")
-    ]
+    launched = []
+    for node in ("node1", "node2"):
+        launched.append(project.launch(*words, "--nodes", node, "--", "job.py"))
+        project.wait_for(launched[-1].stdout.strip(), "running")
     runs = [answer.stdout.strip() for answer in launched]
     warning = f"{runs[0]} is running, and writes its checkpoints to ckpt, too"
     assert [warning in " ".join(answer.stderr.split()) for answer in launched] == [False, True]

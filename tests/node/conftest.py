@@ -50,7 +50,7 @@ class Run:
         launcher: LauncherName = "direct",
         job: Job | None = None,
         lost_after: float = 15.0,
-        start_timeout: float = 60.0,
+        start_timeout: float = BUSY,
         state: Path | None = None,
     ) -> None:
         self.folder = folder

@@ -19,7 +19,7 @@ from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
-_SECONDS = 10.0
+_SECONDS = 20.0
 """A node that is slower than that, or does not answer, is left out: this is not worth a wait."""
 Place = Literal["checkpoints", "workdir"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job
 from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -29,7 +30,7 @@ def test_two_nodes_train_together_and_one_failure_ends_both(make_run: Callable[.
     for rank, n in ((0, 0), (1, 0), (2, 1), (3, 1)):
         run.wait_for_log(rank, b"\n", n=n, seconds=120)
         assert run.log(rank, n=n).splitlines()[-1] == b"%d 4 6 ['--a b']" % rank
-    assert [rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]] == [True] * 4
+    wait_until(lambda: all(rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]))
     (run.workdir / "go").touch()
     worker, master = run.ended(1), run.ended(0)
     assert worker["end"]["reason"] == "rank 3 ended with exit code 7"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +50,9 @@ def test_a_rank_that_fails_soon_after_its_echo_fails_by_itself(make_run: MakeRun
     for rank in (0, 1):
         run.wait_for_log(rank, b"here", n=rank)
     wait_until(lambda: of_kind(run, 0, "peer-joined") != [])
+    pid = run.status(0)["ranks"][0]["pid"]
     (run.workdir / "go0").touch()
-    wait_until(lambda: of_kind(run, 0, "rank-ended") != [])
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())  # reaped: its grace begins
     (run.workdir / "go1").touch()
     assert run.ended(1)["end"]["reason"] == "rank 1 ended with exit code 3"
     (ended,) = of_kind(run, 1, "rank-ended")

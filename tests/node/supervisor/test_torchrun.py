@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.conftest import Run
+from tests.waiting import wait_until
 
 RANK = """
 import os, sys, time
@@ -27,8 +28,8 @@ def test_unequal_nodes_gather_and_one_failure_ends_all(make_run: Callable[..., R
     assert run.log(1) == b"['1', '1', '3', '2', '127.0.0.1'] ['--a b', '$HOME']\n"
     assert run.log(2, n=1) == b"['2', '0', '3', '1', '127.0.0.1'] ['--a b', '$HOME']\n"
     # Its ranks make no process group: only the launcher has joined.
+    wait_until(lambda: all(run.status(n)["launcher_joined"] for n in (0, 1)))
     assert [rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]] == [False] * 3
-    assert [run.status(n)["launcher_joined"] for n in (0, 1)] == [True] * 2
     (run.workdir / "go").touch()
     worker, master = run.ended(1), run.ended(0)
     assert worker["end"]["reason"] == "rank 2 ended with exit code 7"

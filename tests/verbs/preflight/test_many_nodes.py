@@ -111,17 +111,17 @@ def judged(cluster: Cluster, facts: dict[str, NodeFacts]) -> None:
 
 def test_to_judge_a_node_takes_as_long_among_many() -> None:
     counts = []
-    for count in SIZES:
+    for count in (2, *SIZES):  # the first loads what is loaded once
         facts = facts_of_many(count)
         nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in facts)
         cluster = Cluster(name="lab", nodes=nodes, job=Job(command=("train.py",)))
         counts.append(lines_run(partial(judged, cluster, facts)))
-    assert_linear(counts)
+    assert_linear(counts[1:])
 
 
 def test_a_step_of_the_probe_takes_a_node_as_long_among_many() -> None:
     counts = []
-    for count in SIZES:
+    for count in (2, *SIZES):  # the first loads what is loaded once
         names = [f"n{i}" for i in range(count)]
         nodes = tuple(Node(host=name, name=name, ssh=Ssh()) for name in names)
         session = FactsSession(
@@ -139,7 +139,7 @@ def test_a_step_of_the_probe_takes_a_node_as_long_among_many() -> None:
         probing = probe_connectivity(session, facts, network)
         counts.append(lines_run(partial(deque, probing, 0)))
         assert len(session.ended) == count
-    assert_linear(counts)
+    assert_linear(counts[1:])
 
 
 def probe_answers(names: list[str]) -> Iterator[tuple[str, Message | Reply]]:
