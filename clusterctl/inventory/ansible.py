@@ -290,7 +290,12 @@ def _document(found: _Inventory, name: str, group: str | None) -> Document | Non
     if group is None:
         _note_groups(found, parents)
         jumps = _jump_hosts(chosen.values())
-        for host in [host for host, node in chosen.items() if {host, node["host"]} & jumps]:
+        through = {host for host, node in chosen.items() if node.get("jump")}
+        gates = {host for host, node in chosen.items() if {host, node["host"]} & jumps}
+        # A head node is in one group with the nodes behind it, and trains, too.
+        named = [g.hosts.keys() for name, g in found.groups.items() if name not in _NO_GROUPS]
+        heads = {host for hosts in named if hosts & through for host in hosts}
+        for host in sorted(gates - heads, key=list(chosen).index):
             text = (
                 f"{printable(host)} is left out: others are reached through it (--group takes it)"
             )

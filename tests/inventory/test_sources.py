@@ -367,6 +367,11 @@ def test_groups_and_the_bastion_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_head_node_through_which_its_group_is_reached_stays(tmp_path: Path) -> None:
+    text = "[gpu]\nhead\ng1 ansible_ssh_common_args='-J head'\n[login]\nhead\n"
+    assert [host for host, *_ in hosts(written(tmp_path, text))] == ["head", "g1"]
+
+
 def test_values_that_only_ansible_reads_are_no_trouble(tmp_path: Path) -> None:
     text = (
         "cluster:\n  vars: &common\n    ansible_user: me\n    pass: !vault |\n      1\n"
