@@ -140,6 +140,12 @@ WRONG = {
     "hostfile": ("deepspeed --hostfile hf t.py", 1, "deepspeed starts ranks on other machines"),
     "mpirun": ("mpirun -np 16 -H a:8,b:8 python t.py", 1, "mpirun starts ranks on other machines"),
     "srun": ("srun torchrun --nproc-per-node 8 t.py", 1, "srun starts ranks on other machines"),
+    "behind checks of arguments": (
+        "[ $# -ge 1 ] || exit 1\nif [ -z $1 ]; then echo usage; exit 2; fi\ncd src || exit\n"
+        "torchrun --standalone t.py",
+        4,
+        "--standalone",
+    ),
     "background": (
         ("nohup torchrun --nproc_per_node 2 --nnodes $NNODES --node_rank $NODE_RANK t.py"
         " > t_$NODE_RANK.log 2>&1 &\necho started $!"),
@@ -220,6 +226,11 @@ def test_what_a_run_does_not_see_is_a_problem_on_one_node_too(form: str) -> None
 UNSURE = {
     "a choice": "if [ $NNODES -gt 1 ]; then\n torchrun t.py\nelse\n torchrun --standalone t.py\nfi",
     "a test": "[ -z $SLURM_JOB_ID ] && torchrun --standalone t.py",
+    "a block behind a test": "[ -n $ONE ] && { echo one; torchrun --standalone t.py; }",
+    "a function": "single() { torchrun --standalone t.py; }\nmulti() { torchrun t.py; }\nmulti",
+    "an exit before": "if [ $NNODES -gt 1 ]; then\n  torchrun --nnodes=$NNODES t.py\n  exit $?\nfi\n"
+    "torchrun --standalone t.py",
+    "an exec before": "[ $NNODES -gt 1 ] && exec torchrun t.py\ntorchrun --standalone t.py",
     "another's fallback": 'NODES=($(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null ||'
     " echo localhost))\nexport MASTER_ADDR=${NODES[0]}\n"
     "torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --master-addr=$MASTER_ADDR t.py",
