@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE, split_options
 from clusterctl.plan.shell import Step, read_script
@@ -29,6 +30,8 @@ class Call:
     """The programs in front of it, with their options; not env and shells."""
     remote: str = ""
     """The program that starts it on other machines, such as `ssh`; empty: it starts here."""
+    host: str = ""
+    """The machines that this program names, as they are written; empty: they are not known."""
     detached: bool = False
     """Nothing waits for it."""
     certain: bool = True
@@ -150,7 +153,7 @@ class _Search:
             else:
                 yield from self.of_text(call, text, depth - 1)
         elif name in _REMOTE:
-            call = replace(call, words=tuple(words), remote=name)
+            call = replace(call, words=tuple(words), remote=name, host=_host(name, words))
             text = " ".join(_after(words, _REMOTE[name]) or ())
             yield from self.of_text(call, text, depth - 1) if text else iter([call])
         else:
@@ -196,6 +199,13 @@ class _Search:
                     detached=call.detached or step.background,
                 )
                 yield from self.inner(within, depth)
+
+
+def _host(name: str, words: list[str]) -> str:
+    """Return the machines on which ssh, pdsh and the like start a command."""
+    if name == "ssh":
+        return "".join((_after(words, replace(_REMOTE[name], before=0)) or ())[:1])
+    return next((value for flag, value in pairwise(words) if flag in {"-w", "-H"}), "")
 
 
 def _inline(words: list[str]) -> str | None:

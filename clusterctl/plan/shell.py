@@ -47,6 +47,13 @@ class Step:
         """Tell whether it is an assignment for what follows."""
         return not self.words or (self.words[0] in _DECLARES and bool(self.assigned))
 
+    @property
+    def kept(self) -> frozenset[str]:
+        """Return the variables that get another value for what follows."""
+        if not self.assigns and self.words[0] not in _READS:
+            return frozenset()
+        return frozenset(n for n, value in self.assigned if n not in re.findall(r"\w+", value))
+
 
 @dataclass(frozen=True, slots=True)
 class _Value:
