@@ -15,6 +15,10 @@ _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".slrm", ".job")
 """How shell scripts are called."""
+FOLDERS = frozenset({"cd", "pushd", "popd"})
+"""Commands after which a script is in another folder."""
+_BESIDE = re.compile(r"\$\(dirname\W+(?:0|\{?BASH_SOURCE(?:\[0\])?\}?)\W*\)")
+"""The folder of a script itself."""
 _DEPTH = 6
 """Most programs that start each other."""
 
@@ -124,6 +128,38 @@ def calls_of(step: Step, variables: Mapping[str, str]) -> tuple[Call, ...]:
 def calls_of_words(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[Call, ...]:
     """Return the programs that a command starts in the end."""
     return calls_of(Step(line=1, words=words), variables)
+
+
+def calls_in_folders(
+    steps: tuple[Step, ...], variables: Mapping[str, str], name: str, folder: str | None
+) -> Iterator[tuple[Call, str | None]]:
+    """Yield what a script starts, each with the folder that it starts in; None: it is not known.
+
+    Args:
+        steps: of the script.
+        variables: as for `calls_of`.
+        name: of the script.
+        folder: in which the script starts.
+    """
+    for step in steps:
+        inner = folder
+        for call in calls_of(step, variables):
+            if call.words[:1] and call.words[0] in FOLDERS:
+                inner = _moved(inner, call.words, posixpath.dirname(name))
+            yield call, inner
+        if step.words[:1] and step.words[0] in FOLDERS:
+            folder = inner
+
+
+def _moved(folder: str | None, words: tuple[str, ...], beside: str) -> str | None:
+    """Return the folder after `cd`; None: it is not known, or outside the code."""
+    target = next((word for word in words[1:] if not word.startswith("-")), "")
+    if _BESIDE.fullmatch(target):
+        return beside
+    if folder is None or not target or target.startswith(("/", "~")) or re.search(r"[$`]", target):
+        return None
+    moved = posixpath.normpath(posixpath.join(folder, target))
+    return None if moved.startswith("..") else moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

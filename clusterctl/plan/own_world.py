@@ -9,14 +9,23 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.inventory.wrap import DOCKER_LIKE
 from clusterctl.node.supervisor.launcher_names import PYTHON
 from clusterctl.plan import launchers
-from clusterctl.plan.calls import SCRIPTS, Call, calls_of, calls_of_words, is_shell, script_in
+from clusterctl.plan.calls import (
+    FOLDERS,
+    SCRIPTS,
+    Call,
+    calls_in_folders,
+    calls_of,
+    calls_of_words,
+    is_shell,
+    script_in,
+)
 from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.nested import Typed, once_a_node
 from clusterctl.plan.shell import Step, read_script
@@ -29,7 +38,6 @@ _LOCAL = re.compile(
 _TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "sleep", "date", "set"})
 _BRIEF = re.compile(r"0*\d(?:\.\d*)?s?|\.\d+s?")
 """How long a script may sleep at its end without waiting for a training."""
-_FOLDERS = frozenset({"cd", "pushd"})
 _ALONE = "each node would train alone"
 _SCRIPTS_READ = 8
 """Most scripts that are read for one command."""
@@ -59,6 +67,8 @@ class _Script:
 
     name: str
     """Empty: the command."""
+    folder: str | None
+    """In which it starts, from that of the code; None: it is not known."""
     steps: tuple[Step, ...]
     cluster: Cluster
     variables: Mapping[str, str]
@@ -91,15 +101,16 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
     variables = {**dict(cluster.job.env), **{name: f"${name}" for name in _names_set(cluster)}}
     found = Words()
     first = Step(line=1, words=cluster.job.command)
-    waiting = [_Script(name="", steps=(first,), cluster=cluster, variables=variables)]
+    waiting = [_Script(name="", folder="", steps=(first,), cluster=cluster, variables=variables)]
     read: set[str] = set()
     while waiting:
         script = waiting.pop(0)
-        for call in (call for step in script.steps for call in calls_of(step, variables)):
+        for call, folder in calls_in_folders(script.steps, variables, script.name, script.folder):
             program = _program_of(call)
-            if program:
-                found.programs.append(program)
+            if program and (file := _in_folder(folder, program[0])):
+                found.programs.append((file, *program[1:]))
             name, args = script_in(call.words)
+            name = _in_folder(folder, name)
             text = text_of(name) if name and not call.remote else ""
             if (
                 text
@@ -109,12 +120,17 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
             ):
                 read.add(name)
                 steps = read_script(text, variables, args)
-                waiting.append(
-                    _Script(name=name, steps=steps, cluster=cluster, variables=variables)
-                )
+                waiting.append(replace(script, name=name, folder=folder, steps=steps))
         if script.name or once_per_node(cluster):
             found.problems += _problems(script)
     return found
+
+
+def _in_folder(folder: str | None, name: str) -> str:
+    """Return the path of a file in the code; empty: it is not known."""
+    if folder and name:
+        return posixpath.normpath(posixpath.join(folder, name))
+    return name if folder is not None or posixpath.isabs(name) else ""
 
 
 def _names_set(cluster: Cluster) -> frozenset[str]:
@@ -364,7 +380,7 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
     }
     typed.env = {**exports, **typed.env}
     unread = any(re.search(r"[$`]", word) for word in typed.words())
-    moves = any(step.words[:1] and step.words[0] in _FOLDERS for step in script.steps)
+    moves = any(step.words[:1] and step.words[0] in FOLDERS for step in script.steps)
     readable = not (unread or moves or typed.unknown or typed.around or direct)
     plain = shlex.join(typed.words()) if readable else ""
     if not once:

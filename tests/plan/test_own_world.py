@@ -330,6 +330,23 @@ def test_the_scripts_of_a_command_are_found(command: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("move", "where"),
+    [("cd /opt/other", ""), ("cd src", "src/run.sh:1"), ("pushd ./src/", "src/run.sh:1"),
+     ("cd none", ""), ("cd $HOME/x", ""), ("cd ..", ""), ("cd src; cd -", ""),
+     ('cd "$(dirname "$0")"', "run.sh:1"), ("bash -c 'cd src && make'", "run.sh:1")],
+)  # fmt: skip
+def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: str) -> None:
+    inner = "torchrun --standalone t.py"
+    files = {"src/run.sh": inner, "go.sh": f"{move}\nbash run.sh"}
+    commands = ["bash go.sh"]
+    if "'" not in move and "dirname" not in move:
+        commands.append(f"bash -c '{move} && ./run.sh'")
+    for command in commands:
+        found = problems(inner, command, files=files)
+        assert [each.where for each in found] == [where][: bool(where)]
+
+
 def test_the_command_itself_is_judged_if_it_runs_once_per_node() -> None:
     (found,) = problems("", "torchrun --standalone --nproc-per-node 2 t.py")
     assert (found.where, found.fatal) == ("command", True)
