@@ -162,6 +162,13 @@ def _moved(folder: str | None, words: tuple[str, ...], beside: str) -> str | Non
     return None if moved.startswith("..") else moved
 
 
+def in_folder(folder: str | None, name: str) -> str:
+    """Return the path of a file in the code; empty: it is not known."""
+    if folder and name:
+        return posixpath.normpath(posixpath.join(folder, name))
+    return name if folder is not None or posixpath.isabs(name) else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     variables: Mapping[str, str] = field(default_factory=dict)

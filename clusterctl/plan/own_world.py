@@ -23,6 +23,7 @@ from clusterctl.plan.calls import (
     calls_in_folders,
     calls_of,
     calls_of_words,
+    in_folder,
     is_shell,
     script_in,
 )
@@ -107,10 +108,10 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
         script = waiting.pop(0)
         for call, folder in calls_in_folders(script.steps, variables, script.name, script.folder):
             program = _program_of(call)
-            if program and (file := _in_folder(folder, program[0])):
+            if program and (file := in_folder(folder, program[0])):
                 found.programs.append((file, *program[1:]))
             name, args = script_in(call.words)
-            name = _in_folder(folder, name)
+            name = in_folder(folder, name)
             text = text_of(name) if name and not call.remote else ""
             if (
                 text
@@ -119,18 +120,11 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
                 and is_shell(call.words, name, text)
             ):
                 read.add(name)
-                steps = read_script(text, variables, args)
+                steps = read_script(text, variables, args, certain=call.certain)
                 waiting.append(replace(script, name=name, folder=folder, steps=steps))
         if script.name or once_per_node(cluster):
             found.problems += _problems(script)
     return found
-
-
-def _in_folder(folder: str | None, name: str) -> str:
-    """Return the path of a file in the code; empty: it is not known."""
-    if folder and name:
-        return posixpath.normpath(posixpath.join(folder, name))
-    return name if folder is not None or posixpath.isabs(name) else ""
 
 
 def _names_set(cluster: Cluster) -> frozenset[str]:
@@ -381,6 +375,7 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
     typed.env = {**exports, **typed.env}
     unread = any(re.search(r"[$`]", word) for word in typed.words())
     moves = any(step.words[:1] and step.words[0] in FOLDERS for step in script.steps)
+    moves |= script.folder != ""
     readable = not (unread or moves or typed.unknown or typed.around or direct)
     plain = shlex.join(typed.words()) if readable else ""
     if not once:

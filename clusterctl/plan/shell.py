@@ -14,7 +14,7 @@ from clusterctl.plan.shell_tokens import Token, substitution_end, tokens
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_TESTS = frozenset({"[", "[[", "test", "(("})
+_TESTS = frozenset({"[", "[[", "test", "((", "grep", "command", "which", "type"})
 _READS = frozenset({"read", "getopts", "mapfile", "readarray"})
 """Commands that assign to the variables that they name."""
 _CONDITIONS = frozenset({"then", "case", "function", "{?", "(?"})
@@ -62,7 +62,11 @@ class _Value:
 
 
 def read_script(
-    text: str, variables: Mapping[str, str], args: tuple[str, ...] = ()
+    text: str,
+    variables: Mapping[str, str],
+    args: tuple[str, ...] = (),
+    *,
+    certain: bool = True,
 ) -> tuple[Step, ...]:
     """Return the commands and assignments of a script, in its order.
 
@@ -71,9 +75,10 @@ def read_script(
         variables: known from outside, with their values; `$NAME` as a value: it is set, to what
             only the node knows, and stays what it is if the script assigns it.
         args: of the script.
+        certain: no condition decides whether it runs.
     """
     fixed = frozenset(name for name, value in variables.items() if value == f"${name}")
-    reader = _Reader(args=args, fixed=fixed)
+    reader = _Reader(args=args, fixed=fixed, may_be_over=not certain)
     reader.values = {name: _Value((value,), sure=True) for name, value in variables.items()}
     try:
         return tuple(reader.read(text))
@@ -95,7 +100,7 @@ class _Reader:
     failed: bool = False
     """What comes next follows `||`."""
     may_be_over: bool = False
-    """A condition may have ended the script, and not for an error."""
+    """A condition may have ended the script before, and not for an error."""
     sure: bool = True
     """Nothing unsure was expanded since this was set."""
 
@@ -154,8 +159,9 @@ class _Reader:
         elif text == "(":
             self.within.append("(?" if self.tested else "(")
         elif text == ")" and {"(", "(?"} & set(self.within):
-            while self.within.pop() not in {"(", "(?"}:
+            while (opened := self.within.pop()) not in {"(", "(?"}:
                 pass
+            self.tested = opened == "(?"
         elif text == ";;" and self.within[-1:] == ["case"]:
             self.within[-1] = "pattern"
         self.failed = text == "||"
@@ -163,7 +169,7 @@ class _Reader:
             self.tested = True
         elif text == "&&":
             self.tested |= bool(steps) and steps[-1].words[:1] in {(name,) for name in _TESTS}
-        elif text not in {"|", "("}:
+        elif text not in {"|", "(", ")"}:
             self.tested = False
 
     def _step(self, raw: list[Token]) -> Iterator[Step]:
@@ -238,8 +244,9 @@ class _Reader:
             "esac": ("case", "pattern"),
         }[word]
         if set(kinds) & set(self.within):
-            while self.within.pop() not in kinds:
+            while (opened := self.within.pop()) not in kinds:
                 pass
+            self.tested |= opened == "{?"
 
     def _assign(self, match: re.Match[str], *, keep: bool, certain: bool) -> tuple[str, str]:
         name, adds, raw = match.groups()

@@ -345,6 +345,14 @@ def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: 
     for command in commands:
         found = problems(inner, command, files=files)
         assert [each.where for each in found] == [where][: bool(where)]
+        assert not any("or without the script" in each.hint for each in found if "/" in each.where)
+
+
+def test_a_script_that_only_a_condition_starts_is_a_warning() -> None:
+    (found,) = problems(
+        "[ $NNODES -gt 1 ] || bash one.sh", files={"one.sh": "torchrun --standalone t.py"}
+    )
+    assert (found.where, found.fatal) == ("one.sh:1", False)
 
 
 def test_the_command_itself_is_judged_if_it_runs_once_per_node() -> None:
