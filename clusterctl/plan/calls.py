@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE, split_options
 from clusterctl.plan.shell import Step, read_script
@@ -14,6 +15,10 @@ _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".slrm", ".job")
 """How shell scripts are called."""
+FOLDERS = frozenset({"cd", "pushd", "popd"})
+"""Commands after which a script is in another folder."""
+_BESIDE = re.compile(r"\$\(dirname\W+(?:0|\{?BASH_SOURCE(?:\[0\])?\}?)\W*\)")
+"""The folder of a script itself."""
 _DEPTH = 6
 """Most programs that start each other."""
 
@@ -29,6 +34,8 @@ class Call:
     """The programs in front of it, with their options; not env and shells."""
     remote: str = ""
     """The program that starts it on other machines, such as `ssh`; empty: it starts here."""
+    host: str = ""
+    """The machines that this program names, as they are written; empty: they are not known."""
     detached: bool = False
     """Nothing waits for it."""
     certain: bool = True
@@ -123,6 +130,45 @@ def calls_of_words(words: tuple[str, ...], variables: Mapping[str, str]) -> tupl
     return calls_of(Step(line=1, words=words), variables)
 
 
+def calls_in_folders(
+    steps: tuple[Step, ...], variables: Mapping[str, str], name: str, folder: str | None
+) -> Iterator[tuple[Call, str | None]]:
+    """Yield what a script starts, each with the folder that it starts in; None: it is not known.
+
+    Args:
+        steps: of the script.
+        variables: as for `calls_of`.
+        name: of the script.
+        folder: in which the script starts.
+    """
+    for step in steps:
+        inner = folder
+        for call in calls_of(step, variables):
+            if call.words[:1] and call.words[0] in FOLDERS:
+                inner = _moved(inner, call.words, posixpath.dirname(name))
+            yield call, inner
+        if step.words[:1] and step.words[0] in FOLDERS:
+            folder = inner
+
+
+def _moved(folder: str | None, words: tuple[str, ...], beside: str) -> str | None:
+    """Return the folder after `cd`; None: it is not known, or outside the code."""
+    target = next((word for word in words[1:] if not word.startswith("-")), "")
+    if _BESIDE.fullmatch(target):
+        return beside
+    if folder is None or not target or target.startswith(("/", "~")) or re.search(r"[$`]", target):
+        return None
+    moved = posixpath.normpath(posixpath.join(folder, target))
+    return None if moved.startswith("..") else moved
+
+
+def in_folder(folder: str | None, name: str) -> str:
+    """Return the path of a file in the code; empty: it is not known."""
+    if folder and name:
+        return posixpath.normpath(posixpath.join(folder, name))
+    return name if folder is not None or posixpath.isabs(name) else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -150,7 +196,7 @@ class _Search:
             else:
                 yield from self.of_text(call, text, depth - 1)
         elif name in _REMOTE:
-            call = replace(call, words=tuple(words), remote=name)
+            call = replace(call, words=tuple(words), remote=name, host=_host(name, words))
             text = " ".join(_after(words, _REMOTE[name]) or ())
             yield from self.of_text(call, text, depth - 1) if text else iter([call])
         else:
@@ -196,6 +242,13 @@ class _Search:
                     detached=call.detached or step.background,
                 )
                 yield from self.inner(within, depth)
+
+
+def _host(name: str, words: list[str]) -> str:
+    """Return the machines on which ssh, pdsh and the like start a command."""
+    if name == "ssh":
+        return "".join((_after(words, replace(_REMOTE[name], before=0)) or ())[:1])
+    return next((value for flag, value in pairwise(words) if flag in {"-w", "-H"}), "")
 
 
 def _inline(words: list[str]) -> str | None:

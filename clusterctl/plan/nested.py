@@ -1,12 +1,14 @@
-"""Makes the command to type instead of one that starts a launcher."""
+"""Refuses a command that starts a launcher, and makes the one to type instead."""
 
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE
 from clusterctl.node.supervisor.launcher_names import PYTHON
@@ -194,3 +196,46 @@ def _plain(words: tuple[str, ...]) -> tuple[str, ...]:
         after = words[2:] if words[1] == "-u" else words[1:]
         return after or words
     return words
+
+
+def require_no_launcher(cluster: Cluster) -> None:
+    """Raise UsageError for a command that starts the ranks itself, unless it runs once per node.
+
+    The hint is the command to type.
+    """
+    command = cluster.job.command
+    where = "command" if cluster.origin("command", "") else "job.command"
+    if cluster.job.procs_per_node is None:
+        for call in calls_of_words(command, {}):
+            start = start_of(call.words)
+            apart = bool(call.words) and _apart_in_container(call)
+            if start is None and not apart:
+                continue
+            typed = Typed.of(call, cluster)
+            what = f"the launcher {start.name}" if start else shlex.join(call.around[-1])
+            why = "clusterctl itself starts a launcher on every node"
+            if start is not None and start.name.split()[0] in READ_ENVIRONMENT:
+                why = "it starts the ranks of a node itself, so it runs once per node"
+            elif start is None:
+                why = "a container gets no RANK there, so each rank would train alone"
+            message = f"{where}: expected the training program, found {what}: {why}"
+            notes = "".join(f"\n{where}: {note}" for note in typed.notes())
+            raise UsageError(message + notes, hint=shlex.join(typed.words()))
+    if command and re.match(r"[A-Za-z_]\w*=", command[0]):
+        typed = Typed.of(calls_of_words(command, {})[0], cluster)
+        raise UsageError(
+            f"{where}: expected a program, found the variable {command[0]}",
+            hint=shlex.join(typed.words()),
+        )
+
+
+def _apart_in_container(call: Call) -> bool:
+    """Tell whether a container in front keeps the rank's variables from a Python program."""
+    program = posixpath.basename(call.words[0])
+    daemons = [words for words in call.around if posixpath.basename(words[0]) in DOCKER_LIKE]
+    passes = any(
+        word == "--env-file" or word.startswith("--env-file=") or "RANK" in word
+        for words in daemons
+        for word in words
+    )
+    return bool(daemons) and not passes and PYTHON.fullmatch(program) is not None

@@ -9,14 +9,24 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.inventory.wrap import DOCKER_LIKE
 from clusterctl.node.supervisor.launcher_names import PYTHON
 from clusterctl.plan import launchers
-from clusterctl.plan.calls import SCRIPTS, Call, calls_of, calls_of_words, is_shell, script_in
+from clusterctl.plan.calls import (
+    FOLDERS,
+    SCRIPTS,
+    Call,
+    calls_in_folders,
+    calls_of,
+    calls_of_words,
+    in_folder,
+    is_shell,
+    script_in,
+)
 from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.nested import Typed, once_a_node
 from clusterctl.plan.shell import Step, read_script
@@ -26,8 +36,9 @@ _LOCAL = re.compile(
     r"|\$\{?HOSTNAME\}?|\$\(\s*hostname\b.*\)|`\s*hostname\b.*`)(?::\S*)?"
 )
 """An address at which each node finds itself only."""
-_TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "true", ":", "sleep", "date", "set"})
-_FOLDERS = frozenset({"cd", "pushd"})
+_TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "sleep", "date", "set"})
+_BRIEF = re.compile(r"0*\d(?:\.\d*)?s?|\.\d+s?")
+"""How long a script may sleep at its end without waiting for a training."""
 _ALONE = "each node would train alone"
 _SCRIPTS_READ = 8
 """Most scripts that are read for one command."""
@@ -51,55 +62,14 @@ def once_per_node(cluster: Cluster) -> bool:
     return job.procs_per_node == 1 and not launchers.find_launcher(job.launcher).argv
 
 
-def require_no_launcher(cluster: Cluster) -> None:
-    """Raise UsageError for a command that starts the ranks itself, unless it runs once per node.
-
-    The hint is the command to type.
-    """
-    command = cluster.job.command
-    where = "command" if cluster.origin("command", "") else "job.command"
-    if cluster.job.procs_per_node is None:
-        for call in calls_of_words(command, {}):
-            start = start_of(call.words)
-            apart = bool(call.words) and _apart_in_container(call)
-            if start is None and not apart:
-                continue
-            typed = Typed.of(call, cluster)
-            what = f"the launcher {start.name}" if start else shlex.join(call.around[-1])
-            why = "clusterctl itself starts a launcher on every node"
-            if start is not None and start.name.split()[0] in READ_ENVIRONMENT:
-                why = "it starts the ranks of a node itself, so it runs once per node"
-            elif start is None:
-                why = "a container gets no RANK there, so each rank would train alone"
-            message = f"{where}: expected the training program, found {what}: {why}"
-            notes = "".join(f"\n{where}: {note}" for note in typed.notes())
-            raise UsageError(message + notes, hint=shlex.join(typed.words()))
-    if command and re.match(r"[A-Za-z_]\w*=", command[0]):
-        typed = Typed.of(calls_of_words(command, {})[0], cluster)
-        raise UsageError(
-            f"{where}: expected a program, found the variable {command[0]}",
-            hint=shlex.join(typed.words()),
-        )
-
-
-def _apart_in_container(call: Call) -> bool:
-    """Tell whether a container in front keeps the rank's variables from a Python program."""
-    program = posixpath.basename(call.words[0])
-    daemons = [words for words in call.around if posixpath.basename(words[0]) in DOCKER_LIKE]
-    passes = any(
-        word == "--env-file" or word.startswith("--env-file=") or "RANK" in word
-        for words in daemons
-        for word in words
-    )
-    return bool(daemons) and not passes and PYTHON.fullmatch(program) is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Script:
     """A script, or the command itself, as its rules need it."""
 
     name: str
     """Empty: the command."""
+    folder: str | None
+    """In which it starts, from that of the code; None: it is not known."""
     steps: tuple[Step, ...]
     cluster: Cluster
     variables: Mapping[str, str]
@@ -132,15 +102,16 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
     variables = {**dict(cluster.job.env), **{name: f"${name}" for name in _names_set(cluster)}}
     found = Words()
     first = Step(line=1, words=cluster.job.command)
-    waiting = [_Script(name="", steps=(first,), cluster=cluster, variables=variables)]
+    waiting = [_Script(name="", folder="", steps=(first,), cluster=cluster, variables=variables)]
     read: set[str] = set()
     while waiting:
         script = waiting.pop(0)
-        for call in (call for step in script.steps for call in calls_of(step, variables)):
+        for call, folder in calls_in_folders(script.steps, variables, script.name, script.folder):
             program = _program_of(call)
-            if program:
-                found.programs.append(program)
+            if program and (file := in_folder(folder, program[0])):
+                found.programs.append((file, *program[1:]))
             name, args = script_in(call.words)
+            name = in_folder(folder, name)
             text = text_of(name) if name and not call.remote else ""
             if (
                 text
@@ -149,10 +120,8 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
                 and is_shell(call.words, name, text)
             ):
                 read.add(name)
-                steps = read_script(text, variables, args)
-                waiting.append(
-                    _Script(name=name, steps=steps, cluster=cluster, variables=variables)
-                )
+                steps = read_script(text, variables, args, certain=call.certain)
+                waiting.append(replace(script, name=name, folder=folder, steps=steps))
         if script.name or once_per_node(cluster):
             found.problems += _problems(script)
     return found
@@ -176,22 +145,35 @@ def _program_of(call: Call) -> tuple[str, ...]:
 def _problems(script: _Script) -> Iterator[Problem]:
     for at, step in enumerate(script.steps):
         if step.assigns:
-            yield from _assignments(script, step, step.assigned)
+            later = frozenset(name for each in script.steps[at + 1 :] for name in each.kept)
+            yield from _assignments(script, step, step.assigned, warned=later)
             continue
         calls = calls_of(step, script.variables)
         for call in calls:
             yield from _of_call(script, step, call)
-        last = all(
-            each.assigns or each.words[0] in _TRIVIAL for each in script.steps[at + 1 :]
-        ) and not any(call.words[:1] == ("wait",) for call in calls)
-        if last:
+        waits = any(call.words[:1] == ("wait",) for call in calls)
+        if not waits and all(map(_is_trivial, script.steps[at + 1 :])):
             yield from _left_behind(script, step, calls)
 
 
+def _is_trivial(step: Step) -> bool:
+    """Tell whether a training in the background is not waited for here."""
+    if step.words[:1] == ("sleep",):
+        return all(map(_BRIEF.fullmatch, step.words[1:]))
+    return step.assigns or step.words[0] in _TRIVIAL
+
+
 def _assignments(
-    script: _Script, step: Step, assigned: tuple[tuple[str, str], ...]
+    script: _Script,
+    step: Step,
+    assigned: tuple[tuple[str, str], ...],
+    *,
+    warned: frozenset[str] = frozenset(),
 ) -> Iterator[Problem]:
-    """Find what each node should have from clusterctl, and gets from the script."""
+    """Find what each node should have from clusterctl, and gets from the script.
+
+    For the variables in `warned` that may be of no consequence.
+    """
     names = _names_set(script.cluster) & {"NNODES", "NODE_RANK", "MASTER_ADDR"}
     if not once_per_node(script.cluster):
         names |= _names_set(script.cluster) & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
@@ -211,7 +193,7 @@ def _assignments(
             hint=f'remove the assignment, or write {name}="${{{name}:-{value}}}"'
             if literal
             else f"remove the assignment of {name}",
-            fatal=step.sure and certain,
+            fatal=step.sure and certain and name not in warned,
         )
 
 
@@ -223,14 +205,15 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
         start is not None or PYTHON.fullmatch(program) or script_in(call.words)[0].endswith(SCRIPTS)
     )
     if call.remote and runs:
-        yield _reaches_others(script, where, call, f"{call.remote} starts {program}")
+        what = f"{call.remote} starts {program}"
+        yield _reaches_others(script, where, call, what, fatal=_may_be_ours(script, call))
         return
     if start is None:
         if call.words:
-            yield from _assignments(script, step, call.env)
+            yield from _assignments(script, step, call.env, warned=OURS)
         return
-    if _has_hosts(start):
-        yield _reaches_others(script, where, call, f"{start.name} starts ranks")
+    if script.nodes != 1 and _has_hosts(start):
+        yield _reaches_others(script, where, call, f"{start.name} starts ranks", fatal=True)
     elif launchers.find_launcher(script.cluster.job.launcher).one_driver:
         return  # it runs once, on the master
     elif not once_per_node(script.cluster):
@@ -245,7 +228,8 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
             yield from _assignments(script, step, call.env)
         for message, fix in _alone(script, start, call):
             way = _way_out(script, call, once=False)
-            yield Problem(where=where, message=message, hint=fix + way, fatal=call.sure)
+            fatal = call.sure and not _has_config(start)
+            yield Problem(where=where, message=message, hint=fix + way, fatal=fatal)
 
 
 def _has_hosts(start: Start) -> bool:
@@ -259,16 +243,41 @@ def _has_hosts(start: Start) -> bool:
         )
     if start.name == "deepspeed":
         return start.has("-H", "--hostfile") and not start.has("--no-ssh")
-    return start.name == "mpirun" and start.has("-H", "--host", "-f", "--hostfile", "-hostfile")
+    if start.name != "mpirun":
+        return False
+    hosts = start.value("-H", "--host").split(",")
+    return start.has("-f", "--hostfile", "-hostfile") or any(
+        host and not _LOCAL.fullmatch(host) for host in hosts
+    )
 
 
-def _reaches_others(script: _Script, where: str, call: Call, what: str) -> Problem:
+def _has_config(start: Start) -> bool:
+    """Tell whether the number of nodes may be in a file of accelerate's."""
+    given = start.has("--config-file", "--machine-rank")
+    return start.name == "accelerate launch" and given and not start.has("--num-machines")
+
+
+def _may_be_ours(script: _Script, call: Call) -> bool:
+    """Tell whether a program starts what looks like a rank on another node of the run."""
+    host = call.host.rpartition("@")[2]
+    if script.nodes == 1:
+        return False
+    if not host or re.search(r"[$`]", host):
+        return start_of(call.words) is not None
+    try:
+        names = set(expand_hosts(host))
+    except BadRange:
+        return False
+    return any(names & {each.name, each.host, each.address} for each in script.cluster.nodes)
+
+
+def _reaches_others(script: _Script, where: str, call: Call, what: str, *, fatal: bool) -> Problem:
     return Problem(
         where=where,
         message=f"{what} on other machines, where clusterctl neither sees nor stops them:"
         " clusterctl itself starts every node",
         hint=shlex.join(Typed.of(call, script.cluster).words()),
-        fatal=call.certain,
+        fatal=fatal and call.certain,
     )
 
 
@@ -315,14 +324,15 @@ def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str
         yield f"deepspeed does not read NNODES: {_ALONE}", "replace it by torchrun"
     if name == "accelerate launch" and not counts:
         yield (
-            f"accelerate launch does not read NNODES: {_ALONE}",
+            "accelerate launch does not read NNODES: "
+            + (f"unless its config has all nodes, {_ALONE}" if _has_config(start) else _ALONE),
             (
                 'add --num_machines "$NNODES" --machine_rank "$NODE_RANK"'
                 ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
             ),
         )
     if name == "mpirun":
-        yield f"mpirun without hosts starts ranks of this node only: {_ALONE}", "replace it"
+        yield f"mpirun without other hosts starts ranks of this node only: {_ALONE}", "replace it"
     inside = any(posixpath.basename(words[0]) in DOCKER_LIKE for words in call.around)
     if inside and name in {"torchrun", "tune run"} and not counts:
         yield (
@@ -347,7 +357,7 @@ def _left_behind(script: _Script, step: Step, calls: tuple[Call, ...]) -> Iterat
                 " clusterctl ends what it started",
                 hint="start it in the foreground (without `nohup`, `&` and `-d`), or add `wait`;"
                 " clusterctl launch --detach leaves the whole run alone",
-                fatal=call.certain,
+                fatal=call.certain and start is not None,
             )
 
 
@@ -364,7 +374,8 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
     }
     typed.env = {**exports, **typed.env}
     unread = any(re.search(r"[$`]", word) for word in typed.words())
-    moves = any(step.words[:1] and step.words[0] in _FOLDERS for step in script.steps)
+    moves = any(step.words[:1] and step.words[0] in FOLDERS for step in script.steps)
+    moves |= script.folder != ""
     readable = not (unread or moves or typed.unknown or typed.around or direct)
     plain = shlex.join(typed.words()) if readable else ""
     if not once:

@@ -6,7 +6,7 @@ Nothing is run. What only a run would tell, such as the output of a program, sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterctl.plan.shell_tokens import Token, substitution_end, tokens
@@ -14,7 +14,11 @@ from clusterctl.plan.shell_tokens import Token, substitution_end, tokens
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_TESTS = frozenset({"[", "[[", "test", "(("})
+_TESTS = frozenset({"[", "[[", "test", "((", "grep", "command", "which", "type"})
+_READS = frozenset({"read", "getopts", "mapfile", "readarray"})
+"""Commands that assign to the variables that they name."""
+_CONDITIONS = frozenset({"then", "case", "function", "{?", "(?"})
+"""What is open around a command that may not be run; nobody follows who calls a function."""
 _GOES_ON = frozenset({"else", "elif", "do", "!", "time", "{"})
 """Words after which a command follows."""
 _FALLBACK = re.compile(r"\|\|\s*echo\s+[\"']?([\w.:-]+)[\"']?\s*$")
@@ -43,6 +47,13 @@ class Step:
         """Tell whether it is an assignment for what follows."""
         return not self.words or (self.words[0] in _DECLARES and bool(self.assigned))
 
+    @property
+    def kept(self) -> frozenset[str]:
+        """Return the variables that get another value for what follows."""
+        if not self.assigns and self.words[0] not in _READS:
+            return frozenset()
+        return frozenset(n for n, value in self.assigned if n not in re.findall(r"\w+", value))
+
 
 @dataclass(frozen=True, slots=True)
 class _Value:
@@ -51,7 +62,11 @@ class _Value:
 
 
 def read_script(
-    text: str, variables: Mapping[str, str], args: tuple[str, ...] = ()
+    text: str,
+    variables: Mapping[str, str],
+    args: tuple[str, ...] = (),
+    *,
+    certain: bool = True,
 ) -> tuple[Step, ...]:
     """Return the commands and assignments of a script, in its order.
 
@@ -60,9 +75,10 @@ def read_script(
         variables: known from outside, with their values; `$NAME` as a value: it is set, to what
             only the node knows, and stays what it is if the script assigns it.
         args: of the script.
+        certain: no condition decides whether it runs.
     """
     fixed = frozenset(name for name, value in variables.items() if value == f"${name}")
-    reader = _Reader(args=args, fixed=fixed)
+    reader = _Reader(args=args, fixed=fixed, may_be_over=not certain)
     reader.values = {name: _Value((value,), sure=True) for name, value in variables.items()}
     try:
         return tuple(reader.read(text))
@@ -77,9 +93,14 @@ class _Reader:
     """Variables that keep their value."""
     values: dict[str, _Value] = field(default_factory=dict)
     within: list[str] = field(default_factory=list)
-    """What is open: `if`, `then`, `case`, `pattern`, `for`, `function`, `{`, `(`."""
+    """What is open: `if`, `then`, `case`, `pattern`, `for`, `function`, `{`, `(`; `{?` and `(?`
+    are run on a condition."""
     tested: bool = False
     """What comes next in this list of `&&` and `||` is run on a condition."""
+    failed: bool = False
+    """What comes next follows `||`."""
+    may_be_over: bool = False
+    """A condition may have ended the script before, and not for an error."""
     sure: bool = True
     """Nothing unsure was expanded since this was set."""
 
@@ -107,8 +128,16 @@ class _Reader:
     def _ends(self, steps: list[Step]) -> bool:
         """Tell whether what follows is never reached."""
         last = steps[-1] if steps else None
-        opened = {"then", "case", "function", "(", "pattern"} & set(self.within)
-        return bool(last and last.words[:1] in {("exit",), ("exec",)} and last.sure) and not opened
+        opened = {"(", "pattern", *_CONDITIONS} & set(self.within)
+        return bool(last and _leaves(last.words) and last.certain) and not opened
+
+    def _may_leave(self, words: list[str]) -> bool:
+        """Tell whether a command, if it runs, ends the script after all that it had to do."""
+        if words[:1] == ["return"]:
+            return "function" not in self.within
+        status = "".join(words[1:2])
+        fails = status.strip("-0").isdecimal() or (self.failed and status in {"", "$?"})
+        return _leaves(words) and not (words[0] == "exit" and fails)
 
     def _is_outside(self, token: Token, raw: list[Token]) -> bool:
         """Handle what is no command: a pattern of `case`, and the head of a function."""
@@ -125,25 +154,30 @@ class _Reader:
         return False
 
     def _operator(self, text: str, steps: list[Step]) -> None:
-        if text == "(":
-            self.within.append("(")
-        elif text == ")" and "(" in self.within:
-            while self.within.pop() != "(":
+        if self.within[-1:] == ["pattern"]:  # of the same line as `case`
+            self.within[-1] = "case" if text == ")" else "pattern"
+        elif text == "(":
+            self.within.append("(?" if self.tested else "(")
+        elif text == ")" and {"(", "(?"} & set(self.within):
+            while (opened := self.within.pop()) not in {"(", "(?"}:
                 pass
+            self.tested = opened == "(?"
         elif text == ";;" and self.within[-1:] == ["case"]:
             self.within[-1] = "pattern"
-        if text == "||":
+        self.failed = text == "||"
+        if self.failed:
             self.tested = True
         elif text == "&&":
             self.tested |= bool(steps) and steps[-1].words[:1] in {(name,) for name in _TESTS}
-        elif text not in {"|", "("}:
+        elif text not in {"|", "(", ")"}:
             self.tested = False
 
     def _step(self, raw: list[Token]) -> Iterator[Step]:
         raw = self._after_keywords(raw)
         if not raw:
             return
-        self.sure = not self.tested and not {"then", "case"} & set(self.within)
+        conditional = self.tested or bool(_CONDITIONS & set(self.within))
+        self.sure = not conditional and not self.may_be_over
         line, assigned, words = raw[0].line, list[tuple[str, str]](), list[str]()
         certain = self.sure
         for index, token in enumerate(raw):
@@ -156,9 +190,16 @@ class _Reader:
                 words += self.expand(token.text)
         if words and words[0] in _DECLARES and assigned:
             words = words[:1]
-        if words[:1] == ["shift"] and self.sure and "function" not in self.within:
+        if words[:1] == ["shift"] and not conditional:
             count = int(words[1]) if words[1:] and words[1].isdecimal() else 1
             self.args = self.args[count:]
+        if words[:1] and words[0] in _READS:
+            for name in filter(_NAME.fullmatch, words[1:]):
+                assigned.append((name, "$REPLY"))
+                if name not in self.fixed:
+                    self.values[name] = _Value((f"${name}",), sure=True)
+        if self._may_leave(words):
+            self.may_be_over |= conditional
         yield Step(
             line=line,
             words=tuple(word.replace(_SPACE, " ") for word in words),
@@ -189,7 +230,7 @@ class _Reader:
                 self.within.append("function")
                 raw = raw[1:]
             elif word == "{" and self.within[-1:] != ["function"]:
-                self.within.append("{")
+                self.within.append("{?" if self.tested else "{")
             elif word not in _GOES_ON and word != "then":
                 return raw
             raw = raw[1:]
@@ -199,12 +240,13 @@ class _Reader:
         kinds = {
             "fi": ("if", "then"),
             "done": ("for",),
-            "}": ("{", "function"),
+            "}": ("{", "{?", "function"),
             "esac": ("case", "pattern"),
         }[word]
         if set(kinds) & set(self.within):
-            while self.within.pop() not in kinds:
+            while (opened := self.within.pop()) not in kinds:
                 pass
+            self.tested |= opened == "{?"
 
     def _assign(self, match: re.Match[str], *, keep: bool, certain: bool) -> tuple[str, str]:
         name, adds, raw = match.groups()
@@ -329,3 +371,8 @@ class _Reader:
             return None
         self.sure &= value.sure
         return value.words
+
+
+def _leaves(words: Sequence[str]) -> bool:
+    """Tell whether a command ends the script; `exec` with redirections only does not."""
+    return bool(words) and (words[0] == "exit" or (words[0] == "exec" and len(words) > 1))

@@ -13,8 +13,8 @@ from clusterctl.cli.parser import build_parser
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
+from clusterctl.plan.nested import require_no_launcher
 from clusterctl.plan.options import Options
-from clusterctl.plan.own_world import require_no_launcher
 from tests.plan.conftest import node
 
 LAB = Cluster(name="lab", nodes=(node(0), node(1)))

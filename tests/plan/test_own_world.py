@@ -136,10 +136,21 @@ WRONG = {
         "ssh starts torchrun on other machines",
     ),
     "ssh, unquoted": ("for h in a b; do\n ssh -p 22 $h torchrun t.py\ndone", 2, "ssh starts"),
-    "pdsh": ("pdsh -w n[1-2] 'bash /w/train.sh'", 1, "pdsh starts bash on other machines"),
+    "pdsh": ("pdsh -w n[0-1] 'bash /w/train.sh'", 1, "pdsh starts bash on other machines"),
+    "ssh, a node": ("ssh me@10.0.0.1 'cd /w && python t.py'", 1, "ssh starts python"),
     "hostfile": ("deepspeed --hostfile hf t.py", 1, "deepspeed starts ranks on other machines"),
     "mpirun": ("mpirun -np 16 -H a:8,b:8 python t.py", 1, "mpirun starts ranks on other machines"),
     "srun": ("srun torchrun --nproc-per-node 8 t.py", 1, "srun starts ranks on other machines"),
+    "behind checks of arguments": (
+        ("[ $# -ge 1 ] || exit 1\nif [ -z $1 ]; then echo usage; exit 2; fi\ncd src || exit\n"
+        "torchrun --standalone t.py"),
+        4,
+        "--standalone",
+    ),
+    "mpirun, this machine": (
+        "mpirun -np 8 -H localhost:4,127.0.0.1:4 python t.py", 1, "ranks of this node only"
+    ),
+    "a short sleep": ("torchrun t.py &\nsleep 5", 1, "torchrun is left in the background"),
     "background": (
         ("nohup torchrun --nproc_per_node 2 --nnodes $NNODES --node_rank $NODE_RANK t.py"
         " > t_$NODE_RANK.log 2>&1 &\necho started $!"),
@@ -194,6 +205,9 @@ RIGHT = {
     ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" t.py',
     "docker with flags": "docker run --rm img torchrun --nnodes $NNODES --node-rank $NODE_RANK"
     " --master-addr $MASTER_ADDR t.py",
+    "a sleep at the end": "torchrun t.py &\nsleep infinity",
+    "a long sleep at the end": "torchrun t.py &\nsleep 5m",
+    "a loop at the end": "torchrun t.py &\nwhile true; do sleep 1; done",
     "deepspeed without ssh": "deepspeed --no_ssh --node_rank $NODE_RANK --hostfile hf t.py",
 }  # fmt: skip
 
@@ -206,13 +220,14 @@ def test_a_script_that_takes_the_plans_values_is_left_alone(form: str) -> None:
 @pytest.mark.parametrize(
     "form",
     ["standalone", "one node", "one node, by a range", "endpoint at localhost", "deepspeed",
-     "static flags and c10d", "megatron", "accelerate", "node rank", "docker"],
+     "static flags and c10d", "megatron", "accelerate", "node rank", "docker", "hostfile",
+     "mpirun", "srun"],
 )  # fmt: skip
 def test_on_one_node_it_is_no_problem(form: str) -> None:
     assert problems(WRONG[form][0], cluster=ONE) == []
 
 
-@pytest.mark.parametrize("form", ["ssh", "hostfile", "background"])
+@pytest.mark.parametrize("form", ["ssh", "background"])
 def test_what_a_run_does_not_see_is_a_problem_on_one_node_too(form: str) -> None:
     assert problems(WRONG[form][0], cluster=ONE)
 
@@ -220,10 +235,24 @@ def test_what_a_run_does_not_see_is_a_problem_on_one_node_too(form: str) -> None
 UNSURE = {
     "a choice": "if [ $NNODES -gt 1 ]; then\n torchrun t.py\nelse\n torchrun --standalone t.py\nfi",
     "a test": "[ -z $SLURM_JOB_ID ] && torchrun --standalone t.py",
+    "a block behind a test": "[ -n $ONE ] && { echo one; torchrun --standalone t.py; }",
+    "a function": "single() { torchrun --standalone t.py; }\nmulti() { torchrun t.py; }\nmulti",
+    "an exit before": "if [ $NNODES -gt 1 ]; then\n  torchrun --nnodes=$NNODES t.py\n  exit $?\n"
+    "fi\ntorchrun --standalone t.py",
+    "an exec before": "[ $NNODES -gt 1 ] && exec torchrun t.py\ntorchrun --standalone t.py",
     "another's fallback": 'NODES=($(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null ||'
     " echo localhost))\nexport MASTER_ADDR=${NODES[0]}\n"
     "torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --master-addr=$MASTER_ADDR t.py",
     "another's default": "torchrun --nnodes 2 --node-rank=${SLURM_NODEID:-0} t.py",
+    "arguments": "NNODES=1\nMASTER_ADDR=localhost\nwhile getopts n:m: o; do case $o in\n"
+    "  n) NNODES=$OPTARG;;\n  m) MASTER_ADDR=$OPTARG;;\nesac; done\ntorchrun --nnodes $NNODES t.py",
+    "input": "NODE_RANK=0\nread -r NODE_RANK < rank\ntorchrun t.py",
+    "accelerate's config": "accelerate launch --config_file fsdp.yaml t.py",
+    "accelerate's config, the same rank": "accelerate launch --machine_rank 0 t.py",
+    "a tool with variables": "NNODES=1 NODE_RANK=0 python convert.py\ntorchrun t.py",
+    "ssh elsewhere": "ssh login.example.com torchrun t.py",
+    "ssh to a variable": "ssh $STORAGE python index.py",
+    "a tool in the background": "python -m http.server &\necho started",
     "an address": "torchrun --nnodes 2 --master-addr=${HEAD_IP:-localhost} t.py",
     "an assignment of what is unknown": "MASTER_ADDR=$(scontrol show hostnames | head -n1)\n",
 }
@@ -299,6 +328,31 @@ def test_the_scripts_of_a_command_are_found(command: str) -> None:
     assert [each.message for each in problems(inner, command, files=files)] == [
         "torchrun --standalone: each node would train alone"
     ]
+
+
+@pytest.mark.parametrize(
+    ("move", "where"),
+    [("cd /opt/other", ""), ("cd src", "src/run.sh:1"), ("pushd ./src/", "src/run.sh:1"),
+     ("cd none", ""), ("cd $HOME/x", ""), ("cd ..", ""), ("cd src; cd -", ""),
+     ('cd "$(dirname "$0")"', "run.sh:1"), ("bash -c 'cd src && make'", "run.sh:1")],
+)  # fmt: skip
+def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: str) -> None:
+    inner = "torchrun --standalone t.py"
+    files = {"src/run.sh": inner, "go.sh": f"{move}\nbash run.sh"}
+    commands = ["bash go.sh"]
+    if "'" not in move and "dirname" not in move:
+        commands.append(f"bash -c '{move} && ./run.sh'")
+    for command in commands:
+        found = problems(inner, command, files=files)
+        assert [each.where for each in found] == [where][: bool(where)]
+        assert not any("or without the script" in each.hint for each in found if "/" in each.where)
+
+
+def test_a_script_that_only_a_condition_starts_is_a_warning() -> None:
+    (found,) = problems(
+        "[ $NNODES -gt 1 ] || bash one.sh", files={"one.sh": "torchrun --standalone t.py"}
+    )
+    assert (found.where, found.fatal) == ("one.sh:1", False)
 
 
 def test_the_command_itself_is_judged_if_it_runs_once_per_node() -> None:

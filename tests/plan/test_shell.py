@@ -35,6 +35,7 @@ def read(text: str, *args: str) -> list[Step]:
         ("NNODES=${NNODES:-1}; a $NNODES", ["a", "$NNODES"]),
         ("a ${MASTER_ADDR:-localhost}", ["a", "$MASTER_ADDR"]),
         ("MASTER_ADDR=1.2.3.4; a $MASTER_ADDR", ["a", "$MASTER_ADDR"]),
+        ("X=1; read -r X; a $X", ["a", "$X"]),
         ("a $((8 * NNODES)) $'x'", None),
         ("cat <<EOF\nb $X\nEOF\na c", ["a", "c"]),
         ("cat <<-'E F' | b\n\tc\n\tE F\na c", ["a", "c"]),
@@ -64,10 +65,34 @@ def test_the_last_command_has_these_words(text: str, words: list[str] | None) ->
         ("if true; then a; fi", False),
         ("if true; then b; else a; fi", False),
         ("[ -z $X ] && a", False),
+        ("case $X in y) a;; esac", False),
+        ("case $X in (y) b;; esac; a", True),
         ("b || a", False),
         ("case $X in\n b|c) a ;;\nesac", False),
         ("a ${X:-1}", False),
         ("X=${X:-1}\na $X", False),
+        ("f() { a; }", False),
+        ("function f { a; }; f", False),
+        ("f() { b; }; a", True),
+        ("[ -z $X ] && { b; a; }", False),
+        ("b || ( b; a )", False),
+        ("[ -z $X ] && { b; }; a", True),
+        ("[ -z $X ] && (b); a", True),
+        ("[ -z $X ] && { b; } && a", False),
+        ("[ -z $X ] && (b) && a", False),
+        ("(b) && a", True),
+        ("b | grep -q c && a", False),
+        ("if b; then exit; fi; a", False),
+        ("if b; then c; exit $?; fi; a", False),
+        ("[ -z $X ] && exit 0\na", False),
+        ("[ -z $X ] && exec b\na", False),
+        ("case $X in y) return;; esac; a", False),
+        ("b || exit; a", True),
+        ("b || { b; exit 1; }; a", True),
+        ("if b; then exit 10; fi; a", True),
+        ("f() { return; }; a", True),
+        ("exec > log 2>&1; a", True),
+        ("read X Y < f; a $X", True),
         ("N=($(scontrol show hostnames $L 2>/dev/null || echo localhost)); a ${N[0]}", False),
     ],
 )
@@ -80,6 +105,7 @@ def test_what_is_never_reached_is_left_out() -> None:
     assert [step.words for step in read("a\nexit 0\nb")] == [("a",), ("exit", "0")]
     assert [step.words for step in read("exec a\nb")] == [("exec", "a")]
     assert read("if x; then exit 1; fi\nb")[-1].words == ("b",)
+    assert [step.words for step in read("exit ${X:-0}\nb")] == [("exit", "0")]
 
 
 def test_lines_assignments_and_the_background_are_kept() -> None:

@@ -142,7 +142,9 @@ def prepare(
     yield from notice_job(cluster.job)
     yield from notice_secrets(cluster)
     yield from notice_batch(cluster, options.source)
-    yield from notice_words(cluster, options.source, force=options.force)
+    # Without a sync, the nodes may have other scripts than this folder.
+    force = options.force or not options.sync
+    yield from notice_words(cluster, options.source, force=force)
     run = options.run or run_id.make_run_id(cluster.name)
     # The record keeps the job as it was written: a resume fills in its own id.
     written = cluster.job

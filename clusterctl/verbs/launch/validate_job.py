@@ -15,6 +15,7 @@ from clusterctl.plan import launchers, own_world
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
+from clusterctl.plan.nested import require_no_launcher
 from clusterctl.verbs.events import Event, Notice
 
 _SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
@@ -37,7 +38,7 @@ def require_job(cluster: Cluster) -> None:
             hint="set `job: {launcher: slurm}` in the inventory, or load(path, launcher='slurm')",
         )
     require_command(cluster)
-    own_world.require_no_launcher(cluster)
+    require_no_launcher(cluster)
     _require_planned_ranks(cluster)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,8 +12,9 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
+from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Notice, drive
-from clusterctl.verbs.launch import validate_job
+from clusterctl.verbs.launch import launch, validate_job
 from tests.verbs.run_answers import CLUSTER
 
 
@@ -115,6 +117,16 @@ def test_a_launcher_inside_a_script_is_refused_with_the_command_to_type(tmp_path
     assert noticed(effective(given, Options(launcher="direct", procs_per_node=1)), tmp_path) == []
     assert noticed(effective(given, Options(procs_per_node=1)), tmp_path)
     assert noticed(cluster(command=("bash", "elsewhere.sh")), tmp_path) == []
+
+
+def test_without_a_sync_a_script_of_this_folder_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(NESTED)
+    given = cluster(command=("bash", "train.sh"))
+    events = launch.prepare(
+        given, cast(Pool, None), launch.LaunchOptions(source=tmp_path, sync=False)
+    )
+    said = next(e for e in events if isinstance(e, Notice) and e.level == "warning")
+    assert said.text.startswith("train.sh:3: every rank runs this script")
 
 
 def test_what_only_a_condition_starts_is_a_warning(tmp_path: Path) -> None:
