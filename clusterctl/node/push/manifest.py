@@ -267,7 +267,16 @@ def walk(
     files: List[File] = []
     links: List[Tuple[bytes, bytes]] = []
     folders: List[Tuple[bytes, int]] = []
-    for place, below, names in os.walk(root, onerror=_raise):
+
+    def unreadable(error: OSError) -> None:
+        path = os.path.relpath(error.filename, root)
+        if left_out is None or path == b".":
+            raise error
+        folders[:] = [one for one in folders if one[0] != path]
+        if path not in left_out:
+            left_out.append(path)
+
+    for place, below, names in os.walk(root, onerror=unreadable):
         below.sort()
         inner = os.path.relpath(place, root)
         prefix = b"" if inner == b"." else inner + b"/"
@@ -278,17 +287,17 @@ def walk(
             full, path = os.path.join(place, name), prefix + name
             if is_ours(name):
                 continue
-            if os.path.islink(full) and stays_inside(path, os.readlink(full)):
-                links.append((path, os.readlink(full)))
-            elif name in below and not os.path.islink(full):
-                folders.append((path, stat.S_IMODE(os.stat(full).st_mode) & MODES))
-            else:
-                try:
+            try:
+                if os.path.islink(full) and stays_inside(path, os.readlink(full)):
+                    links.append((path, os.readlink(full)))
+                elif name in below and not os.path.islink(full):
+                    folders.append((path, stat.S_IMODE(os.stat(full).st_mode) & MODES))
+                else:
                     files.append(_file(full, path))
-                except (OSError, ValueError):
-                    if left_out is None:
-                        raise
-                    left_out.append(path)
+            except (OSError, ValueError):
+                if left_out is None:
+                    raise
+                left_out.append(path)
     return files, links, folders
 
 
@@ -301,10 +310,6 @@ def _file(full: bytes, path: bytes) -> File:
         raise ValueError("%s is neither a file, a folder nor a link" % os.fsdecode(full))
     mode, at = stat.S_IMODE(status.st_mode) & MODES, max(status.st_mtime_ns, 0)
     return File(path, status.st_size, mode, at)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 _buffers = threading.local()

@@ -187,10 +187,11 @@ class Records:
                 if (path / RECORD).is_file() or (path / BATCH).is_file():
                     return word
         found: dict[str, tuple[float, str]] = {}
+        wanted = word.encode("utf-8", "surrogateescape")
         for path in (*self.root.glob(f"*/*/{BATCH}"), *self.root.glob(f"*/*/{RECORD}")):
             run, data = path.parent.name, _bytes(path)
             # A name needs no escapes in JSON: what has the word in no place has it in no name.
-            if not run_id.is_word(run) or (word not in run and word.encode() not in data):
+            if not run_id.is_word(run) or (word not in run and wanted not in data):
                 continue
             document = _parsed(data) or {}
             options = document.get("options")
