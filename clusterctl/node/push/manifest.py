@@ -267,16 +267,8 @@ def walk(
     files: List[File] = []
     links: List[Tuple[bytes, bytes]] = []
     folders: List[Tuple[bytes, int]] = []
-
-    def unreadable(error: OSError) -> None:
-        path = os.path.relpath(error.filename, root)
-        if left_out is None or path == b".":
-            raise error
-        folders[:] = [one for one in folders if one[0] != path]
-        if path not in left_out:
-            left_out.append(path)
-
-    for place, below, names in os.walk(root, onerror=unreadable):
+    unread: List[OSError] = []
+    for place, below, names in os.walk(root, onerror=unread.append):
         below.sort()
         inner = os.path.relpath(place, root)
         prefix = b"" if inner == b"." else inner + b"/"
@@ -298,7 +290,18 @@ def walk(
                 if left_out is None:
                     raise
                 left_out.append(path)
-    return files, links, folders
+    shut = _shut(root, unread, left_out)
+    return files, links, [one for one in folders if one[0] not in shut]
+
+
+def _shut(root: bytes, unread: List[OSError], left_out: Optional[List[bytes]]) -> Set[bytes]:
+    """Return the folders below that cannot be listed, which are left out."""
+    shut = {os.path.relpath(error.filename, root) for error in unread}
+    if unread and (left_out is None or b"." in shut):
+        raise unread[0]
+    if left_out is not None:
+        left_out += sorted(shut.difference(left_out))
+    return shut
 
 
 def _file(full: bytes, path: bytes) -> File:
