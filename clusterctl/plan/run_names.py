@@ -57,8 +57,7 @@ def pattern_of_runs(folder: str) -> re.Pattern[str]:
     fixed = _PLACE.split(folder)[:: _PLACE.groups + 1]
     if not fixed[0]:
         raise UsageError(
-            f"job.checkpoints: expected a folder of all runs in workdir, found {folder}:"
-            " the code of a run must not be taken for checkpoints",
+            f"job.checkpoints: expected a folder of all runs in workdir, found {folder}",
             hint=f"set `checkpoints: ckpt/{folder}` in the inventory, and pass that folder to the"
             " program",
         )

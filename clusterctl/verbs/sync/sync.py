@@ -62,8 +62,7 @@ def sync(
     """Mirror `source` into every node's workdir.
 
     Raises:
-        UsageError: a node has no workdir, the folder is not one to mirror, or each folder in it
-            may be that of a run's checkpoints.
+        UsageError: a node has no workdir, the folder is not one to mirror, or any may be a run's.
         SyncRefused: it would delete too much, or the folder has other code than `options` ask for;
             nothing was changed.
     """
