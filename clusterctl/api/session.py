@@ -349,7 +349,7 @@ class Session:
         """Launch a run's job again, from a checkpoint that is verified first.
 
         Args:
-            run: its id or name, or a part of either; None: the newest of the cluster.
+            run: its id or name, or the end of its id; None: the newest of the cluster.
             checkpoint: `latest`, or a path.
             command: replaces the job's, with `{checkpoint}` in it.
             on_event: called with each event while it starts.
@@ -404,7 +404,7 @@ class Session:
         """Let nodes join an elastic run: new ones, or ones that it has lost.
 
         Args:
-            run: its id or name, or a part of either; None: the only live one.
+            run: its id or name, or the end of its id; None: the only live one.
             nodes: names and ranges of the inventory.
             force: let them join in spite of checks that failed, and with other code.
             on_event: called with each event while they join.
@@ -435,24 +435,31 @@ class Session:
         )
         return run_to_end(steps, on_event)
 
-    def run(self, run: str | None = None) -> Run:
+    def run(self, run: str | None = None, *, part: bool = False) -> Run:
         """Return a run.
 
         Args:
-            run: its id or name, or a part of either; None: the only live one, else the newest.
+            run: its id or name, or the end of its id; None: the only live one, else the newest.
+            part: any part of an id or name is enough, if no other run has it; not for a run that
+                is to be stopped.
 
         Raises:
+            UsageError: it is a part of several, or a mere part.
             ClusterError: there is none, or several are live.
         """
         from clusterctl.verbs.runs import find_run
         from clusterctl.verbs.runs.recorded_nodes import reached
 
-        record = self._records.find(run) if run else None
+        record = self._records.find(run, part=part) if run else None
         if record is None:
             pool = self._pool(self.cluster)
             found = find_run.discover(pool)
             known = self._records.newest_first(self.cluster.name)
-            name = find_run.find_named(found, run) if run else find_run.choose_run(found, known)
+            if run:
+                recorded = self._records.with_part(run)
+                name = find_run.find_named(found, run, recorded, part=part)
+            else:
+                name = find_run.choose_run(found, known)
             record = self._records.read(self.cluster.name, name)
             if record is None:
                 return self._run(name, find_run.nodes_of(found, name, self.cluster))

@@ -34,14 +34,18 @@ RELEASE_SECONDS = 30.0
 """How long the job may take to end by itself once its run was stopped; then it is cancelled."""
 
 
-def batch_of(args: argparse.Namespace) -> tuple[BatchJob, SlurmState] | None:
+def batch_of(args: argparse.Namespace, *, part: bool = True) -> tuple[BatchJob, SlurmState] | None:
     """Return the batch job of the run that is meant, if its nodes cannot be asked.
 
     If they can, RUN in `args` becomes that run.
+
+    Args:
+        args: what was typed.
+        part: as `Session.run` has it.
     """
     records = Records()
     jobs = BatchJobs(records)
-    batch = jobs.find(args.run) if args.run else _newest(args, records, jobs)
+    batch = jobs.find(args.run, part=part) if args.run else _newest(args, records, jobs)
     if batch is None:
         return None
     state = SlurmState() if jobs.exit_code(batch) is not None else slurm.ask(batch.job)
@@ -116,7 +120,7 @@ def held(run: str) -> Iterator[None]:
         ClusterError: it has not ended in time.
     """
     jobs = BatchJobs(Records())
-    batch = jobs.find(run)
+    batch = jobs.find(run, part=False)
     if batch is None:
         yield
         return

@@ -7,7 +7,7 @@ import json
 
 from clusterctl.api.session import Session
 from clusterctl.cli.options import add_inventory, add_login, load_all
-from clusterctl.cli.run_option import WHICH, name_each_run, run_name
+from clusterctl.cli.run_option import WHICH_TO_CHANGE, name_each_run, run_name
 from clusterctl.report.console import Screen
 from clusterctl.report.join import show_join
 from clusterctl.verbs.runs.find_run import SeveralLive
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=run_name,
         metavar="RUN",
-        help=f"{WHICH}; omitted: the only live one",
+        help=f"{WHICH_TO_CHANGE}; omitted: the only live one",
     )
     add_inventory(parser)
     parser.add_argument(

@@ -12,7 +12,13 @@ from clusterctl.cli.launch import refusals, start
 from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.options import load_all
 from clusterctl.cli.retyped import with_word
-from clusterctl.cli.run_option import WHICH, has_inventory, known_cluster, run_name, to_resume
+from clusterctl.cli.run_option import (
+    WHICH_TO_CHANGE,
+    has_inventory,
+    known_cluster,
+    run_name,
+    to_resume,
+)
 from clusterctl.cli.submit import submit_and_follow, submits
 from clusterctl.verbs.runs.records import Records
 
@@ -24,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=run_name,
         metavar="RUN",
-        help=f"{WHICH}; omitted: the newest",
+        help=f"{WHICH_TO_CHANGE}; omitted: the newest",
     )
     parser.add_argument(
         "--checkpoint", required=True, metavar="PATH|latest", help="the checkpoint to resume from"

@@ -22,6 +22,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import DEFAULT, VARIABLE, fingerprint
 from clusterctl.inventory.machine import is_here, normal_address, own_addresses
 from clusterctl.verbs.runs.find_run import SeveralLive
+from clusterctl.verbs.runs.named import refuse_part
 from clusterctl.verbs.runs.recorded_nodes import lacks, report_changes, report_ignored
 from clusterctl.verbs.runs.records import Records, RunRecord
 
@@ -37,6 +38,9 @@ _SHOWN_RUNS = 4
 WHICH = "the run: its id or name, or a part of either that no other run has"
 """For the help of RUN."""
 
+WHICH_TO_CHANGE = "the run: its id or name, or the end of its id"
+"""For the help of RUN of a verb that changes it."""
+
 
 def run_name(text: str) -> str:
     """Read RUN: an empty word is a variable that was not set, and means no run.
@@ -49,51 +53,62 @@ def run_name(text: str) -> str:
     return text
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser, which: str = WHICH) -> None:
     """Add `RUN` and `-i FILE`."""
     parser.add_argument(
         "run",
         nargs="?",
         type=run_name,
         metavar="RUN",
-        help=f"{WHICH}; omitted: the only live one, else the newest",
+        help=f"{which}; omitted: the only live one, else the newest",
     )
     add_inventory(parser)
     add_fanout(parser)
 
 
-def open_session(args: argparse.Namespace) -> Session:
+def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
     """Return a session with the cluster of the run that is named, else of the inventory.
 
+    Args:
+        args: what was typed.
+        part: as `Session.run` has it.
+
     Raises:
+        SeveralRuns: RUN is a part of several, or a mere part.
         ClusterError: the inventory has problems, or there is none and no run either.
     """
     records = Records()
     if not args.run:
         return Session(known_cluster(args, records), fanout=args.fanout)
-    record = records.find(args.run)
-    if record is None and not has_inventory(args):
+    record = records.find(args.run, part=part)
+    cluster = load_all(args) if record is None and has_inventory(args) else None
+    if record is None and not part and (cluster is None or not cluster.nodes):
+        refuse_part(args.run, records.with_part(args.run))
+    if record is None and cluster is None:
         raise ClusterError(
             f"run {args.run} has no record on this machine,"
             f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
             hint=f"-i {DEFAULT}" if not any(records.newest_first()) else "clusterctl runs",
         )
-    if record is None:
-        return Session(load_all(args), fanout=args.fanout)
-    args.run, cluster = record.run, to_ask(args, record)
+    if record is not None:
+        args.run, cluster = record.run, to_ask(args, record)
     return Session(cluster, fanout=args.fanout)
 
 
 @contextmanager
-def open_run(args: argparse.Namespace) -> Iterator[Run]:
+def open_run(args: argparse.Namespace, *, part: bool = True) -> Iterator[Run]:
     """Find the run that is meant; its nodes are reached while the block runs.
+
+    Args:
+        args: what was typed.
+        part: as `Session.run` has it.
 
     Raises:
         ClusterError: there is none, or several are meant.
     """
-    with open_session(args) as session:
+    with open_session(args, part=part) as session:
         try:
-            run = session.run(args.run)
+            run = session.run(args.run, part=part)
         except SeveralLive as several:
             name_each_run(args, several)
             raise

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from clusterctl.cli.batch import batch_of, held, live_batches, stop_batch
 from clusterctl.cli.options import seconds
-from clusterctl.cli.run_option import add_run, open_run, open_session
+from clusterctl.cli.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop
@@ -20,7 +20,7 @@ from clusterctl.wire import SCHEMA, plain
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_run(parser)
+    add_run(parser, WHICH_TO_CHANGE)
     parser.add_argument(
         "--grace", type=seconds, metavar="S", help="seconds until SIGKILL (default: the job's)"
     )
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _stop_one(args: argparse.Namespace, screen: Screen) -> StopResult:
     """Stop a run on its nodes, or the batch job that has not got to them."""
-    found = batch_of(args)
+    found = batch_of(args, part=False)
     if found:
         return stop_batch(*found, screen)
-    with open_run(args) as run, held(run.id), screen.progress() as progress:
+    with open_run(args, part=False) as run, held(run.id), screen.progress() as progress:
         return run.stop(grace=args.grace, on_event=progress.show)

@@ -48,6 +48,22 @@ def before_names(path: str) -> str:
     return "/".join(parts)
 
 
+def pattern_of_runs(folder: str) -> re.Pattern[str]:
+    """Return what the folders of runs are called, of which `folder` is the template.
+
+    Raises:
+        UsageError: nothing before the run's name tells them from others.
+    """
+    fixed = _PLACE.split(folder)[:: _PLACE.groups + 1]
+    if not fixed[0]:
+        raise UsageError(
+            f"job.checkpoints: expected a folder of all runs in workdir, found {folder}",
+            hint=f"set `checkpoints: ckpt/{folder}` in the inventory, and pass that folder to the"
+            " program",
+        )
+    return re.compile(".+".join(map(re.escape, fixed)), re.DOTALL)
+
+
 def require_name(job: Job, name: str) -> None:
     """Refuse a job with `{name}` for a run without one.
 

@@ -261,7 +261,9 @@ class _Newcomer:
         if found.answered and found.state == "not-elastic":
             ours = {self.node.name, *(node.name for node in self.run_cluster.nodes)}
             names = ",".join(node.name for node in self.inventory.nodes if node.name in ours)
-            again = relaunch(run, self.run_cluster, "--nodes", names)
+            record = self.records.read(self.inventory.name, run)
+            name = str(record.options.get("name") or "") if record else ""
+            again = relaunch(run, self.run_cluster, "--nodes", names, name=name)
             raise _Refused(str(found), f"clusterctl stop {run} && {again}")
         if found.answered:
             raise _Refused(str(found), found.hint)

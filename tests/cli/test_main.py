@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import shlex
 import subprocess
@@ -18,6 +19,8 @@ from clusterctl.cli import foreign_verbs, init
 from clusterctl.cli.main import main, split_command
 from clusterctl.cli.parser import EXAMPLES, VERBS, build_parser
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.verbs.runs.records import Records, RunRecord
 
 
 def ending(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
@@ -194,6 +197,19 @@ def test_an_unknown_run_without_an_inventory_asks_for_one(
     err = capsys.readouterr().err
     assert err.startswith("error: run foo has no record on this machine, and hosts.yaml,")
     assert err.endswith(f"hint: clusterctl {verb} foo -i hosts.yaml\n")
+
+
+def test_a_run_that_is_no_text_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shown = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path))
+    cluster = Cluster(name="lab", nodes=(Node(host="a", name="a", ssh=Ssh()),))
+    Records().write(RunRecord(run="lab-1", began=1.0, cluster=cluster))
+    assert main(["status", os.fsdecode(b"caf\xe9")]) == 1
+    shown.seek(0)
+    assert "has no record on this machine" in shown.read()
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,7 +1,8 @@
-"""The command line of `stop --all`: each run is asked as its own job says."""
+"""`stop`: each run is asked as its own job says, and none is that was not meant."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN, part
 
 GONE = [Message({"gone": True, "left": [], "port_free": True})]
+THEIRS = "lab-20260101t000000-zzzz"
 ASKED_BY_FILE = Stop(file="STOP", grace=9.0)
 
 
@@ -67,3 +69,60 @@ def test_a_node_whose_part_has_not_begun_is_asked_too(
     monkeypatch.setattr(transport, "Pool", pool)
     assert main(["stop", "--all"]) == 0
     assert {node for node, request in pools[0].requests if request.op == "stop"} == {"a", "b"}
+
+
+@pytest.fixture
+def colleague(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[FakePool]:
+    """Record exp10 here, and let the nodes have a colleague's exp1 too; return who is asked."""
+    (tmp_path / "hosts.yaml").write_text("cluster: lab\nnodes: [a, b]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    Records().write(RunRecord(run=RUN, began=1.0, cluster=CLUSTER, options={"name": "exp10"}))
+    pools: list[FakePool] = []
+
+    def pool(cluster: Cluster, **_: object) -> FakePool:
+        parts = [part("a", name="exp10"), part("a", run=THEIRS, name="exp1")]
+        answers = {n: {"runs": [Message({"runs": parts})], "stop": GONE} for n in ("a", "b")}
+        pools.append(FakePool(cluster, answers))
+        return pools[-1]
+
+    monkeypatch.setattr(transport, "Pool", pool)
+    return pools
+
+
+@pytest.mark.parametrize("word", ["exp1", THEIRS, "zzzz"])
+def test_a_run_that_the_nodes_know_wholly_comes_before_a_part_of_ones_own(
+    colleague: list[FakePool], word: str
+) -> None:
+    assert main(["stop", word]) == 0
+    asked = [request for pool in colleague for _, request in pool.requests if request.op == "stop"]
+    assert {request.args["run"] for request in asked} == {THEIRS}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stop", "exp", "--json"],
+        ["join", "exp", "--nodes", "a"],
+        ["resume", "exp", "--checkpoint", "latest"],
+        ["stop", RUN[:-1]],
+    ],
+)
+def test_what_changes_a_run_names_those_with_a_part_as_commands(
+    colleague: list[FakePool], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert f"error: {words[1]}: expected a whole id or name, or the end of an id" in err
+    typed = shlex.join([*words[:1], RUN, *words[2:]])
+    assert f"hint: clusterctl {typed}\n" in err
+    assert not [1 for pool in colleague for _, one in pool.requests if one.op != "runs"]
+
+
+def test_without_an_inventory_a_part_of_a_recorded_run_is_refused_too(
+    colleague: list[FakePool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("hosts.yaml").unlink()
+    assert main(["stop", "exp"]) == 2
+    assert capsys.readouterr().err.endswith(f"hint: clusterctl stop {RUN}\n")
+    assert not colleague

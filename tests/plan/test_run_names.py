@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.options import Options
-from clusterctl.plan.run_names import before_names, escape, fill_job, fill_text, require_name
+from clusterctl.plan.run_names import (
+    before_names,
+    escape,
+    fill_job,
+    fill_text,
+    pattern_of_runs,
+    require_name,
+)
 from tests.plan.conftest import Planner
 
 
@@ -63,3 +70,13 @@ def test_the_folder_of_all_runs_is_the_one_before_the_name() -> None:
     assert before_names("ckpt/x-{name}") == "ckpt"
     assert before_names("{run}") == ""
     assert before_names("out/{x}") == "out/{x}"
+
+
+def test_folders_of_runs_are_told_from_others_by_the_text_before_the_name() -> None:
+    own = pattern_of_runs("out.{run}-{name}x")
+    assert own.fullmatch("out.lab-1-basex")
+    assert not own.fullmatch("out.lab-1-base")
+    assert not own.fullmatch("outs")
+    with pytest.raises(UsageError) as caught:
+        pattern_of_runs("{run}-out")
+    assert "`checkpoints: ckpt/{run}-out`" in (caught.value.hint or "")

@@ -406,9 +406,9 @@ def test_several_live_runs_are_named() -> None:
 def test_a_run_is_found_and_named_by_the_name_that_the_nodes_keep() -> None:
     one, two = named("a", "one1", "running"), named("b", "two2", "running")
     found = find_run.discover(cluster_runs(a=[{**one, "name": "base"}], b=[two]))
-    assert find_run.find_named(found, "base") == ID.format("one1")
-    assert find_run.find_named(found, ID.format("two2")) == ID.format("two2")
-    assert find_run.find_named(found, "other") == "other"
+    assert find_run.find_named(found, "base", {}, part=True) == ID.format("one1")
+    assert find_run.find_named(found, ID.format("two2"), {}, part=True) == ID.format("two2")
+    assert find_run.find_named(found, "other", {}, part=True) == "other"
     with pytest.raises(UsageError, match=r"one1 \(base\)"):
         find_run.choose_run(found, [])
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from typing import Any, Dict, List, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.push.manifest import TooManyFilesError, walk
+from clusterctl.node.push.manifest import walk
 from clusterctl.wire import Message
 
 READ_FILES = 1000
@@ -32,7 +33,7 @@ def _look_at(text: str) -> Dict[str, Any]:
     try:
         names = [file.path for file in walk(path, [])[0]] if os.path.isdir(path) else [b""]
         size, sketch = _sketched([os.path.join(path, name) if name else path for name in names])
-    except TooManyFilesError as error:
+    except ValueError as error:
         return {"exists": True, "problem": str(error)}
     except OSError as error:
         name = os.fsdecode(error.filename or path)
@@ -44,6 +45,8 @@ def _sketched(paths: List[bytes]) -> Tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     for number, path in enumerate(paths):
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would block
+            raise ValueError("%s is neither a file nor a folder" % os.fsdecode(path))
         size += status.st_size
         numbers = (status.st_size, status.st_mtime_ns, status.st_ino)
         digest.update(b"%d %d %d %s\0" % (*numbers, os.path.basename(path)))

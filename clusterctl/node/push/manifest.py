@@ -267,7 +267,8 @@ def walk(
     files: List[File] = []
     links: List[Tuple[bytes, bytes]] = []
     folders: List[Tuple[bytes, int]] = []
-    for place, below, names in os.walk(root, onerror=_raise):
+    unread: List[OSError] = []
+    for place, below, names in os.walk(root, onerror=unread.append):
         below.sort()
         inner = os.path.relpath(place, root)
         prefix = b"" if inner == b"." else inner + b"/"
@@ -278,18 +279,29 @@ def walk(
             full, path = os.path.join(place, name), prefix + name
             if is_ours(name):
                 continue
-            if os.path.islink(full) and stays_inside(path, os.readlink(full)):
-                links.append((path, os.readlink(full)))
-            elif name in below and not os.path.islink(full):
-                folders.append((path, stat.S_IMODE(os.stat(full).st_mode) & MODES))
-            else:
-                try:
+            try:
+                if os.path.islink(full) and stays_inside(path, os.readlink(full)):
+                    links.append((path, os.readlink(full)))
+                elif name in below and not os.path.islink(full):
+                    folders.append((path, stat.S_IMODE(os.stat(full).st_mode) & MODES))
+                else:
                     files.append(_file(full, path))
-                except (OSError, ValueError):
-                    if left_out is None:
-                        raise
-                    left_out.append(path)
-    return files, links, folders
+            except (OSError, ValueError):
+                if left_out is None:
+                    raise
+                left_out.append(path)
+    shut = _shut(root, unread, left_out)
+    return files, links, [one for one in folders if one[0] not in shut]
+
+
+def _shut(root: bytes, unread: List[OSError], left_out: Optional[List[bytes]]) -> Set[bytes]:
+    """Return the folders below that cannot be listed, which are left out."""
+    shut = {os.path.relpath(error.filename, root) for error in unread}
+    if unread and (left_out is None or b"." in shut):
+        raise unread[0]
+    if left_out is not None:
+        left_out += sorted(shut.difference(left_out))
+    return shut
 
 
 def _file(full: bytes, path: bytes) -> File:
@@ -301,10 +313,6 @@ def _file(full: bytes, path: bytes) -> File:
         raise ValueError("%s is neither a file, a folder nor a link" % os.fsdecode(full))
     mode, at = stat.S_IMODE(status.st_mode) & MODES, max(status.st_mtime_ns, 0)
     return File(path, status.st_size, mode, at)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 _buffers = threading.local()

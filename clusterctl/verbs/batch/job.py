@@ -80,13 +80,13 @@ class BatchJobs:
         found = [self._read(path) for path in self._records.root.glob(f"{cluster or '*'}/*/{FILE}")]
         return sorted(filter(None, found), key=lambda batch: batch.began, reverse=True)
 
-    def find(self, run: str) -> BatchJob | None:
-        """Return the batch job of a run, by its id, its name or a part of them.
+    def find(self, run: str, *, part: bool = True) -> BatchJob | None:
+        """Return the batch job of the run that a word means, as `pick_run` has it.
 
         Raises:
             SeveralRuns: it is a part of several.
         """
-        wanted = self._records.resolve(run)
+        wanted = self._records.resolve(run, part=part)
         found = (self._read(path) for path in self._records.root.glob(f"*/{wanted}/{FILE}"))
         return next(filter(None, found), None) if wanted else None
 

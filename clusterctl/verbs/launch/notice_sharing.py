@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Generator
 
@@ -61,8 +62,10 @@ def own_folder_hint(written: Job, place: str) -> str:
         return "give it files of its own: --workdir DIR, or {run} in the command's output folder"
     if before_names(folder) != folder:
         return "clusterctl launch --name NAME, with a name that no run has"
-    own = f"{folder.rstrip('/')}/{{run}}"
-    command = [word.replace(folder, own) for word in written.command]
+    folder = folder.rstrip("/")
+    own = f"{folder}/{{run}}"
+    alone = re.compile(rf"\A((?:[^=]*=)?){re.escape(folder)}(?=/|\Z)")
+    command = [alone.sub(lambda found: found[1] + own, word) for word in written.command]
     if command == list(written.command):
         return f"set `checkpoints: {own}` in the inventory, and pass that folder to the program"
     typed = shlex.join(command)

@@ -66,7 +66,9 @@ class _Copy:
 
     transfer: Transfer
     nodes: list[str]
-    """The one that is asked first."""
+    """The one that is asked first, then those that are if it fails."""
+    number: int
+    """Of the path."""
     manifest: bytes = b""
 
 
@@ -128,21 +130,19 @@ class _Pull:
     ) -> Generator[Event, None, list[_Copy]]:
         """Return the different contents that there are; nodes that see the same files are alike."""
         copies: dict[str, _Copy] = {}
+        if len(alike) == 1:
+            return [_Copy(self._transfer(number, word, alike[0][0]), alike[0], number)]
         for nodes in alike:
-            first = nodes[0]
-            transfer = self._transfer(number, word, first)
-            if len(alike) == 1:
-                return [_Copy(transfer, nodes)]
-            try:
-                manifest = yield from transfer.describe()
-            except ClusterError as error:
-                failed = NodeError("file", "operation", str(error), error.hint or "")
-                done.update((name, _failed(name, transfer.source.path, failed)) for name in nodes)
-                continue
-            if transfer.content in copies:
-                copies[transfer.content].nodes.extend(nodes)
-            else:
-                copies[transfer.content] = _Copy(transfer, nodes, manifest)
+            for tried, name in enumerate(nodes):
+                transfer = self._transfer(number, word, name)
+                try:
+                    manifest = yield from transfer.describe()
+                except ClusterError as error:
+                    done[name] = _not_read(name, transfer.source.path, error)
+                    continue
+                new = _Copy(transfer, [], number, manifest)
+                copies.setdefault(transfer.content, new).nodes.extend(nodes[tried:])
+                break
         return list(copies.values())
 
     def _transfer(self, number: int, word: str, name: str) -> Transfer:
@@ -174,8 +174,14 @@ class _Pull:
             yield Notice(text=f"{transfer.wanted.shown}: {much} to {target}", node=name)
             brought = yield from transfer.run((HERE,), manifest)
         except ClusterError as error:
-            failed = NodeError("file", "operation", str(error), error.hint or "")
-            return {each: _failed(each, path, failed) for each in copy.nodes}
+            failed, others = {name: _not_read(name, path, error)}, copy.nodes[1:]
+            if not others:
+                return failed
+            text = f"{error}; asking {others[0]}, which has the same"
+            yield Notice(text=text, node=name, level="warning")
+            again = self._transfer(copy.number, transfer.wanted.shown, others[0])
+            rest = yield from self._bring(_Copy(again, others, copy.number), below)
+            return failed | rest
         (end,) = brought.nodes
         one = NodePull(
             node=name,
@@ -194,6 +200,10 @@ class _Pull:
             state: PullState = "same" if end.ok else "failed"
             done[other] = replace(one, node=other, state=state, received=0)
         return done
+
+
+def _not_read(name: str, path: str, error: ClusterError) -> NodePull:
+    return _failed(name, path, NodeError("file", "operation", str(error), error.hint or ""))
 
 
 def _failed(name: str, path: str, error: NodeError) -> NodePull:

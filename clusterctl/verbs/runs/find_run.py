@@ -12,7 +12,7 @@ from clusterctl.transport.interface import Request
 from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.named import pick_run
+from clusterctl.verbs.runs.named import pick_run, refuse_part
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
@@ -70,13 +70,23 @@ class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fau
         self.runs = tuple(view.run for view in views)
 
 
-def find_named(found: Discovered, word: str) -> str:
+def find_named(found: Discovered, word: str, recorded: Mapping[str, str], *, part: bool) -> str:
     """Return the id of the run that a word means, as `pick_run` has it; else the word itself.
 
+    Args:
+        found: the runs that the nodes know.
+        word: as `pick_run` has it.
+        recorded: runs of this machine that have it as a part, and their names.
+        part: as `pick_run` has it.
+
     Raises:
-        SeveralRuns: it is a part of several.
+        SeveralRuns: it is a part of several, or a mere part.
     """
-    return pick_run(word, {view.run: view.name for view in found.runs}) or word
+    known = {view.run: view.name for view in found.runs}
+    run = pick_run(word, known, part=part)
+    if run is None and not part:
+        refuse_part(word, {**recorded, **known})
+    return run or word
 
 
 def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:

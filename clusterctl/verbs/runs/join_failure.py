@@ -45,7 +45,7 @@ def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
         return cause_of_ends(view)
     if cause.kind != "node-lost":
         return cause
-    without = relaunch(log.run, log.cluster, "--exclude", cause.node)
+    without = relaunch(log.run, log.cluster, "--exclude", cause.node, name=view.name)
     back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"
     return replace(cause, remedy=f"to continue without it: {without}\n{back}")
 

@@ -1,4 +1,8 @@
-"""Which run is meant by a word: its id, its user's name for it, or a part of either."""
+"""Which run is meant by a word: its id, its user's name for it, or a part of either.
+
+A verb that changes a run takes no part but the end of an id: the run with a longer name that is
+known here need not be the one that is meant.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,28 @@ _SHOWN = 8
 
 
 class SeveralRuns(UsageError):  # noqa: N818  (a word with several meanings, not a fault)
-    """A word is a part of the ids or names of several runs."""
+    """A word is a part of the ids or names of several runs, or of one where that is too little."""
 
-    def __init__(self, word: str, runs: Mapping[str, str]) -> None:
+    def __init__(
+        self, word: str, runs: Mapping[str, str], wanted: str = "a part of one run's id or name"
+    ) -> None:
         """List them by id and name; the command line turns `choices` into commands."""
         shown = [f"{run} ({name})" if name else run for run, name in runs.items()]
         more = len(shown) - _SHOWN
         listed = ", ".join(shown[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        super().__init__(f"{word}: expected a part of one run's id or name, found it in {listed}")
+        super().__init__(f"{word}: expected {wanted}, found it in {listed}")
         self.word = word
         self.choices = tuple(runs)[:_SHOWN]
         """The ids of the first of them."""
 
 
-def pick_run(word: str, known: Mapping[str, str]) -> str | None:
+def pick_run(word: str, known: Mapping[str, str], *, part: bool = True) -> str | None:
     """Return the run that a word means; None if it means none.
 
     Args:
         word: an id, else a name (of the newest run that has it), else a part of an id or name.
         known: the user's name of each run, empty if it has none; the newest run first.
+        part: of parts, more than the end of an id counts.
 
     Raises:
         SeveralRuns: it is a part of several.
@@ -38,13 +45,30 @@ def pick_run(word: str, known: Mapping[str, str]) -> str | None:
     whole = [run for run, name in known.items() if name == word]
     if whole:
         return whole[0]
-    found = {run: name for run, name in known.items() if word in run or word in name}
+    found = _with_part(word, known)
+    if not part:
+        found = {run: name for run, name in found.items() if run.endswith(f"-{word}")}
     names = {name for name in found.values() if word in name}
-    if len(names) == 1 and all(word in name for name in found.values()):
+    if part and len(names) == 1 and all(word in name for name in found.values()):
         return next(iter(found))  # a run and its resumes have one name: the newest is meant
     if len(found) > 1:
         raise SeveralRuns(word, found)
     return next(iter(found), None)
+
+
+def refuse_part(word: str, known: Mapping[str, str]) -> None:
+    """Refuse a word that means no run, but is a part of a run's id or name.
+
+    Raises:
+        SeveralRuns: it is.
+    """
+    found = _with_part(word, known)
+    if found and pick_run(word, known, part=False) is None:
+        raise SeveralRuns(word, found, "a whole id or name, or the end of an id")
+
+
+def _with_part(word: str, known: Mapping[str, str]) -> dict[str, str]:
+    return {run: name for run, name in known.items() if word in run or word in name}
 
 
 def short_ids(runs: Collection[str], names: Collection[str] = ()) -> dict[str, str]:

@@ -92,6 +92,7 @@ def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) 
             lines.append(claimed_line(view))
     old = newest_first(lines, records)[keep:]
     wanted = {one.run: "" if every else _why_wanted(one) for one in old}
+    wanted |= _resumed(records, {run for run, why in wanted.items() if not why})
     kept += [Kept(run=run, why=why) for run, why in wanted.items() if why]
     runs = tuple(one for one in old if not wanted[one.run])
     return Prunable(runs=runs, kept=tuple(kept), errors=())
@@ -126,6 +127,18 @@ def _why_wanted(run: ListedRun) -> str:
     if run.name:
         return NAMED
     return RECENT if time.time() - (run.began or 0.0) < SETTLED else ""
+
+
+def _resumed(records: Records, old: set[str]) -> dict[str, str]:
+    """Return which of old runs a run that stays goes back to, and why they stay with it."""
+    resumed = {one.run: str((one.resumed or {}).get("run")) for one in records.all()}
+    found: dict[str, str] = {}
+    for run in resumed.keys() - old:
+        after = run
+        while (before := resumed.get(after, "")) in old - found.keys():
+            found[before] = f"{after} was resumed from it"
+            after = before
+    return found
 
 
 def _why_kept(

@@ -36,7 +36,7 @@ from clusterctl.verbs.response_schema import (
     schema_error,
 )
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.named import pick_run
+from clusterctl.verbs.runs.named import pick_run, refuse_part
 from clusterctl.wire import SCHEMA, plain
 
 RECORD, BATCH = "record.json", "batch.json"
@@ -156,13 +156,13 @@ class Records:
             return None
         return record if run_id.is_word(run) else None
 
-    def find(self, word: str) -> RunRecord | None:
+    def find(self, word: str, *, part: bool = True) -> RunRecord | None:
         """Return the record of the run that a word means, as `resolve` has it.
 
         Raises:
             SeveralRuns: it is a part of several.
         """
-        run = self.resolve(word)
+        run = self.resolve(word, part=part)
         return self.with_id(run) if run else None
 
     def with_id(self, run: str) -> RunRecord | None:
@@ -174,10 +174,14 @@ class Records:
         )
         return next(filter(None, found), None)
 
-    def resolve(self, word: str) -> str | None:
+    def resolve(self, word: str, *, part: bool = True) -> str | None:
         """Return the id of the run that is meant, also of a batch job that has not begun.
 
         No other record is read whole.
+
+        Args:
+            word: as `pick_run` has it.
+            part: as `pick_run` has it.
 
         Raises:
             SeveralRuns: it is a part of several.
@@ -186,27 +190,35 @@ class Records:
             for path in self.root.glob(f"*/{word}"):
                 if (path / RECORD).is_file() or (path / BATCH).is_file():
                     return word
+        return pick_run(word, self.with_part(word), part=part)
+
+    def with_part(self, word: str) -> dict[str, str]:
+        """Return the runs that a word may mean, with their names; the newest is the first."""
         found: dict[str, tuple[float, str]] = {}
+        wanted = word.encode("utf-8", "surrogateescape")
         for path in (*self.root.glob(f"*/*/{BATCH}"), *self.root.glob(f"*/*/{RECORD}")):
             run, data = path.parent.name, _bytes(path)
             # A name needs no escapes in JSON: what has the word in no place has it in no name.
-            if not run_id.is_word(run) or (word not in run and word.encode() not in data):
+            if not run_id.is_word(run) or (word not in run and wanted not in data):
                 continue
             document = _parsed(data) or {}
             options = document.get("options")
             name = (options if isinstance(options, dict) else document).get("name")
             found[run] = (_began(data), name if isinstance(name, str) else "")
         newest_first = sorted(found, key=lambda run: (found[run][0], run), reverse=True)
-        return pick_run(word, {run: found[run][1] for run in newest_first})
+        return {run: found[run][1] for run in newest_first}
 
     def to_resume(self, run: str | None, cluster: str) -> RunRecord:
         """Return the record of the run to resume: the one named, else the cluster's newest.
 
         Raises:
+            SeveralRuns: the word is a mere part.
             ClusterError: there is none on this machine.
         """
         if run:
-            record = self.find(run)
+            record = self.find(run, part=False)
+            if record is None:
+                refuse_part(run, self.with_part(run))
             missing = f"run {run} has no record on this machine"
         else:
             record = next(self.newest_first(cluster), None)

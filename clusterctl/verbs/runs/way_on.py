@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from clusterctl.inventory.cluster import Cluster
 
 
-def relaunch(run: str, cluster: Cluster, *picks: str) -> str:
-    """Return the command: a resume if the job names its checkpoints, else a launch.
+def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
+    """Return the command: a resume if the job names its checkpoints, else a launch as it was.
 
     Args:
         run: its id.
         cluster: the run's nodes and job.
         *picks: the nodes, such as `--exclude gpu2`.
+        name: the user's name of the run.
     """
     if cluster.job.checkpoints:
         return shlex.join(("clusterctl", "resume", run, *picks, "--checkpoint", "latest"))
+    named = ("--name", name) if name else ()
     command = ("--", *cluster.job.command) if cluster.job.command else ()
-    return shlex.join(("clusterctl", "launch", *picks, *command))
+    return shlex.join(("clusterctl", "launch", *picks, *named, *_flags(cluster), *command))
+
+
+def _flags(cluster: Cluster) -> Iterator[str]:
+    """Yield the flags that the run was launched with, but for those that choose nodes."""
+    job, node, env = cluster.job, cluster.master, dict(cluster.job.env)
+    values = {
+        "launcher": job.launcher,
+        "gpus": node.gpus_limit,
+        "procs_per_node": job.procs_per_node,
+        "workdir": node.workdir,
+        "master_port": cluster.master_port,
+        "start_timeout": job.start_timeout,
+        "lost_after": job.lost_after,
+    }
+    flags = [key for key, origin in cluster.origins if origin.startswith("--")]
+    for key in flags:
+        if values.get(key) is not None:
+            yield from ("--" + key.replace("_", "-"), str(values[key]))
+        elif key.startswith("env.") and key[4:] in env:
+            yield from ("--env", f"{key[4:]}={env[key[4:]]}")
+    if {"launcher_args", "max_restarts"} & {*flags}:  # the second is one of the first by now
+        yield f"--launcher-args={shlex.join(job.args)}"
+    if "debug" in flags:
+        yield "--debug"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from clusterctl.errors import LargeCopy, NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
-from clusterctl.plan.run_names import before_names
+from clusterctl.plan.run_names import before_names, pattern_of_runs
 from clusterctl.sync.mirror import Placement, needed_sizes, still_here
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
@@ -62,7 +62,7 @@ def sync(
     """Mirror `source` into every node's workdir.
 
     Raises:
-        UsageError: a node has no workdir, or the folder is not one to mirror.
+        UsageError: a node has no workdir, the folder is not one to mirror, or any may be a run's.
         SyncRefused: it would delete too much, or the folder has other code than `options` ask for;
             nothing was changed.
     """
@@ -106,14 +106,23 @@ def sync(
 
 
 def _checkpoints(cluster: Cluster, source: Path) -> list[str]:
-    """Return where the job writes, relative to the folder: never part of the code."""
-    path = before_names(cluster.job.checkpoints or "")
-    if not path:
-        return []
+    """Return where runs write, relative to the folder: never part of the code.
+
+    Raises:
+        UsageError: that may be any folder in it.
+    """
+    path = Path(cluster.job.checkpoints or "")
     for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
-        if Path(path).is_relative_to(base):
-            return [str(Path(path).relative_to(base))]
-    return [] if Path(path).is_absolute() else [str(Path(path))]
+        if path.is_relative_to(base):
+            path = path.relative_to(base)
+            break
+    if path.is_absolute() or not path.parts:
+        return []
+    folder = before_names(str(path))
+    if folder:
+        return [folder]
+    own = pattern_of_runs(path.parts[0])
+    return [one.name for one in source.glob("*") if own.fullmatch(one.name) and one.is_dir()]
 
 
 @dataclass(slots=True)

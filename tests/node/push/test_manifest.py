@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.push import manifest
+from clusterctl.node.push.look import look
 from clusterctl.node.push.manifest import (
     BLOCK,
     MAX_ENTRIES,
@@ -204,3 +205,34 @@ def test_a_link_that_is_taken_leads_to_below_the_root(path: str, target: str) ->
         if not place.exists():
             place.symlink_to(target)
             assert Path(os.path.realpath(place)).is_relative_to(root)
+
+
+def test_a_folder_that_cannot_be_read_is_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("open/file", "shut/file"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    scan = os.scandir
+
+    def scandir(path: bytes) -> Any:
+        if path == os.fsencode(tmp_path / "shut"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    left_out: list[bytes] = []
+    found = read_tree(os.fsencode(tmp_path), lambda _: None, left_out)
+    assert ([f.path for f in found.files], left_out) == ([b"open/file"], [b"shut"])
+    assert [path for path, _ in found.folders] == [b"open"]
+    with pytest.raises(PermissionError):
+        read_tree(os.fsencode(tmp_path), lambda _: None)
+    with pytest.raises(PermissionError):
+        read_tree(os.fsencode(tmp_path / "shut"), lambda _: None, left_out)
+
+
+def test_a_look_at_a_pipe_does_not_wait_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    channel = CallChannel(io.BytesIO(), -1)
+    (found,) = look({"paths": [str(tmp_path / "pipe")]}, b"", channel).head["found"]
+    assert found == {"exists": True, "problem": f"{tmp_path}/pipe is neither a file nor a folder"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -71,3 +72,21 @@ def test_an_ended_run_counts_if_its_checkpoints_are_there() -> None:
 )
 def test_the_hint_fits_the_job(job: Job, hint: str) -> None:
     assert own_folder_hint(job, "checkpoints").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("word", "own"),
+    [
+        ("5", "5/{run}"),
+        ("--timeout=5", "--timeout=5/{run}"),
+        ("--out=5/logs", "--out=5/{run}/logs"),
+        ("--steps=50", None),
+        ("a5", None),
+        ("5x", None),
+        ("--port5=1", None),
+    ],
+)
+def test_only_the_folder_itself_is_replaced(word: str, own: str | None) -> None:
+    job = replace(JOB, command=("train.py", word), checkpoints="5/")
+    typed = own_folder_hint(job, "checkpoints").partition("clusterctl launch -- ")[2]
+    assert typed == (shlex.join(("train.py", own)) if own else "")

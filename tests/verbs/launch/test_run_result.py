@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clusterctl.cli.parser import build_parser
 from clusterctl.errors import NodeError
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.launch.run_result import RunResult, run_result
 from clusterctl.verbs.runs.run_log import RunLog
@@ -117,6 +121,28 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
     saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
     again = f"clusterctl resume {RUN} --exclude a --checkpoint latest"
     assert relaunch(RUN, saves, "--exclude", "a") == again
+
+
+def test_a_launch_that_goes_on_has_the_flags_of_the_one_before() -> None:
+    flags = Options(
+        launcher="torchrun",
+        launcher_args=("--rdzv-conf", "a=1"),
+        max_restarts=2,
+        gpus=0,
+        lost_after=90.0,
+        master_port=29600,
+        env=(("LR", "1 e"),),
+        debug=True,
+        origins={"lost_after": "CLUSTERCTL_LOST_AFTER"},
+    )
+    inventory = replace(CLUSTER, job=replace(CLUSTER.job, env=(("OWN", "1"),)))
+    typed = shlex.split(relaunch(RUN, effective(inventory, flags), "--exclude", "a", name="base"))
+    args = build_parser(["launch"]).parse_args(typed[1 : typed.index("--")])
+    assert typed[typed.index("--") + 1 :] == list(CLUSTER.job.command)
+    assert (args.exclude, args.name, args.launcher, args.gpus) == ("a", "base", "torchrun", 0)
+    assert (args.master_port, args.env, args.debug) == (29600, ["LR=1 e"], True)
+    assert args.launcher_args == ["--rdzv-conf", "a=1", "--max-restarts=2"]
+    assert args.lost_after is None
 
 
 def test_who_did_not_join_is_named() -> None:

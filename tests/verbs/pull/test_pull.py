@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.node.push.manifest import BLOCK
 from clusterctl.sync.source import read_source
@@ -169,6 +170,28 @@ def test_an_interrupted_pull_sends_only_what_is_missing(
     assert (node.state, node.received) == ("pulled", model.stat().st_size - BLOCK)
     assert (to / "out" / "sub" / "model.bin").read_bytes() == model.read_bytes()
     assert not list(to.rglob("*partial*"))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_node_that_fails_gives_way_to_one_that_has_the_same(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """A2 sees the files of a; c, if it is asked, has others."""
+    (tmp_path / "c" / "out" / "metrics.jsonl").write_text("[]\n")
+    nodes = (cluster.nodes[0], node("a2", tmp_path / "a"), *cluster.nodes[2:][:others])
+    describe = Transfer.describe
+
+    def fails_on_a(transfer: Transfer) -> Generator[Event, None, bytes]:
+        if transfer.source.name == "a":
+            raise ClusterError("a: its file server hangs")
+        return describe(transfer)
+
+    monkeypatch.setattr(Transfer, "describe", fails_on_a)
+    result = pulled(Cluster(name="t", nodes=nodes), tmp_path / "here", "out/metrics.jsonl")
+    assert states(result) == ["failed", "pulled", *["pulled"] * others]
+    assert result.paths[0].nodes[0].words == "a: its file server hangs"
+    brought = Path(result.paths[0].nodes[1].to)
+    assert brought.read_text() == "{}\n"
 
 
 def test_what_was_pulled_is_no_code(cluster: Cluster, tmp_path: Path) -> None:

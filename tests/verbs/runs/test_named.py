@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.verbs.runs.named import SeveralRuns, pick_run, short_ids
+from clusterctl.verbs.runs.named import SeveralRuns, pick_run, refuse_part, short_ids
 
 ONE, TWO, THREE = (f"lab-2026010{n}t000000-{end}" for n, end in enumerate(("abcd", "efgh", "jkmn")))
 KNOWN = {THREE: "base", TWO: "", ONE: "base"}
@@ -55,3 +55,30 @@ def test_a_short_id_means_its_run_among_all() -> None:
     assert short[TWO] == "20260101t000000-efgh"
     for run in ids:
         assert pick_run(short[run], dict.fromkeys(ids, "")) == run
+
+
+@pytest.mark.parametrize(
+    ("word", "run"),
+    [
+        (ONE, ONE),
+        ("abcd", ONE),
+        ("20260101t000000-efgh", TWO),
+        ("base", THREE),
+        ("bas", None),
+        ("bcd", None),
+        ("20260101t", None),
+        ("lab", None),
+    ],
+)
+def test_what_changes_a_run_takes_no_mere_part(word: str, run: str | None) -> None:
+    assert pick_run(word, KNOWN, part=False) == run
+    if run:
+        refuse_part(word, KNOWN)
+        return
+    with pytest.raises(SeveralRuns, match="expected a whole id or name, or the end of an id"):
+        refuse_part(word, KNOWN)
+
+
+def test_an_end_that_several_ids_have_is_refused() -> None:
+    with pytest.raises(SeveralRuns):
+        pick_run("abcd", {**KNOWN, "lab-20260105t000000-abcd": "abcde"}, part=False)

@@ -150,3 +150,24 @@ def test_a_record_with_a_name_that_leads_elsewhere_deletes_nothing(tmp_path: Pat
     records.remove("lab", "../../precious")
     records.remove("..", "precious")
     assert (precious / "record.json").exists()
+
+
+def test_a_run_that_one_which_stays_was_resumed_from_stays_too(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    before = {"old1": None, "old2": "old1", "new1": "old2", "old3": None, "end1": "old3"}
+    for began, (run, resumed) in enumerate(before.items(), 1):
+        goes_back = {"run": ID.format(resumed), "checkpoint": "/c"} if resumed else None
+        one = RunRecord(
+            run=ID.format(run),
+            began=float(began) if run != "new1" else 9.0,
+            cluster=CLUSTER,
+            resumed=goes_back,
+        )
+        records.write(one)
+        records.write_end(one, {"state": "finished"})
+    result, asked = pruned(records, 1, every=True, a=[], b=[])
+    assert set(result.removed) == set(asked) == {ID.format("old3"), ID.format("end1")}
+    assert {kept.run: kept.why for kept in result.kept} == {
+        ID.format("old2"): f"{ID.format('new1')} was resumed from it",
+        ID.format("old1"): f"{ID.format('old2')} was resumed from it",
+    }

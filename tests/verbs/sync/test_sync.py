@@ -341,6 +341,29 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.parametrize("checkpoints", ["out-{run}", "./out-{run}/a", "{workdir}/out-{run}"])
+def test_the_checkpoints_of_no_run_are_code(source: Path, tmp_path: Path, checkpoints: str) -> None:
+    code = files(source)
+    (source / "out-lab-1").mkdir()
+    (source / "out-lab-1" / "step-1.pt").write_text("x")
+    (source / "out-utils.py").write_text("x")
+    work = tmp_path / "work"
+    job = Job(checkpoints=checkpoints.replace("{workdir}", str(work)))
+    run_sync(Cluster(name="t", nodes=(node("n", work),), job=job), source)
+    assert set(files(work)) == {*code, "out-utils.py"}
+
+
+@pytest.mark.parametrize("checkpoints", ["{run}", "./{name}-out", "{workdir}/{run}/a"])
+def test_checkpoints_that_may_be_any_folder_are_refused(
+    source: Path, tmp_path: Path, checkpoints: str
+) -> None:
+    work = tmp_path / "work"
+    job = Job(checkpoints=checkpoints.replace("{workdir}", str(work)))
+    with pytest.raises(UsageError, match="expected a folder of all runs in workdir"):
+        run_sync(Cluster(name="t", nodes=(node("n", work),), job=job), source)
+    assert not work.exists()
+
+
 def test_an_ignore_file_leaves_out(source: Path, tmp_path: Path) -> None:
     (source / ".clusterctlignore").write_text("# data\n*.sh\n/pkg/\n")
     work = tmp_path / "work"
