@@ -13,7 +13,7 @@ from clusterctl.verbs.events import Event, NodeEvent, map_events
 QUIET_SECONDS = 10.0
 """Seconds without anybody joining until the missing are named, and again after as many.
 
-Where nobody has joined, each time after twice as many: a job may have no rendezvous.
+Where nobody must meet, each time after twice as many: a job may have no rendezvous.
 """
 
 Result = TypeVar("Result")
@@ -134,8 +134,8 @@ class JoinMonitor:
         now = time.monotonic()
         if self._over or now - self._last_news < self._quiet:
             return False
-        if not (self._must_meet or self._joined):
-            if len(self.plan.nodes) == 1 or self.plan.master.launcher_argv:
+        if not self._must_meet:
+            if not self._joined and (len(self.plan.nodes) == 1 or self.plan.master.launcher_argv):
                 return False  # it need not have a rendezvous
             self._quiet *= 2
         self._last_news = now

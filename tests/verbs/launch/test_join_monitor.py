@@ -92,6 +92,16 @@ def test_a_job_without_a_rendezvous_is_told_ever_more_rarely_and_left_alone(cloc
     assert not any(isinstance(one, StartTimeout) for one in seen)
 
 
+def test_ranks_that_a_launcher_has_started_are_told_ever_more_rarely(clock: Clock) -> None:
+    master = replace(PLAN.nodes[0], launcher_argv=("torchrun",))
+    joined = (0.0, happened("rank-joined", 0))
+    plan = replace(PLAN, nodes=(master, PLAN.nodes[1]))
+    seen = watch(clock, *both("rank-started"), joined, *[(10.0, Tick())] * 99, plan=plan)
+    told = [one.seconds for one in seen if isinstance(one, JoinProgress) and one.quiet]
+    assert told == [10.0, 30.0, 70.0, 150.0, 310.0, 630.0]
+    assert not any(isinstance(one, StartTimeout) for one in seen)
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ranks_that_a_launcher_has_started_and_a_single_node_may_take_their_time(
     clock: Clock, nodes: int
