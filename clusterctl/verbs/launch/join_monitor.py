@@ -124,11 +124,13 @@ class JoinMonitor:
     def _must_meet(self) -> bool:
         """Somebody waits for another: some were not even started, or only some have joined.
 
-        What a launcher has started has met: its ranks may take their time.
+        What a launcher has started has met: its ranks may take their time. So may a script that
+        runs once per node: it may be busy, or never connect. Its node tells if it cannot.
         """
         if self._over or len(self._started) < self.plan.world_size:
             return not self._over
-        return bool(self._joined) and not self.plan.master.launcher_argv
+        once_a_node = all(node.procs == 1 for node in self.plan.nodes)
+        return bool(self._joined) and not (self.plan.master.launcher_argv or once_a_node)
 
     def _is_slow(self) -> bool:
         now = time.monotonic()
