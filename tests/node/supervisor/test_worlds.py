@@ -187,7 +187,11 @@ def test_a_launcher_of_one_node_may_prepare_what_its_script_starts_later(
 def test_a_script_that_another_calls_and_a_text_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(f"bash prep.sh\n{TRAINS}\n")
     (tmp_path / "prep.sh").write_text(f"{PREPARES}\n")
-    calls = [("bash run.sh", [], {}), ("bash prep.sh", [], {}), (TORCHRUN, list(LOCAL), {})]
+    calls: list[Any] = [
+        ("bash run.sh", [], {}),
+        ("bash prep.sh", [], {}),
+        (TORCHRUN, list(LOCAL), {}),
+    ]
     assert more_to_come(rank(*calls), 3, str(tmp_path))
     shell, launcher = script()
     told = shell._replace(words=["bash", "-ec", f"{PREPARES}; {TRAINS}"])
