@@ -32,7 +32,8 @@ _CALL = re.compile(
 )
 """A script's command that calls a launcher."""
 _ONE = r"['\"]?1(?::1)?['\"]?(?:\s|$)"
-_ALONE = re.compile(r"--standalone|--(?:nnodes|num[-_](?:machines|nodes))[= ]+" + _ONE)
+_ONE_NODE = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+" + _ONE)
+_ALONE = re.compile("--standalone|" + _ONE_NODE.pattern)
 _SEVERAL = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+(?!%s)" % _ONE)
 _TEXT_FOLLOWS = re.compile("-[a-z]*c")
 
@@ -213,7 +214,7 @@ def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
     """
     by_pid = {member.pid: member for member in rank}
     launcher = by_pid.get(pid)
-    if launcher is None or _SEVERAL.search(" ".join(launcher.words)):
+    if launcher is None or _wants_several(launcher):
         return False
     above, seen = by_pid.get(launcher.parent), {""}
     while above is not None:
@@ -226,6 +227,13 @@ def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
             seen.add(text)
         above = by_pid.get(above.parent)
     return False
+
+
+def _wants_several(launcher: Member) -> bool:
+    """Tell whether a launcher waits for several nodes: torchrun --standalone may, by environment."""
+    words = " ".join(launcher.words)
+    given = launcher.environment.get("PET_NNODES", "1")
+    return bool(_SEVERAL.search(words)) or (given != "1" and not _ONE_NODE.search(words))
 
 
 def _script_text(words: List[str], workdir: str) -> str:

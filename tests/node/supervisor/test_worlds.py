@@ -204,6 +204,18 @@ def test_a_launcher_that_waits_for_several_nodes_is_the_training(tmp_path: Path)
     assert not more_to_come(here, 2, str(tmp_path))
 
 
+@pytest.mark.parametrize(("words", "more"), [("--nnodes=1", True), ("--standalone", False)])
+def test_what_the_environment_gives_counts_unless_a_flag_says_one_node(
+    tmp_path: Path,
+    words: str,
+    more: bool,  # noqa: FBT001
+) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun {words} x.py\n{TRAINS}\n")
+    given = {"PET_NNODES": "2"}
+    here = rank(("bash run.sh", [], given), (f"torchrun {words} x.py", list(LOCAL), given))
+    assert more_to_come(here, 2, str(tmp_path)) is more
+
+
 def test_of_two_launchers_the_second_is_judged_after_the_first_has_passed() -> None:
     first, second = script(GROUP_WORLD_SIZE="1"), rank((TORCHRUN, list(LOCAL), {}))
     members = [*first, *(each._replace(pid=9, parent=1) for each in second)]
