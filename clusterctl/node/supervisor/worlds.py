@@ -230,7 +230,7 @@ def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
 
 
 def _wants_several(launcher: Member) -> bool:
-    """Tell whether a launcher waits for several nodes: torchrun --standalone may, by environment."""
+    """Tell whether a launcher waits for several nodes: torchrun also by its environment."""
     words = " ".join(launcher.words)
     given = launcher.environment.get("PET_NNODES", "1")
     return bool(_SEVERAL.search(words)) or (given != "1" and not _ONE_NODE.search(words))
