@@ -159,16 +159,16 @@ def test_a_first_launch_plans_with_the_configuration_in_the_folder(project: Proj
     assert ["--multi_gpu" in node["launcher_argv"] for node in event["nodes"]] == [True] * 3
 
 
-def test_a_script_whose_other_nodes_never_join_ends_at_the_start_timeout(project: Project) -> None:
-    words = ("--procs-per-node", "1", "--start-timeout", "60", "--", "bash", "-c")
+def test_a_script_whose_other_nodes_never_join_is_told_and_goes_on(project: Project) -> None:
+    words = ("--procs-per-node", "1", "--start-timeout", "5", "--", "bash", "-c")
     script = (
         "import os, socket, time; port = int(os.environ['MASTER_PORT']); first = os.environ['RANK']"
-        " == '0'; server = first and socket.create_server(('', port)); time.sleep(300)"
+        " == '0'; server = first and socket.create_server(('', port)); time.sleep(15)"
     )
     answer = project.launch(*words, f'python3 -c "{script}"')
-    assert answer.returncode == 125, answer.stderr
-    assert "(ended by start-timeout)" in answer.stderr
-    assert "node2 and node3 have not reached" in answer.stderr, answer.stderr[-900:]
+    assert answer.returncode == 0, answer.stderr
+    assert "waiting: 1 of 3 ranks have joined" in answer.stderr, answer.stderr[-900:]
+    assert "missing: node2:1, node3:2" in answer.stderr, answer.stderr[-900:]
 
 
 def test_the_first_failure_decides_and_the_others_are_stopped(project: Project) -> None:

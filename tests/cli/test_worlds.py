@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cli.runs import Project
@@ -35,20 +37,33 @@ FOUND = {
 }
 
 
+LAUNCH = ("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2", "--no-check")
+
+
 @pytest.mark.parametrize("kind", ALONE)
 def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, kind: str) -> None:
     (project.folder / "train.py").write_text(TRAIN)
     script = f"# torchrun\ntorchrun {ALONE[kind]} --nproc-per-node=1 train.py"
-    (project.folder / "run.sh").write_text(script)
-    answer = project.run(
-        *("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2"),
-        # What reading the script tells is refused before the launch.
-        *("--force", "--no-check", "--start-timeout", "300", "--", "bash", "run.sh"),
-    )
+    (project.folder / "run.txt").write_text(script)
+    # Made on the node: what reading the script tells is refused before the launch.
+    made = "cp run.txt run.$RANK.sh; exec bash run.$RANK.sh"
+    answer = project.run(*LAUNCH, "--start-timeout", "300", "--", "bash", "-c", made)
     assert answer.returncode == 125, (answer.stdout, answer.stderr)
     assert "failed (ended by world)" in answer.stderr
     assert "does not meet the other nodes: expected the run's at " in answer.stderr
     assert any(f"found {one}" in answer.stderr for one in FOUND[kind]), answer.stderr
-    assert "(run.sh:2: " in answer.stderr, answer.stderr
+    assert re.search(r"\(run\.[01]\.sh:2: ", answer.stderr), answer.stderr
     assert "hint: let the script give its launcher --nnodes=$NNODES" in answer.stderr
     assert project.status()["ended_by"] == "world"
+
+
+def test_a_world_elsewhere_that_is_forced_is_told_and_goes_on(project: Project) -> None:
+    (project.folder / "prep.py").write_text(TRAIN.replace("600", "5"))
+    (project.folder / "run.sh").write_text(
+        "torchrun --nnodes=1 --nproc-per-node=1 --standalone prep.py"
+    )
+    answer = project.run(*LAUNCH, "--force", "--", "bash", "run.sh")
+    assert answer.returncode == 0, (answer.stdout, answer.stderr)
+    told = "a rank does not meet the other nodes: expected the run's at "
+    assert told in answer.stderr, answer.stderr
+    assert answer.stdout.count("size 1") == 2

@@ -54,6 +54,7 @@ def pool() -> FakePool:
     ("kind", "more", "told"),
     [
         ("never-joined", {"master": "10.0.0.1:29500"}, "no rank was seen at 10.0.0.1:29500"),
+        ("other-world", {"message": "expected 1, found 2"}, "other nodes: expected 1, found 2"),
         ("leftovers-ended", {"count": 1, "commands": ["torchrun x"]}, "was ended: torchrun x"),
         ("leftovers-ended", {"commands": 7}, "was ended: "),
         ("started-elsewhere", {"command": "ssh b train"}, "`ssh b train`: what it starts"),

@@ -84,6 +84,11 @@ class Master:
         """Every worker of the run has ended."""
         return self._expected <= self._finished
 
+    @property
+    def others_over(self) -> bool:
+        """The run is over on every other node."""
+        return self.all_done
+
     def expect(self, name: str) -> None:
         """Let a worker come that was lost, or was not part of the run."""
         self._joining.add(name)

@@ -31,6 +31,7 @@ class NoPeers:
     port = 0
     acknowledged = True
     all_done = True
+    others_over = True
     missing: FrozenSet[str] = frozenset()
 
     def give_up_on_missing(self) -> None:

@@ -75,6 +75,8 @@ class Worker:
         self.missing: Set[str] = {self._master}
         """The master, until it has been there."""
         self.port = 0
+        self.others_over = False
+        """The run is over on the master."""
         self.acknowledged = False
         """The master knows that the run is over here (or has exited itself)."""
         self._connect()
@@ -166,6 +168,7 @@ class Worker:
             self._events.ending(parse_ending(message))
         elif "over" in message:
             self._events.over(parse_over(message))
+            self.others_over = True
         elif "bye" in message:
             self.acknowledged = True
 

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
     from clusterctl.node.agent.call_channel import CallChannel
 
+CONTROLLER_SECONDS = 300.0
+"""Silence after which the controller is taken for lost: a resting agent notices nothing else."""
+
 
 def probe_peers(nonce: str, channel: CallChannel) -> Message:
-    """Do the controller's steps until it has no more, or disconnects.
+    """Do the controller's steps until it has no more, disconnects, or falls silent.
 
     By `nonce` the nodes of this probe know each other; the answer's `foreign` are those who
     connected and did not know it, and its `counters` the folders of counters that `end` names.
     """
+    channel.receive_timeout_s = CONTROLLER_SECONDS
     listeners, tokens = Listeners(nonce), Tokens(nonce)
     try:
         while True:

@@ -58,6 +58,8 @@ class KnownThere(TypedDict, total=False):
     env_init_s: float
     """How long `env_init` took here."""
     boot_id: str
+    force: bool
+    """Of `--force`: ranks that meet elsewhere than planned do not end the run."""
     workdir_id: str
     """By which other users can tell whether the run works in their folder."""
     cgroup: str

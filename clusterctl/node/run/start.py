@@ -50,7 +50,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `job`: what to start; it is kept in the run's folder, so it holds no secret;
-            `forces`: also where the last sync did not finish.
+            `forces`: also where the last sync did not finish, and wherever its ranks meet.
         body: JSON: `env` (secret values), `token`, and on the master `key`.
         channel: learns whether this process must stay.
     """
@@ -60,6 +60,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         "user": user_name(),
         "workdir": os.path.expanduser(sent["workdir"]),
         "boot_id": boot_id(),
+        "force": bool(args.get("forces")),
     }
     job["container"] = containers.fill_in(sent["container"], job["workdir"])
     secrets = json.loads(body or b"{}")

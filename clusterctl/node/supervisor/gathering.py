@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Set
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run import processes
@@ -15,9 +15,9 @@ from clusterctl.node.supervisor import worlds
 from clusterctl.node.supervisor.rank_state import Rank
 from clusterctl.node.supervisor.rendezvous_sockets import Member, look
 
-POLL_SECONDS = (0.25, 1.0, 5.0)
+FIRST_POLL, POLL, LATE_POLL = 0.25, 1.0, 10.0
 """How often to look who has joined: at first, then while most gather, and after a while."""
-MOST_GATHER = 120.0
+MOST_GATHER = 60.0
 BRIEF_SECONDS = 2.0
 """Who lives shorter may have joined between two looks, or trains nothing."""
 
@@ -36,8 +36,10 @@ class Gathering:
         """Watch `ranks`, by local rank; `on_other_world` gets one that meets elsewhere, and how."""
         self._loop, self._job, self._record, self._ranks = loop, job, record, ranks
         self._on_other_world = on_other_world
-        self._poll = POLL_SECONDS[0]
+        self._poll = FIRST_POLL
         self._began = time.monotonic()
+        self._passed: Set[int] = set()
+        """Launchers that meet elsewhere, and do not end the run for it."""
         self.launcher: Optional[int] = None
         """The launcher's pid, while it runs."""
         self.launcher_joined: Optional[bool] = False if job["launcher_argv"] else None
@@ -49,8 +51,8 @@ class Gathering:
             self._look()
         if self.launcher_joined is not False and all(r.joined for r in self._ranks.values()):
             return
-        late = time.monotonic() - self._began > MOST_GATHER
-        self._poll = min(self._poll * 1.2, POLL_SECONDS[2 if late else 1])
+        late = self._all_started and time.monotonic() - self._began > MOST_GATHER
+        self._poll = min(self._poll * 1.2, LATE_POLL if late else POLL)
         self._loop.call_later(self._poll, self.watch)
 
     def has_joined(self, rank: Rank) -> None:
@@ -70,26 +72,35 @@ class Gathering:
         seen = any(rank.joined for rank in ranks) or started_by_client(self._job)
         return lived > BRIEF_SECONDS and not seen
 
-    def problem(self) -> str:
-        """Say what keeps this node's ranks from gathering; empty for nothing that can be seen."""
+    def problem(self, *, others_over: bool) -> str:
+        """Say what keeps this node's ranks from gathering; empty for nothing that can be seen.
+
+        A launcher that a script started may wait for a script that is still busy on another node.
+        It waits in vain if its packets are lost, or if the run is over on all others.
+        """
         where = self._meeting.shown
         if self.launcher is not None:
-            started = all(rank.state != "starting" for rank in self._ranks.values())
-            if self._ranks and started:
+            if self._ranks and self._all_started:
                 return ""
             waits = "waits at %s for another" if self.launcher_joined else "does not reach %s"
             return "its launcher " + waits % where
+        joined_too = others_over and self._job["nnodes"] > 1
         try:
-            waiting = self._members(self._not_joined())
+            waiting = self._members(self._watched(joined_too=joined_too))
         except OSError:
             return ""
-        for number, members in sorted(waiting.items()):
-            launcher = worlds.waiting_launcher(members)
-            if launcher:
-                return "the %s of rank %d does not reach %s" % (launcher, number, where)
         silent = [n for n, members in waiting.items() if worlds.connecting(members, self._meeting)]
+        for number in sorted(waiting if others_over else silent):
+            launcher = worlds.waiting_launcher(waiting[number])
+            if launcher:
+                waits = "does not reach %s" if number in silent else "waits at %s for another"
+                return "the %s of rank %d %s" % (launcher, number, waits % where)
         numbers = ", ".join(map(str, sorted(silent)))
         return "rank %s does not reach %s" % (numbers, where) if numbers else ""
+
+    @property
+    def _all_started(self) -> bool:
+        return all(rank.state != "starting" for rank in self._ranks.values())
 
     @property
     def _meeting(self) -> worlds.Meeting:
@@ -101,20 +112,35 @@ class Gathering:
             self.launcher_joined = worlds.has_joined(look([self.launcher])[self.launcher], meeting)
             if self.launcher_joined:
                 self._record.event("launcher-joined")
-        waiting = self._not_joined()
+        waiting = self._watched()
         by_number = {rank.rank: rank for rank in waiting.values()}
         for number, members in self._members(waiting).items():
             rank = by_number[number]
-            other = worlds.other_world(members, meeting)
-            if other is not None:
-                line = worlds.script_line(members, other.pid, self._job["workdir"])
-                words = "expected the run's at %s, found %s" % (meeting.shown, other.found)
-                self._on_other_world(rank, "%s (%s)" % (words, line) if line else words)
+            other = worlds.other_world(members, meeting, self._passed)
+            if other is not None and self._ends(members, other):
+                self._on_other_world(rank, self._found(members, other))
             elif not rank.joined and worlds.has_joined(members, meeting):
                 self.has_joined(rank)
 
-    def _not_joined(self) -> Dict[int, Rank]:
-        waiting = {r.pid or 0: r for r in self._ranks.values() if r.running and not r.joined}
+    def _ends(self, members: List[Member], other: worlds.OtherWorld) -> bool:
+        """Tell whether a world elsewhere is sure to be the training, and nobody forced it."""
+        forced = bool(self._job.get("force"))
+        if not forced and not worlds.more_to_come(members, other.pid, self._job["workdir"]):
+            return True
+        self._passed.add(other.pid)
+        if forced:
+            self._record.event("other-world", message=self._found(members, other))
+        return False
+
+    def _found(self, members: List[Member], other: worlds.OtherWorld) -> str:
+        """Return what was expected and what was found, and where the script starts it."""
+        line = worlds.script_line(members, other.pid, self._job["workdir"])
+        words = "expected the run's at %s, found %s" % (self._meeting.shown, other.found)
+        return "%s (%s)" % (words, line) if line else words
+
+    def _watched(self, *, joined_too: bool = False) -> Dict[int, Rank]:
+        running = [rank for rank in self._ranks.values() if rank.running]
+        waiting = {rank.pid or 0: rank for rank in running if joined_too or not rank.joined}
         return {**waiting, **(self._in_containers(waiting) if waiting else {})}
 
     def _members(self, waiting: Dict[int, Rank]) -> Dict[int, List[Member]]:

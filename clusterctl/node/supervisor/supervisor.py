@@ -39,7 +39,7 @@ TIMES_SECONDS = 0.5
 SCAN_SECONDS = 2.0
 FRESH_SECONDS = 86400.0
 SETTLE_POLL = 0.05
-WAITERS_SECONDS = 2.0
+WAITERS_SECONDS, AGAIN_SECONDS = 2.0, 3.0
 RELAY_SECONDS = 5.0
 """How long a bad end waits for the other nodes to have heard of it."""
 MOST_COMMANDS, COMMAND_LIMIT = 4, 100
@@ -239,11 +239,17 @@ class Supervisor:
             self._end_start("not there: " + ", ".join(missing), missing)
         elif self._ranks.gathering.launcher_joined:
             # It waits for another: let that one say first what keeps it.
-            self.loop.call_later(
-                WAITERS_SECONDS, lambda: self._end_start(self._ranks.gathering.problem())
-            )
+            self.loop.call_later(WAITERS_SECONDS, self._look_at_start)
         else:
-            self._end_start(self._ranks.gathering.problem())
+            self._look_at_start()
+
+    def _look_at_start(self, before: str = "") -> None:
+        """End the start for a problem that two looks in a row find: one finds what just begins."""
+        found = self._ranks.gathering.problem(others_over=self._peers.others_over)
+        if found == before:
+            self._end_start(found)
+        elif self._ending is None:
+            self.loop.call_later(AGAIN_SECONDS, lambda: self._look_at_start(found))
 
     def _end_start(self, why: str, missing: Sequence[str] = ()) -> None:
         if why and self._ending is None:

@@ -7,8 +7,10 @@ one, such as a server that it starts: what a Python program starts before it joi
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Dict, List, NamedTuple, Optional, Tuple
+import re
+from typing import Container, Dict, List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.supervisor.launcher_names import PYTHON, split_launcher
@@ -21,6 +23,19 @@ DEEPSPEED_NODE = "deepspeed.launcher.launch"
 """DeepSpeed's own process of each node: no program of the user's."""
 SHOWN = 200
 """Characters of a command that others are shown."""
+MAX_SCRIPT = 65536
+"""Characters of a script that are read."""
+_CALL = re.compile(
+    r"\s*(?:(?:\w+=\S*|exec|env|time|nohup|then|else|do|!)\s+)*"
+    r"(?:(?:\S*/)?(?:torchrun|deepspeed|accelerate(?:-|\s+)launch)|\S+\s+(?:-\S+\s+)*?-m\s+"
+    r"(?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch))(?=\s|$)"
+)
+"""A script's command that calls a launcher."""
+_ONE = r"['\"]?1(?::1)?['\"]?(?:\s|$)"
+_ONE_NODE = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+" + _ONE)
+_ALONE = re.compile("--standalone|" + _ONE_NODE.pattern)
+_SEVERAL = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+(?!%s)" % _ONE)
+_TEXT_FOLLOWS = re.compile("-[a-z]*c")
 
 
 class Meeting(NamedTuple):
@@ -49,6 +64,7 @@ class OtherWorld(NamedTuple):
     """Proof that a rank does not meet the other nodes."""
 
     pid: int
+    """Of its launcher, or of the process without one."""
     found: str
 
 
@@ -87,21 +103,29 @@ def waiting_launcher(rank: List[Member]) -> str:
     return ""
 
 
-def other_world(rank: List[Member], meeting: Meeting) -> Optional[OtherWorld]:
-    """Return the proof that a rank which has not joined meets elsewhere; None: there is none."""
+def other_world(
+    rank: List[Member], meeting: Meeting, passed: Container[int] = ()
+) -> Optional[OtherWorld]:
+    """Return the proof that a rank which has not joined meets elsewhere; None: there is none.
+
+    It is none of those whose launcher, or own process, has `passed`.
+    """
     if meeting.nodes == 1:
         return None
     by_pid = {member.pid: member for member in rank}
     for member in rank:
         launcher = _launcher_above(member, by_pid)
+        pid = (launcher or member).pid
+        if pid in passed:
+            continue
         if meeting.port in member.listens_on and not (meeting.is_master or meeting.elastic):
-            return OtherWorld(member.pid, "a rendezvous of its own at port %d" % meeting.port)
+            return OtherWorld(pid, "a rendezvous of its own at port %d" % meeting.port)
         if launcher is None or _programs_above(launcher, by_pid):
             continue
         judge = _meets_itself if launcher is member else _counts_fewer
         found = judge(member, meeting)
         if found:
-            return OtherWorld(member.pid, found)
+            return OtherWorld(pid, found)
     return None
 
 
@@ -183,12 +207,58 @@ def script_line(rank: List[Member], pid: int, workdir: str) -> str:
     return shown
 
 
+def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
+    """Tell whether a launcher of one node has others after it in the scripts that started it.
+
+    It may prepare or serve the training then. What comes later is judged once it runs.
+    """
+    by_pid = {member.pid: member for member in rank}
+    launcher = by_pid.get(pid)
+    if launcher is None or _wants_several(launcher):
+        return False
+    above, seen = by_pid.get(launcher.parent), {""}
+    while above is not None:
+        text = _script_text(above.words, workdir)
+        if text not in seen:
+            calls = [each for each in _commands(text) if _CALL.match(each)]
+            later = calls[1:] if len(seen) == 1 else calls  # one call has been made
+            if not all(map(_ALONE.search, later)):
+                return True
+            seen.add(text)
+        above = by_pid.get(above.parent)
+    return False
+
+
+def _wants_several(launcher: Member) -> bool:
+    """Tell whether a launcher waits for several nodes: torchrun also by its environment."""
+    words = " ".join(launcher.words)
+    given = launcher.environment.get("PET_NNODES", "1")
+    return bool(_SEVERAL.search(words)) or (given != "1" and not _ONE_NODE.search(words))
+
+
+def _script_text(words: List[str], workdir: str) -> str:
+    """Return what a shell runs: the text after -c, or its file; empty: neither is seen."""
+    for before, word in zip(words, words[1:]):
+        if _TEXT_FOLLOWS.fullmatch(before):
+            return word
+        path = os.path.join(workdir, word)
+        if word and not word.startswith("-") and os.path.isfile(path):
+            with contextlib.suppress(OSError), open(path, errors="replace") as file:
+                return file.read(MAX_SCRIPT)
+    return ""
+
+
+def _commands(text: str) -> List[str]:
+    without_comments = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    return re.split(r"[\n;|&]+", without_comments)
+
+
 def _line_with(path: str, name: str) -> int:
     """Return the number of the first line of a script that calls a launcher; 0: none does."""
     names = (name, "torch.distributed.run", "torch.distributed.launch")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file.read(65536).splitlines(), 1):
+            for number, line in enumerate(file.read(MAX_SCRIPT).splitlines(), 1):
                 if not line.lstrip().startswith("#") and any(each in line for each in names):
                     return number
     except OSError:

@@ -13,7 +13,7 @@ from clusterctl.verbs.events import Event, NodeEvent, map_events
 QUIET_SECONDS = 10.0
 """Seconds without anybody joining until the missing are named, and again after as many.
 
-Where nobody has joined, each time after twice as many: a job may have no rendezvous.
+Where nobody must meet, each time after twice as many: a job may have no rendezvous.
 """
 
 Result = TypeVar("Result")
@@ -124,18 +124,20 @@ class JoinMonitor:
     def _must_meet(self) -> bool:
         """Somebody waits for another: some were not even started, or only some have joined.
 
-        What a launcher has started has met: its ranks may take their time.
+        What a launcher has started has met: its ranks may take their time. So may a script that
+        runs once per node: it may be busy, or never connect. Its node tells if it cannot.
         """
         if self._over or len(self._started) < self.plan.world_size:
             return not self._over
-        return bool(self._joined) and not self.plan.master.launcher_argv
+        once_a_node = all(node.procs == 1 for node in self.plan.nodes)
+        return bool(self._joined) and not (self.plan.master.launcher_argv or once_a_node)
 
     def _is_slow(self) -> bool:
         now = time.monotonic()
         if self._over or now - self._last_news < self._quiet:
             return False
-        if not (self._must_meet or self._joined):
-            if len(self.plan.nodes) == 1 or self.plan.master.launcher_argv:
+        if not self._must_meet:
+            if not self._joined and (len(self.plan.nodes) == 1 or self.plan.master.launcher_argv):
                 return False  # it need not have a rendezvous
             self._quiet *= 2
         self._last_news = now

@@ -55,7 +55,7 @@ def start_run(
         resumed: of a resume, the run and the checkpoint that it resumes from.
         launched: the record of the launch, with its proof.
         tree: hash of the code that was synced; empty: none was.
-        force: start also where the last sync did not finish.
+        force: start also where the last sync did not finish, and let ranks meet elsewhere.
 
     Yields:
         `Started`.

@@ -15,6 +15,10 @@ def unseen(event: Mapping[str, Any]) -> tuple[str, str]:
             where = str(event.get("master"))[:_SHOWN]
             text = f"no rank was seen at {where}: its node may have trained alone"
             hint = "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+        case "other-world":
+            found = str(event.get("message"))[:_SHOWN]
+            text = f"a rank does not meet the other nodes: {found}"
+            hint = "the run goes on because of --force; leave it out to end such a run"
         case "leftovers-ended":
             commands = event.get("commands")
             named = "; ".join(map(str, commands)) if isinstance(commands, list) else ""

@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.probe import connect as connect_module
 from clusterctl.node.probe import listen as listen_module
-from clusterctl.node.probe import route_lookup
+from clusterctl.node.probe import peer_probe, route_lookup
 from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.probe.listen import Listeners
 from clusterctl.node.probe.port_owner import port_owner
@@ -134,6 +135,25 @@ def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path
     node.end(None)
 
     assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+def test_a_controller_that_falls_silent_leaves_nothing_behind_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_probe, "CONTROLLER_SECONDS", 0.05)
+    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
+    asked, answers = os.pipe(), os.pipe()
+    prepare = Message({"step": "prepare", "sockets": [], "tokens": [share]})
+    os.write(asked[1], prepare.encode())
+    with os.fdopen(asked[0], "rb", buffering=0) as reader, os.fdopen(answers[0], "rb") as told:
+        link = CallChannel(reader, answers[1])
+        assert peer_probe.probe_peers(WORD, link).head == {"foreign": []}
+        answer = read_message(told)
+    assert answer is not None
+    assert answer.head["written"]
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+    for end in (asked[1], answers[1]):
+        os.close(end)
 
 
 def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:

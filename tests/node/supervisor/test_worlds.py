@@ -12,6 +12,7 @@ from clusterctl.node.supervisor.worlds import (
     Meeting,
     connecting,
     has_joined,
+    more_to_come,
     other_world,
     script_line,
     waiting_launcher,
@@ -153,3 +154,73 @@ def test_the_scripts_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("exec ./hidden\n")
     assert script_line(members, 2, str(tmp_path)) == TORCHRUN
     assert script_line(python(), 1, str(tmp_path)) == ""
+
+
+TRAINS = 'torchrun --nnodes="$NNODES" --node-rank=$NODE_RANK train.py'
+PREPARES = "torchrun --standalone prep.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "shell", "more"),
+    [
+        (f"{PREPARES}\n{TRAINS}\n", "bash run.sh", True),
+        (f"{PREPARES} && \\\n  {TRAINS}", "timeout 9 bash -e run.sh", True),
+        ("torchrun --nnodes 1 reward.py &\nexec python3 -m torch.distributed.run x", "sh x", True),
+        (f"{PREPARES}\n", "bash run.sh", False),
+        (f"{TRAINS}\n{PREPARES}\n", "bash run.sh", False),
+        (f"{PREPARES}\n# {TRAINS}\npip install deepspeed\n", "bash run.sh", False),
+        (f"{PREPARES}\ntorchrun --nnodes=1 train.py\n", "bash run.sh", False),
+        ("exec ./hidden\n", "bash run.sh", False),
+        ("", "bash gone.sh", False),
+    ],
+)
+def test_a_launcher_of_one_node_may_prepare_what_its_script_starts_later(
+    tmp_path: Path,
+    text: str,
+    shell: str,
+    more: bool,  # noqa: FBT001
+) -> None:
+    (tmp_path / shell.rsplit(maxsplit=1)[-1].replace("gone", "other")).write_text(text)
+    assert more_to_come(script(*LOCAL, shell=shell), 2, str(tmp_path)) is more
+
+
+def test_a_script_that_another_calls_and_a_text_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"bash prep.sh\n{TRAINS}\n")
+    (tmp_path / "prep.sh").write_text(f"{PREPARES}\n")
+    calls: list[Any] = [
+        ("bash run.sh", [], {}),
+        ("bash prep.sh", [], {}),
+        (TORCHRUN, list(LOCAL), {}),
+    ]
+    assert more_to_come(rank(*calls), 3, str(tmp_path))
+    shell, launcher = script()
+    told = shell._replace(words=["bash", "-ec", f"{PREPARES}; {TRAINS}"])
+    assert more_to_come([told, launcher], 2, str(tmp_path))
+
+
+def test_a_launcher_that_waits_for_several_nodes_is_the_training(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun --nnodes 2 x.py\n{TRAINS}\n")
+    here = rank(("bash run.sh", [], {}), ("torchrun --nnodes 2 x.py", list(LOCAL), {}))
+    assert not more_to_come(here, 2, str(tmp_path))
+
+
+@pytest.mark.parametrize(("words", "more"), [("--nnodes=1", True), ("--standalone", False)])
+def test_what_the_environment_gives_counts_unless_a_flag_says_one_node(
+    tmp_path: Path,
+    words: str,
+    more: bool,  # noqa: FBT001
+) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun {words} x.py\n{TRAINS}\n")
+    given = {"PET_NNODES": "2"}
+    here = rank(("bash run.sh", [], given), (f"torchrun {words} x.py", list(LOCAL), given))
+    assert more_to_come(here, 2, str(tmp_path)) is more
+
+
+def test_of_two_launchers_the_second_is_judged_after_the_first_has_passed() -> None:
+    first, second = script(GROUP_WORLD_SIZE="1"), rank((TORCHRUN, list(LOCAL), {}))
+    members = [*first, *(each._replace(pid=9, parent=1) for each in second)]
+    assert [getattr(other_world(members, MASTER, p), "pid", 0) for p in ((), {2}, {2, 9})] == [
+        2,
+        9,
+        0,
+    ]

@@ -65,18 +65,30 @@ def test_joins_are_counted_and_the_missing_named(clock: Clock) -> None:
 
 
 def test_silence_names_the_missing_again_and_ends_at_the_timeout(clock: Clock) -> None:
+    first, second = PLAN.nodes
+    nodes = (replace(first, procs=2), replace(second, first_rank=2))
+    third = NodeEvent(node="b", event={"kind": "rank-started", "rank": 2})
     seen = watch(
         clock,
         *both("rank-started"),
+        (0.0, third),
         (1.0, happened("rank-joined", 0)),
         (join_monitor.QUIET_SECONDS, Tick()),
         (60.0, Tick()),
+        plan=replace(PLAN, nodes=nodes, world_size=3),
     )
     assert [type(one) for one in seen] == [JoinProgress, JoinProgress, JoinProgress, StartTimeout]
     assert isinstance(seen[1], JoinProgress)
     assert seen[1].quiet
     assert isinstance(seen[-1], StartTimeout)
-    assert seen[-1].missing == ("b:1",)
+    assert seen[-1].missing == ("a:1", "b:2")
+
+
+def test_a_script_that_runs_once_per_node_may_be_busy_while_others_wait(clock: Clock) -> None:
+    joined = (0.0, happened("rank-joined", 0))
+    seen = watch(clock, *both("rank-started"), joined, *[(10.0, Tick())] * 99)
+    assert all(isinstance(one, JoinProgress) and one.missing == ("b:1",) for one in seen)
+    assert [one.seconds for one in seen if isinstance(one, JoinProgress)][1:4] == [10.0, 30.0, 70.0]
 
 
 def test_a_rank_that_was_never_started_is_waited_for(clock: Clock) -> None:
@@ -88,6 +100,16 @@ def test_a_rank_that_was_never_started_is_waited_for(clock: Clock) -> None:
 def test_a_job_without_a_rendezvous_is_told_ever_more_rarely_and_left_alone(clock: Clock) -> None:
     seen = watch(clock, *both("rank-started"), *[(10.0, Tick())] * 99)
     told = [one.seconds for one in seen if isinstance(one, JoinProgress)]
+    assert told == [10.0, 30.0, 70.0, 150.0, 310.0, 630.0]
+    assert not any(isinstance(one, StartTimeout) for one in seen)
+
+
+def test_ranks_that_a_launcher_has_started_are_told_ever_more_rarely(clock: Clock) -> None:
+    master = replace(PLAN.nodes[0], launcher_argv=("torchrun",))
+    joined = (0.0, happened("rank-joined", 0))
+    plan = replace(PLAN, nodes=(master, PLAN.nodes[1]))
+    seen = watch(clock, *both("rank-started"), joined, *[(10.0, Tick())] * 99, plan=plan)
+    told = [one.seconds for one in seen if isinstance(one, JoinProgress) and one.quiet]
     assert told == [10.0, 30.0, 70.0, 150.0, 310.0, 630.0]
     assert not any(isinstance(one, StartTimeout) for one in seen)
 

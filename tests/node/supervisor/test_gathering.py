@@ -1,0 +1,159 @@
+"""What a node does about its ranks while they gather: how often it looks, and what ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from clusterctl.node.supervisor import gathering as module
+from clusterctl.node.supervisor.gathering import LATE_POLL, MOST_GATHER, POLL, Gathering
+from clusterctl.node.supervisor.rank_state import Rank
+from clusterctl.node.supervisor.rendezvous_sockets import Member
+from clusterctl.node.supervisor.supervisor import Supervisor
+from clusterctl.node.tcp_sockets import SYN_SENT, TcpSocket
+
+PID = 4
+JOB = {
+    "master": {"address": "10.0.0.1", "port": 29500},
+    "node_rank": 1,
+    "nnodes": 2,
+    "launcher": "direct",
+    "launcher_argv": [],
+    "container": [],
+    "workdir": "/nowhere",
+}
+
+
+class Node:
+    """A gathering of one rank with these processes, a clock, and what comes of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, members: list[Member], **job: Any) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.ended: list[str] = []
+        self.rank = Rank(1, 0)
+        self.rank.has_started((PID, 1))
+        monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(module, "look", lambda pids: dict.fromkeys(pids, members))
+        made = cast("Any", {**JOB, **job})
+        me = cast("Any", self)
+        self.gathering = Gathering(me, made, me, {0: self.rank}, lambda _, how: self._end(how))
+
+    def _end(self, how: str) -> None:
+        self.ended.append(how)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, _call: Callable[[], None]) -> None:
+        self.waits.append(seconds)
+
+    def event(self, kind: str, **more: Any) -> None:
+        self.events.append((kind, more))
+
+
+def process(pid: int, words: str, *sockets: TcpSocket, **environment: str) -> Member:
+    return Member(pid, pid - 1, list(sockets), environment, words.split())
+
+
+SHELL = process(PID, "bash run.sh")
+TORCHRUN = process(PID + 1, "torchrun --standalone prep.py")
+ALONE = process(PID + 2, "python prep.py", RANK="0", WORLD_SIZE="8", GROUP_WORLD_SIZE="1")
+CONNECTING = TcpSocket(SYN_SENT, 40000, 29500, "2", 0, "10.0.0.1")
+
+
+@pytest.mark.parametrize(("state", "longest"), [("running", LATE_POLL), ("starting", POLL)])
+def test_ranks_that_all_run_are_looked_at_rarely_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, state: str, longest: float
+) -> None:
+    node = Node(monkeypatch, [SHELL])
+    node.rank.state = state
+    for now, most in ((MOST_GATHER - 1, POLL), (MOST_GATHER + 1, longest)):
+        node.now = now
+        for _ in range(50):
+            node.gathering.watch()
+        assert node.waits[-1] == most
+
+
+def test_a_world_elsewhere_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch, [SHELL, TORCHRUN, ALONE], force=False)
+    node.gathering.watch()
+    (how,) = node.ended
+    assert how.startswith("expected the run's at 10.0.0.1:29500, found RANK=0 of WORLD_SIZE=8")
+    assert node.events == []
+
+
+def test_a_world_elsewhere_that_was_forced_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch, [SHELL, TORCHRUN, ALONE], force=True)
+    for _ in range(3):
+        node.gathering.watch()
+    assert node.ended == []
+    ((kind, more),) = node.events
+    assert kind == "other-world"
+    assert "expected the run's at 10.0.0.1:29500, found RANK=0 of WOR" in more["message"]
+
+
+def test_a_step_before_the_planned_training_goes_on_untold(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    text = "torchrun --standalone prep.py\ntorchrun --nnodes=$NNODES train.py\n"
+    (tmp_path / "run.sh").write_text(text)
+    node = Node(monkeypatch, [SHELL, TORCHRUN, ALONE], workdir=str(tmp_path))
+    node.gathering.watch()
+    assert (node.ended, node.events) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("members", "others_over", "problem"),
+    [
+        ([SHELL], True, ""),
+        ([SHELL, TORCHRUN], False, ""),  # the master's script may be busy yet
+        ([SHELL, TORCHRUN], True, "the torchrun of rank 1 waits at 10.0.0.1:29500 for another"),
+        (
+            [SHELL, TORCHRUN._replace(sockets=[CONNECTING])],
+            False,
+            "the torchrun of rank 1 does not reach 10.0.0.1:29500",
+        ),
+        ([SHELL._replace(sockets=[CONNECTING])], False, "rank 1 does not reach 10.0.0.1:29500"),
+    ],
+)
+def test_what_waits_for_a_busy_script_is_no_problem(
+    monkeypatch: pytest.MonkeyPatch,
+    members: list[Member],
+    others_over: bool,  # noqa: FBT001
+    problem: str,
+) -> None:
+    node = Node(monkeypatch, members)
+    assert node.gathering.problem(others_over=others_over) == problem
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_launcher_at_the_rendezvous_waits_in_vain_once_the_others_are_over(
+    monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    node = Node(monkeypatch, [SHELL, TORCHRUN], node_rank=0, nnodes=nodes)
+    node.rank.joined = True
+    assert node.gathering.problem(others_over=False) == ""
+    assert bool(node.gathering.problem(others_over=True)) is (nodes == 2)
+
+
+@pytest.mark.parametrize(
+    ("looks", "end"), [(["x", ""], []), (["x", "y", ""], []), (["x", "x"], ["x"]), ([""], [])]
+)
+def test_only_what_two_looks_in_a_row_find_ends_the_start(looks: list[str], end: list[str]) -> None:
+    answers, later, ended = iter([*looks, ""]), list[Callable[[], None]](), list[str]()
+    node = cast("Any", object.__new__(Supervisor))
+    node._ranks = SimpleNamespace(
+        gathering=SimpleNamespace(problem=lambda others_over: next(answers))  # noqa: ARG005
+    )
+    node._peers, node._ending = SimpleNamespace(others_over=False), None
+    node.loop = SimpleNamespace(call_later=lambda _seconds, call: later.append(call))
+    node._end_start = lambda why: ended.append(why) if why else None
+    node._look_at_start()
+    while later:
+        later.pop()()
+    assert ended == end
