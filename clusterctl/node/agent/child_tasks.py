@@ -12,8 +12,6 @@ import os
 import select
 import time
 
-from clusterctl.node.agent.call_channel import OperationError
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence
@@ -229,7 +227,8 @@ def _fork(key: str, body: Callable[[int], None], limit_s: float) -> Child:
             os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
             body(1)
         except BaseException as error:  # noqa: BLE001  (a child must never return to our stack)
-            told = str(error) if isinstance(error, OperationError) else repr(error)
+            # An OperationError says it in words; the ladder runs without its module.
+            told = str(error) if hasattr(error, "kind") else repr(error)
             os.write(2, told.encode("utf-8", "backslashreplace")[-_STDERR_LIMIT:])
             os._exit(126)
         os._exit(0)
