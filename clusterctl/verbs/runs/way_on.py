@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.rules import is_secret
 
 
 def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
@@ -41,7 +42,9 @@ def _flags(cluster: Cluster) -> Iterator[str]:
         if values.get(key) is not None:
             yield from ("--" + key.replace("_", "-"), str(values[key]))
         elif key.startswith("env.") and key[4:] in env:
-            yield from ("--env", f"{key[4:]}={env[key[4:]]}")
+            name, value = key[4:], env[key[4:]]
+            if not is_secret(name, value):  # a hint is shown, and sent to others
+                yield from ("--env", f"{name}={value}")
     if {"launcher_args", "max_restarts"} & {*flags}:  # the second is one of the first by now
         yield f"--launcher-args={shlex.join(job.args)}"
     if "debug" in flags:

@@ -131,7 +131,7 @@ def test_a_launch_that_goes_on_has_the_flags_of_the_one_before() -> None:
         gpus=0,
         lost_after=90.0,
         master_port=29600,
-        env=(("LR", "1 e"),),
+        env=(("LR", "1 e"), ("HF_TOKEN", "hf_abc")),  # no hint shows a secret
         debug=True,
         origins={"lost_after": "CLUSTERCTL_LOST_AFTER"},
     )
