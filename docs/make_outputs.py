@@ -90,7 +90,7 @@ VOLATILE = (
     (r"\bloss \d+\.\d+", "LOSS"),
     (r"\bport [3-6]\d{4}\b", "PORT"),
     (r"\b[Ss]tep ?\d+", "STEP"),
-    (r"(\bprogress .*\n +)?\bprinted .*", "PRINTED"),
+    (r"(\bprogress .*\n *)?\bprinted .*", "PRINTED"),
     (r"\b\d+ %( to \d+ %)?", "PERCENT"),
     (r"-{3,}|={3,}", "---"),
     (r"[ \n]+", " "),

@@ -274,7 +274,7 @@ def _may_be_ours(script: _Script, call: Call) -> bool:
 def _reaches_others(script: _Script, where: str, call: Call, what: str, *, fatal: bool) -> Problem:
     return Problem(
         where=where,
-        message=f"{what} on other machines, where clusterctl neither sees nor stops them:"
+        message=f"{what} on other machines, where clusterctl cannot see or stop them:"
         " clusterctl itself starts every node",
         hint=shlex.join(Typed.of(call, script.cluster).words()),
         fatal=fatal and call.certain,
@@ -356,7 +356,7 @@ def _left_behind(script: _Script, step: Step, calls: tuple[Call, ...]) -> Iterat
                 message=f"{name} is left in the background at the end: when the script ends,"
                 " clusterctl ends what it started",
                 hint="start it in the foreground (without `nohup`, `&` and `-d`), or add `wait`;"
-                " clusterctl launch --detach leaves the whole run alone",
+                " `clusterctl launch --detach -- …` leaves the whole run alone",
                 fatal=call.certain and start is not None,
             )
 

@@ -81,5 +81,5 @@ def require_name(job: Job, name: str) -> None:
         ):
             raise UsageError(
                 f"{where}: expected the run's name for {{name}}, found none",
-                hint="clusterctl launch --name NAME; {{name}} is the text {name} itself",
+                hint="name the run: --name NAME; {{name}} is the text {name} itself",
             )

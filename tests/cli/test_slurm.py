@@ -197,7 +197,7 @@ def test_a_queued_job_shows_why_it_waits_and_is_cancelled(project: Project) -> N
     shown = project.run("status").stdout
     assert f"{run} (waits)  queued" in shown
     assert "PENDING (Resources)" in shown
-    assert f"{run}  queued" in project.run("runs").stdout
+    assert f"\n{run[-4:]}  queued" in project.run("runs").stdout
     assert project.run("logs").stdout == ""
     done = project.run("stop", "waits")
     assert done.returncode == 0, done

@@ -61,7 +61,7 @@ def own_folder_hint(written: Job, place: str) -> str:
     if place == "workdir":
         return "give it files of its own: --workdir DIR, or {run} in the command's output folder"
     if before_names(folder) != folder:
-        return "clusterctl launch --name NAME, with a name that no run has"
+        return "name the run as no run is named: --name NAME"
     folder = folder.rstrip("/")
     own = f"{folder}/{{run}}"
     alone = re.compile(rf"\A((?:[^=]*=)?){re.escape(folder)}(?=/|\Z)")

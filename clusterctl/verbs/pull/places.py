@@ -31,7 +31,7 @@ def local_names(cluster: Cluster, words: Sequence[str]) -> dict[str, str]:
         if name in taken.values():
             other = next(known for known, place in taken.items() if place == name)
             message = f"{other} and {word} would both become {name}"
-            raise UsageError(message, hint=f"clusterctl pull {shlex.quote(word)} --to DIR")
+            raise UsageError(message, hint=f"clusterctl pull {shlex.quote(word)} --to other")
         taken[word] = name
     return taken
 

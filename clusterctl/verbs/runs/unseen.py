@@ -18,7 +18,7 @@ def unseen(event: Mapping[str, Any]) -> tuple[str, str]:
         case "other-world":
             found = str(event.get("message"))[:_SHOWN]
             text = f"a rank does not meet the other nodes: {found}"
-            hint = "the run goes on because of --force; leave it out to end such a run"
+            hint = "the run continues because of --force; leave it out to end such a run"
         case "leftovers-ended":
             commands = event.get("commands")
             named = "; ".join(map(str, commands)) if isinstance(commands, list) else ""
