@@ -55,6 +55,7 @@ FREE: dict[str, object] = {
     "port_holder": None,
     "gpu_free": True,
     "strangers": [],
+    "elsewhere": [],
     "ended": None,
 }
 
