@@ -601,8 +601,10 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
 
 
 def test_status_shows_what_ranks_use_and_gpus_only_if_there_are_some(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+
     def show(*used: dict[str, Any] | None) -> str:
         given = zip("ab", used, strict=True)
         answers = parts(**{name: part(name, usage=one) for name, one in given})

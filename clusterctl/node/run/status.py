@@ -9,7 +9,6 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.file_io import read_end, read_json
 from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.own_agent import hand_over
-from clusterctl.node.run.progress import run_progress
 from clusterctl.node.run.run_paths import (
     NodePaths,
     default_state_folder,
@@ -78,6 +77,8 @@ def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
 
 
 def _with_progress(paths: NodePaths) -> Dict[str, Any]:
+    from clusterctl.node.run.progress import run_progress  # noqa: PLC0415  (`tail` needs none)
+
     return {**node_status(paths), "progress": run_progress(paths)}
 
 
