@@ -84,16 +84,17 @@ class RayNode:
     def serve(self) -> int:
         """Be one of the driver's nodes until Ray ends here."""
         folder = ray_folder.make(self._paths.folder)
-        for left in reversed(range(STARTS)):
+        starts = 0
+        while True:
             while not self._head_listens():
                 time.sleep(POLL_SECONDS)
             ray = self._start_ray(folder)
             ray.wait()
+            starts += 1
             log = read_end(self._start_log, LOG_TAIL)
-            if not left or not any(words in log for words in GAVE_UP):
-                break
+            if starts == STARTS or not any(words in log for words in GAVE_UP):
+                return self._report_end(ray)
             say("Ray gave up before it had started here; it is started again")
-        return self._report_end(ray)
 
     def lead(self) -> int:
         """Be the head, run the driver, and return its exit code."""
