@@ -52,11 +52,8 @@ def translated(phase: str, target: str) -> Iterator[None]:
     except UnicodeError as error:  # a name with an empty part, or one of more than 63 characters
         hint = "correct the host's name in the inventory or ssh_config"
         raise NodeError("unreachable", "resolve", f"{target}: not a host's name", hint) from error
-    except ConnectionRefusedError as error:
-        hint = (
-            f"is the host up? try: ping -c 3 {host_of(target)}; if it is, start its SSH server, or"
-            " correct `port` in the inventory"
-        )
+    except ConnectionRefusedError as error:  # a host that is off is silent: this one is up
+        hint = "start sshd on the host, or correct `port` or the address in the inventory"
         raise NodeError("refused", phase, f"{target}: Connection refused", hint) from error
     except TimeoutError as error:
         state: State = "unreachable" if phase == "connect" else "timeout"

@@ -58,7 +58,8 @@ def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, ki
 
 
 def test_a_world_elsewhere_that_is_forced_is_told_and_goes_on(project: Project) -> None:
-    (project.folder / "prep.py").write_text(TRAIN.replace("600", "5"))
+    # Longer than between two looks.
+    (project.folder / "prep.py").write_text(TRAIN.replace("600", "15"))
     (project.folder / "run.sh").write_text(
         "torchrun --nnodes=1 --nproc-per-node=1 --standalone prep.py"
     )

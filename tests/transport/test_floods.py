@@ -35,7 +35,7 @@ if sys.argv[2] == "push":
     with Pool(load(Path("hosts.yaml"))) as pool:
         try:
             push(pool._connection("127.0.0.1"), source=Path(), paths=[b"train.py"], workdir="/",
-                 folder=Path(), temporary="own", alive=lambda: None)
+                 folder=Path(), temporary="own", alive=lambda _sent: None)
             code = 0
         except NodeError as error:
             print("127.0.0.1", error, file=sys.stderr)
@@ -118,6 +118,7 @@ def test_a_flood_takes_little(
             )
         finally:
             server.kill()
+    assert told.exists(), done.stderr
     took = json.loads(told.read_text())
     print(flood, size // MB, "MB:", took, done.stderr[-300:])
     assert done.returncode in {1, 3}, done.stderr

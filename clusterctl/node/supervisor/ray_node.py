@@ -31,6 +31,9 @@ END_SECONDS = 10.0
 """How long Ray may take to end by itself; on an idle machine it takes two seconds."""
 UNEXPECTED = b"Some Ray subprocesses exited unexpectedly:"
 LOG_TAIL = 65536
+STARTS = 5
+GAVE_UP = (b"node timed out during startup", b"No node info found for head node")
+"""What Ray says where a busy machine needs longer than Ray waits, with no option to wait longer."""
 
 GATHER = """
 import json, os, sys, time
@@ -80,15 +83,22 @@ class RayNode:
 
     def serve(self) -> int:
         """Be one of the driver's nodes until Ray ends here."""
-        while not self._head_listens():
-            time.sleep(POLL_SECONDS)
-        ray = self._start_ray()
-        ray.wait()
-        return self._report_end(ray)
+        folder = ray_folder.make(self._paths.folder)
+        starts = 0
+        while True:
+            while not self._head_listens():
+                time.sleep(POLL_SECONDS)
+            ray = self._start_ray(folder)
+            ray.wait()
+            starts += 1
+            log = read_end(self._start_log, LOG_TAIL)
+            if starts == STARTS or not any(words in log for words in GAVE_UP):
+                return self._report_end(ray)
+            say("Ray gave up before it had started here; it is started again")
 
     def lead(self) -> int:
         """Be the head, run the driver, and return its exit code."""
-        ray = self._start_ray()
+        ray = self._start_ray(ray_folder.make(self._paths.folder))
         while not self._head_listens():
             if ray.poll() is not None:
                 return self._report_end(ray)
@@ -126,8 +136,8 @@ class RayNode:
                 except subprocess.TimeoutExpired:
                     child.kill()
 
-    def _start_ray(self) -> subprocess.Popen[bytes]:
-        argv = [*self._job["launcher_argv"], "--temp-dir=" + ray_folder.make(self._paths.folder)]
+    def _start_ray(self, folder: str) -> subprocess.Popen[bytes]:
+        argv = [*self._job["launcher_argv"], "--temp-dir=" + folder]
         if self._has_client() and not any(word.startswith(CLIENT_PORT) for word in argv):
             argv.append("%s=%d" % (CLIENT_PORT, self._free_port()))
         # Not into the launcher's log: it says how to end all Ray processes of the machine.
