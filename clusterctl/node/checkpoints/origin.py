@@ -39,7 +39,7 @@ class Writer(NamedTuple):
     older: bool = False
     """It was written before the run that is asked about began."""
     recorded: bool = False
-    """The checkpoint itself says so; else only the times do."""
+    """The checkpoint records it; else only the times tell."""
     beside: Tuple[str, ...] = ()
     """The runs that lived then, if they were several: nothing says which one wrote it."""
 

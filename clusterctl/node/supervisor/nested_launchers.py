@@ -22,7 +22,7 @@ CONTAINERS = ("docker", "nerdctl")
 """Clients of a daemon: it, not they, starts the processes."""
 STARTS = ("run", "exec", "start", "compose")
 MOST_ELSEWHERE = 4
-"""Programs of this kind that are told."""
+"""Programs of this kind that are named."""
 SHOWN = 100
 
 ALLOWED = ("mpirun", "srun")
