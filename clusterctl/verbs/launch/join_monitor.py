@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from clusterctl.plan.plan import Plan
+from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.verbs.events import Event, NodeEvent, map_events
 
 QUIET_SECONDS = 10.0
@@ -43,6 +43,11 @@ class StartTimeout(Event):
 
     seconds: float
     missing: tuple[str, ...]
+
+
+def _is_asked(node: NodePlan) -> bool:
+    """Tell whether somebody set the number of ranks, not the number of GPUs."""
+    return "procs" in node.procs_origin.lower()
 
 
 @dataclass(slots=True)
@@ -129,7 +134,7 @@ class JoinMonitor:
         """
         if self._over or len(self._started) < self.plan.world_size:
             return not self._over
-        once_a_node = all(node.procs == 1 for node in self.plan.nodes)
+        once_a_node = all(node.procs == 1 and _is_asked(node) for node in self.plan.nodes)
         return bool(self._joined) and not (self.plan.master.launcher_argv or once_a_node)
 
     def _is_slow(self) -> bool:

@@ -86,7 +86,11 @@ def test_silence_names_the_missing_again_and_ends_at_the_timeout(clock: Clock) -
 
 def test_a_script_that_runs_once_per_node_may_be_busy_while_others_wait(clock: Clock) -> None:
     joined = (0.0, happened("rank-joined", 0))
-    seen = watch(clock, *both("rank-started"), joined, *[(10.0, Tick())] * 99)
+    nodes = tuple(replace(node, procs_origin="--procs-per-node") for node in PLAN.nodes)
+    steps = (*both("rank-started"), joined, *[(10.0, Tick())] * 99)
+    # A rank for the only GPU of each node is a rank.
+    assert isinstance(watch(clock, *steps)[-1], StartTimeout)
+    seen = watch(clock, *steps, plan=replace(PLAN, nodes=nodes))
     assert all(isinstance(one, JoinProgress) and one.missing == ("b:1",) for one in seen)
     assert [one.seconds for one in seen if isinstance(one, JoinProgress)][1:4] == [10.0, 30.0, 70.0]
 
