@@ -173,8 +173,8 @@ class Ranks:
         if problems:
             hint = (
                 "hint: clusterctl sync: it gives all nodes the same code and configuration; "
-                "packages must be the same on all of them; remove a model or token cache that differs "
-                "on that node, and the next start rebuilds it"
+                "packages must be the same on all of them; remove a model or token cache that "
+                "differs on that node, and the next start rebuilds it"
             )
             raise NodesDiffer("\n".join((*problems, hint)))
 

@@ -37,7 +37,7 @@ def run_progress(paths: NodePaths) -> Optional[Dict[str, Optional[int]]]:
 
 
 def progress_in(text: bytes) -> Optional[Dict[str, Optional[int]]]:
-    """Return the last `step` in some lines, and the `total` if it is printed; None: there is none."""
+    """Return the last `step` in some lines, and the `total` if it is printed; None: no step is."""
     words = _STEP.findall(text)
     # The steps' bar is the longest one: an evaluation has a bar of its own.
     bars = [found for found in _BAR.findall(text) if int(found[1])]
