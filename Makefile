@@ -10,7 +10,7 @@ WORKERS ?= auto
 TESTS ?= tests
 # The tests run where only the wheel is to be found: .ci/wheel says how.
 PYTEST := cd build/tree && PYTHONDONTWRITEBYTECODE= CLUSTERCTL_TESTED=wheel \
-    ../venv/bin/python -m pytest
+    "$(CURDIR)/build/venv/bin/python" -m pytest
 # Folders too: theirs is the time of a deletion.
 SOURCES := $(shell find clusterctl -not -name '__pycache__' -not -name '*.pyc')
 

@@ -1,7 +1,30 @@
-"""`python -m clusterctl`: the same as the command."""
+"""`clusterctl` and `python -m clusterctl`: run the command, then leave whatever still waits."""
 
+import atexit
+import contextlib
+import os
 import sys
+import threading
+from typing import NoReturn
 
 from clusterctl.cli.main import main
 
-sys.exit(main())
+
+def run() -> NoReturn:
+    """Exit with the command's code, at once if a thread still waits for a node.
+
+    Python would end such a daemon thread wherever it is. If that is in C++ or Rust code, glibc
+    aborts the process: `FATAL: exception not rethrown`.
+    """
+    code = main()
+    if threading.active_count() > 1:
+        atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself would run
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

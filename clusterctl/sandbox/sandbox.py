@@ -287,7 +287,7 @@ def _hosts_yaml(sandbox: Sandbox, user: str) -> str:
         "cluster": layout.name,
         **({} if by_name else {"same_machine": "allow"}),
         "ssh": ssh,
-        "defaults": {"gpus": hosts[0].gpus.count, "python": sys.executable},
+        "defaults": {"gpus": hosts[0].gpus.count, "python": os.path.normpath(sys.executable)},
         "shared": [shared],
         "workdir": f"{shared}/code",
         "network": {"master_port": sandbox.master_port},

@@ -86,6 +86,7 @@ def stop(
     *,
     grace: float | None = None,
     reason: str | None = None,
+    by: str = "stop",
     prevent_start: bool = False,
     plan: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, StopResult]:
@@ -97,6 +98,7 @@ def stop(
         cluster: the nodes that ran it, and the job, which says how long ranks may take.
         grace: seconds until KILL; the job's own where None.
         reason: kept in the nodes' records; who asked where None.
+        by: kept there, too: `stop`, or `start-timeout` of a run whose ranks did not join.
         prevent_start: a node on which the start is still under way must not start the run.
         plan: of the run's record; it tells what to verify on a node that has no folder of the run.
 
@@ -107,6 +109,7 @@ def stop(
     order = {
         "grace": seconds,
         "bars": prevent_start,
+        "by": by,
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }
     planned = _planned(plan or {})

@@ -446,6 +446,8 @@ def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
     assert "--master-port P" in answer.stderr
     run = project.run("status")
     assert f"{address}:29500" in run.stdout
+    (recorded,) = json.loads(project.run("runs", "--json").stdout)["runs"]
+    assert (recorded["state"], recorded["ended_by"]) == ("failed", "start-timeout")
 
 
 def test_a_dry_run_starts_nothing_and_says_where_values_come_from(project: Project) -> None:

@@ -77,7 +77,7 @@ class NodeRun(NamedTuple):
         if not self.holds_lock():
             return False
         request = {"ask": "stop", "run": self.run, "node": self.node}
-        request.update({name: order[name] for name in ("grace", "reason") if name in order})
+        request.update({name: order[name] for name in ("by", "grace", "reason") if name in order})
         answer = run_lock.query(self.lock, request)
         return answer is not None and "error" not in answer  # another run may have the lock by now
 

@@ -26,8 +26,8 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Works when the supervisor is dead, when the run's folder was deleted, and again later.
 
     Args:
-        args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`; `bars`: it may
-            still be about to begin, and must not;
+        args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `by`;
+            `bars`: it may still be about to begin, and must not;
             `planned`: what the controller knows of a run that has no folder, as in its job:
             `node_rank`, `master`, `device`; such a run will not start here any more.
         body: unused.

@@ -177,9 +177,10 @@ class Supervisor:
         return {"error": "no such question: %s" % ask}
 
     def stop(self, order: Dict[str, Any]) -> None:
-        """Stop because a person or the system wants it: ask, wait, then end it, everywhere."""
+        """Stop as the controller or the system wants it: ask, wait, then end it, everywhere."""
         reason, grace = str(order.get("reason") or "stopped"), order.get("grace")
-        cause = Cause(by="stop", reason=reason, node=self._job["node"])
+        by = "start-timeout" if order.get("by") == "start-timeout" else "stop"
+        cause = Cause(by=by, reason=reason, node=self._job["node"])
         self._end_everywhere(cause._replace(grace=None if grace is None else float(grace)))
 
     def give_up(self, reason: str) -> None:

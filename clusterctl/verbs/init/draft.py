@@ -218,7 +218,7 @@ def own_interpreter() -> str | None:
     active = os.environ.get("VIRTUAL_ENV")
     candidates = [f"{active}/bin/python"] if active else []
     here = str(Path.cwd() / ".venv" / "bin" / "python")
-    for python in (*candidates, here, sys.executable):
+    for python in (*candidates, here, os.path.normpath(sys.executable)):
         found = Path(python).parent.parent.glob("lib/python3*/*-packages/torch/version.py")
         if next(found, None) is not None:
             return python

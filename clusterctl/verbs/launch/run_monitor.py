@@ -53,6 +53,12 @@ class RunMonitor:
         if isinstance(event, StartTimeout):
             self._late = event
             reason = f"not joined in time: {', '.join(event.missing)}"
-            log = self.log
-            result = yield from stop(self.nodes, log.run, log.cluster, grace=0.0, reason=reason)
+            result = yield from stop(
+                self.nodes,
+                self.log.run,
+                self.log.cluster,
+                grace=0.0,
+                reason=reason,
+                by="start-timeout",
+            )
             yield Stopped(result=result)

@@ -14,6 +14,7 @@ import pytest
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.verbs.preflight import ping
 from clusterctl.verbs.preflight.ping import Pings
+from tests.waiting import wait_until
 
 PIDS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 
@@ -87,6 +88,8 @@ def pids_group() -> Iterator[Path]:
         group.rmdir()
         pytest.skip("no pids controller here")
     yield group
+    # What was starting when the command left ends by itself, at once.
+    wait_until(lambda: not (group / "cgroup.procs").read_text(), 10)
     group.rmdir()
 
 
