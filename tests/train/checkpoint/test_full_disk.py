@@ -37,11 +37,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, free: float) -> Path:
-    """Leave so many MiB free; return the file to remove for more."""
+    """Leave so many MiB free, never more meanwhile; return the file to remove for more."""
     filler = disk / "filler"
-    filler.unlink(missing_ok=True)
     about = os.statvfs(disk)
-    filler.write_bytes(bytes(about.f_bavail * about.f_frsize - int(free * MIB)))
+    with filler.open("ab") as file:
+        held = file.tell()
+        size = held + about.f_bavail * about.f_frsize - int(free * MIB)
+        file.truncate(min(held, size))
+        file.write(bytes(max(0, size - held)))
     return filler
 
 
