@@ -274,7 +274,7 @@ def _nearest(wrong: str, known: Iterable[str]) -> str | None:
     """Return what was probably meant."""
     import difflib  # noqa: PLC0415  (only where a word is wrong)
 
-    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.8)), None)
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.75)), None)
 
 
 class _PrintCompletion(argparse.Action):

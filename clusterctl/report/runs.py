@@ -80,7 +80,11 @@ def show_run(screen: Screen, run: OneRun) -> None:
             "source": record.source,
             "launcher": record.cluster.job.launcher,
             "options": _options(record.options),
-            "warnings": "; ".join(str(one.get("message")) for one in record.findings),
+            "warnings": "; ".join(
+                str(one.get("message"))
+                for one in record.findings
+                if one.get("status") in ("warn", "fail")
+            ),
             "record": str(run.folder),
         }
     width = max(map(len, facts))

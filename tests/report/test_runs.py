@@ -143,7 +143,10 @@ def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> N
         resumed=resumed,
         commit="c0ffee",
         dirty=True,
-        findings=({"message": "clocks differ"},),
+        findings=(
+            {"status": "warn", "message": "clocks differ"},
+            {"status": "skip", "message": "no GPU is used"},
+        ),
     )
     for one in (base, again):
         records.write(one)
@@ -159,6 +162,7 @@ def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> N
         "clocks differ", str(tmp_path), f"hint: clusterctl logs {again.run} --chain",
     ):  # fmt: skip
         assert expected in text
+    assert "no GPU is used" not in text
     document = one_run(views[RUN], base, records).document()
     assert document["chain"] == [RUN, again.run]
     assert document["status"]["run"] == document["run"] == RUN
