@@ -9,11 +9,9 @@ from clusterctl.checks.finding import Finding, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.run_paths import cache_folders, share_of
 from clusterctl.checks.shares import no_answer
+from clusterctl.facts.mounts import NETWORK
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
-
-NETWORK = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p")
-"""Filesystems that several machines mount."""
 
 
 @Check(
@@ -32,7 +30,7 @@ def caches(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
     answered = [node for node in facts.values() if node.answered]
     for name, folder in cache_folders(cluster).items():
         places = {node.node: path for node in answered if (path := node.path(folder)) is not None}
-        on_network = [node for node, path in places.items() if path.filesystem in NETWORK]
+        on_network = [n for n, path in places.items() if NETWORK.fullmatch(path.filesystem)]
         sharing = [*places] if share_of(cluster, folder) else on_network
         if len(sharing) > 1:
             own = "/tmp" if name == "TMPDIR" else f"/var/tmp/{name.lower()}"  # noqa: S108  (named)

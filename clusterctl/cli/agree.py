@@ -8,13 +8,21 @@ from collections.abc import Callable
 from clusterctl.errors import ClusterError
 
 
-def agrees(error: ClusterError, question: str) -> bool:
-    """Ask whether to go on in spite of an error."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    sys.stderr.write(f"{error}\n{question} [y/N] ")
+def can_ask() -> bool:
+    """Tell whether a person is at the terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def says_yes(question: str) -> bool:
+    """Ask the person at the terminal."""
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def agrees(error: ClusterError, question: str) -> bool:
+    """Ask whether to go on in spite of an error."""
+    return can_ask() and says_yes(f"{error}\n{question}")
 
 
 def asks_to_copy(quiet: Callable[[], object]) -> Callable[[ClusterError], bool]:

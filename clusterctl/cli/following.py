@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from clusterctl.api.run import Run
+from clusterctl.cli.agree import can_ask
 from clusterctl.cli.output import cannot_write, give_up
 from clusterctl.cli.signals import Terminated
 from clusterctl.errors import Interrupted
@@ -101,7 +102,7 @@ def ask() -> str:
 
     Without an answer it keeps following: nobody may be there, and the run may end meanwhile.
     """
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not can_ask():
         return LEAVE
     while True:
         sys.stderr.write(QUESTION)

@@ -253,6 +253,8 @@ class Parser(argparse.ArgumentParser):
         if rest and "--" not in flags:
             choices.insert(0, [*before, verb, *flags, *rest])
             choices.insert(1, [*before, verb, "--", *rest])
+            bare = [word for word in rest if not word.startswith("-")]
+            choices.insert(2, [*before, verb, *flags, *bare])
         return f"there is no verb {wrong}: {why}", self._typed(next(filter(_parses, choices)))
 
 

@@ -118,8 +118,8 @@ def open_run(args: argparse.Namespace, *, part: bool = True) -> Iterator[Run]:
 def name_each_run(args: argparse.Namespace, several: SeveralLive) -> None:
     """Make its hint what was typed, with each of the runs, and with `--all` if the verb has it."""
     typed = list(getattr(args, "words", (args.verb,)))
-    at = typed.index(args.verb) + 1
-    named = [*several.runs[:_SHOWN_RUNS], *(("--all",) if "all" in args else ())]
+    at = typed.index(getattr(args, "action", None) or args.verb) + 1
+    named = [*several.runs[:_SHOWN_RUNS], *(("--all",) if args.verb == "stop" else ())]
     lines = (shlex.join(("clusterctl", *typed[:at], each, *typed[at:])) for each in named)
     several.hint = "\n".join(lines)
 

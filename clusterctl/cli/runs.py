@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 
 from clusterctl.api.session import Session
+from clusterctl.cli.agree import can_ask, says_yes
 from clusterctl.cli.batch import batch_of, list_batches, view_of_batch
 from clusterctl.cli.options import whole
 from clusterctl.cli.retyped import with_flag
@@ -105,7 +105,8 @@ def _require_one_wish(args: argparse.Namespace) -> None:
         given.insert(0, "--prune")
     if args.action and given:
         raise UsageError(
-            f"expected {SHOW} or {given[0]}, found both", hint=f"clusterctl runs {given[0]}"
+            f"expected {SHOW} or {given[0]}, found both",
+            hint=shlex.join(("clusterctl", "runs", SHOW, *filter(None, (args.run,)))),
         )
     if args.prune is not None and len(given) > 1:
         raise UsageError(
@@ -114,9 +115,7 @@ def _require_one_wish(args: argparse.Namespace) -> None:
         )
     if args.prune is None and (args.all or args.yes):
         flag = "--all" if args.all else "--yes"
-        raise UsageError(
-            f"{flag}: expected it with --prune", hint=f"clusterctl runs --prune {KEPT} {flag}"
-        )
+        raise UsageError(f"{flag}: expected it with --prune")
 
 
 def _show(args: argparse.Namespace, screen: Screen) -> int:
@@ -148,13 +147,13 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     plan = session.prunable(keep=args.prune, every=args.all)
     if plan.runs and not args.yes:
         count = show_prunable(screen, plan)
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not can_ask():
             typed = shlex.join(("clusterctl", *with_flag(args.words, "--yes", ())))
             raise UsageError(
                 f"{count} would be deleted: expected --yes, or a terminal to ask on",
                 hint=typed,
             )
-        if not _agrees(count):
+        if not says_yes(f"Delete {count} with logs and records, here and on the nodes?"):
             screen.say(Notice(text="nothing is deleted"))
             return 0
     pruned = session.prune(keep=args.prune, plan=plan)
@@ -164,9 +163,3 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
         show_pruned(screen, pruned, keep=args.prune)
     screen.show_errors(pruned.errors)
     return EXIT_SILENT if pruned.errors else 0
-
-
-def _agrees(count: str) -> bool:
-    sys.stderr.write(f"Delete {count} with logs and records, here and on the nodes? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -12,7 +12,7 @@ from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.verbs.runs.find_run import SeveralLive
-from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.run_status import LIVE, RunStatus
 
 WATCH_SECONDS = 2.0
 LEAST_SECONDS, MOST_SECONDS = 0.5, 86400.0
@@ -51,10 +51,11 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Print it, or all live ones; 3 if a node of a run did not answer, or none knows of it."""
-    found = batch_of(args)
-    if found:
-        watch(args, Screen(), lambda: view_of_batch(*found))
-        return 0
+    screen = Screen()
+    while found := batch_of(args):
+        args.run = found[0].run  # a newer one may be submitted meanwhile
+        if not _show_once(args, screen, view_of_batch(*found)):
+            return 0
     try:
         return _show(args)
     except SeveralLive as several:
@@ -83,10 +84,17 @@ def watch(args: argparse.Namespace, screen: Screen, ask: Callable[[], RunStatus]
     """Print a run's status; with `--watch` again and again, until it is over."""
     while True:
         view = ask()
-        if args.json:
-            print(json.dumps(view.document(), indent=None if args.watch else 1), flush=True)
-        else:
-            show_status(screen, view, again=args.watch is not None)
-        if args.watch is None or not (view.live or view.state in {"queued", "unreachable"}):
+        if not _show_once(args, screen, view):
             return view
-        time.sleep(args.watch)
+
+
+def _show_once(args: argparse.Namespace, screen: Screen, view: RunStatus) -> bool:
+    """Print a run's status; with `--watch`, wait unless the run is over, and return whether not."""
+    if args.json:
+        print(json.dumps(view.document(), indent=None if args.watch else 1), flush=True)
+    else:
+        show_status(screen, view, again=args.watch is not None)
+    if args.watch is None or not (view.live or view.state in {*LIVE, "queued", "unreachable"}):
+        return False
+    time.sleep(args.watch)
+    return True

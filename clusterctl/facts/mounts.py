@@ -6,6 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+NETWORK = re.compile(
+    r"nfs4?|cifs|smb3|ceph|lustre|beegfs|gpfs|wekafs|panfs|orangefs|afs|9p|virtiofs"
+    r"|fuse\.(?!lxcfs|snapfuse|gvfsd|portal|rclone|s3fs).*"
+)
+"""Types of filesystems that several machines can have mounted."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 

@@ -25,6 +25,7 @@ from clusterctl.inventory.build import document_of
 from clusterctl.inventory.document import Document, read_yaml
 from clusterctl.inventory.problems import Path, Problems, printable, shown
 from clusterctl.inventory.ranges import LIMIT
+from clusterctl.inventory.readers import split_login
 
 ALL = "all"
 _UNGROUPED = "ungrouped"
@@ -32,7 +33,7 @@ _SECTION = re.compile(r"\[([^\[\]:]+)(?::([^\[\]]*))?\]\s*(?:[#;].*)?")
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.*)")
 _PORT = re.compile(r"(?P<host>(?:[^:\[\]]|\[[^\[\]]*\])+):(?P<port>[0-9]+)")
 _RANGE = re.compile(r"\[([^\[\]:]*):([^\[\]:]*)(?::([^\[\]:]*))?\]")
-_QUOTED = re.compile(r"""(['"])(.*?)\1\s*(?:\#.*)?""")
+_LITERAL = re.compile(r"""(?:(['"])(.*?)\1|(\d+))\s*(?:\#.*)?""")
 _A_RANGE = re.compile(r"\[\w*:\w+(:\d+)?\]")
 """A range for certain; the brackets of an IPv6 address hold two colons in a row."""
 _DIGITS = 9
@@ -142,8 +143,8 @@ def _ini_variable(line: str, variables: Variables, number: int, problems: Proble
         problems.add((), wanted="NAME=VALUE", found=f'"{printable(line)}"', line=number)
         return
     value = matched[2].strip()
-    if quoted := _QUOTED.fullmatch(value):
-        value = quoted[2]
+    if literal := _LITERAL.fullmatch(value):
+        value = literal[2] if literal[1] else literal[3]
     variables[matched[1]] = Value(value, number)
 
 
@@ -325,8 +326,8 @@ def _note_groups(found: _Inventory, parents: Mapping[str, Sequence[str]]) -> Non
 def _jump_hosts(nodes: Iterable[Mapping[str, object]]) -> set[str]:
     """Return the hosts through which others are reached, without user and port."""
     hops = (hop for node in nodes for hop in str(node.get("jump") or "").split(","))
-    hosts = (hop.strip().removeprefix("ssh://").rpartition("@")[2] for hop in hops)
-    return {re.sub(r":\d+$", "", host) for host in hosts if host}
+    logins = (hop.strip().removeprefix("ssh://").removesuffix("/") for hop in hops)
+    return {host for login in logins if (host := split_login(login)[1].strip("[]"))}
 
 
 def _parents(found: _Inventory) -> dict[str, list[str]]:

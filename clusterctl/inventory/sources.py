@@ -31,7 +31,8 @@ SLURM = "slurm"
 LISTER = "ansible-inventory"
 LISTER_SECONDS = 60.0
 _LISTING = "where Ansible is: ansible-inventory -i {} --list > all.json; then --from all.json"
-_SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+"""A line with options for sbatch."""
 _HOST_LINE = re.compile(r"^\s*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _HOST_NAME = re.compile(
     r"^\s*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE
@@ -130,7 +131,7 @@ def _refuse_other(path: Path, text: str) -> None:
     Raises:
         UsageError: it is a script of Slurm, or an ssh_config.
     """
-    if _SBATCH.search(text):
+    if SBATCH.search(text):
         raise UsageError(
             f"--from {path}: expected a list of hosts, found a script for sbatch",
             hint="Slurm chooses the nodes: clusterctl launch --launcher slurm -- train.py\n"

@@ -37,9 +37,7 @@ _CHAINED = re.compile(
 )
 _SIDE = re.compile(r"Exception (?:ignored )?in[ :]|Error in atexit|Error in sys\.excepthook")
 """What Python says in front of an exception that ends no program."""
-_EXCEPTION = re.compile(
-    r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure)(?![\w.])(?!Group)"
-)
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure)(?![\w.])")
 _TERMINATE = re.compile(r"terminate called (?:after throwing|without an active|recursively)")
 _WHAT = re.compile(r"\s*what\(\):\s+")
 _FATAL = re.compile(r"Fatal Python error: ")

@@ -258,11 +258,8 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
         resources = [name[:UUID_CHARACTERS] for name in valid_resources(holder)]
         known += ", on " + ", ".join(resources) if resources else ""
         hint = (
-            "clusterctl status %s shows it, clusterctl stop %s ends it; or launch on other nodes"
-            % (
-                run,
-                run,
-            )
+            "clusterctl status {0} shows it, clusterctl stop {0} ends it;"
+            " or launch on other nodes".format(run)
         )
         if uid != os.getuid():
             hint = (

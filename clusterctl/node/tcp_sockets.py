@@ -9,7 +9,7 @@ from typing import List, NamedTuple, Set
 
 from clusterctl.node.file_io import list_folder
 
-V4_MAPPED = b"\0" * 10 + b"\xff\xff"
+_V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
 
 
@@ -40,14 +40,14 @@ def _address(words: str) -> str:
     """Return an address from the kernel's form: words of 32 bits, each in the machine's order."""
     numbers = [int(words[n : n + 8], 16) for n in range(0, len(words), 8)]
     raw = struct.pack("=%dI" % len(numbers), *numbers)
-    if len(numbers) == 1 or raw.startswith(V4_MAPPED):
+    if len(numbers) == 1 or raw.startswith(_V4_MAPPED):
         return socket.inet_ntop(socket.AF_INET, raw[-4:])
     return socket.inet_ntop(socket.AF_INET6, raw)
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether an address, or a name that stands for it everywhere, is this machine alone."""
-    return address in ("localhost", "::1") or address.startswith("127.")
+    """Tell whether an address is of this machine alone."""
+    return address == "::1" or address.startswith("127.")
 
 
 def plain_address(text: str) -> str:

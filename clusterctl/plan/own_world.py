@@ -143,9 +143,10 @@ def _program_of(call: Call) -> tuple[str, ...]:
 
 
 def _problems(script: _Script) -> Iterator[Problem]:
+    last = {name: at for at, step in enumerate(script.steps) for name in step.kept}
     for at, step in enumerate(script.steps):
         if step.assigns:
-            later = frozenset(name for each in script.steps[at + 1 :] for name in each.kept)
+            later = frozenset(name for name, _ in step.assigned if last.get(name, -1) > at)
             yield from _assignments(script, step, step.assigned, warned=later)
             continue
         calls = calls_of(step, script.variables)

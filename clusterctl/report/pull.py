@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import shlex
 from collections.abc import Callable
 
 from rich.console import Console
@@ -21,7 +23,9 @@ def show_pull(console: Console, result: PullResult, complete: Callable[[str], st
         nodes = path.nodes
         if {node.state for node in nodes} == {"absent"}:
             console.print(safe_text(f"{path.path}: no node has it", "bold red"))
-            hint = f"clusterctl exec --nodes {nodes[0].node} -- ls -la {nodes[0].path}"
+            folder = posixpath.dirname(nodes[0].path.rstrip("/")) or "/"
+            look = ("clusterctl", "exec", "--nodes", nodes[0].node, "--", "ls", "-la", folder)
+            hint = shlex.join(look)
             console.print(safe_text(f"hint: {hint}"), soft_wrap=True)
             continue
         for node in nodes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import time
 from collections.abc import Mapping
 
@@ -90,7 +89,7 @@ def show_run(screen: Screen, run: OneRun) -> None:
     width = max(map(len, facts))
     for title, text in facts.items():
         if text:
-            screen.out.print(safe_text(f"  {title:{width}}  {safe_line(text)}"))
+            screen.out.print(safe_text(f"  {title:{width}}  {text}"))
     if len(run.chain) > 1:
         text = f"{counted(len(run.chain), 'run')} in its chain"
         screen.say(Notice(text=text, hint=f"clusterctl logs {line.run} --chain"))
@@ -166,11 +165,7 @@ def _took(run: ListedRun) -> str:
     if not run.began:
         return ""
     until = time.time() if run.state in LIVE else run.ended
-    return (
-        re.sub(r" ([dhms])(in)?", r"\1", duration(until - run.began)).replace(" ", "")
-        if until
-        else ""
-    )
+    return duration(until - run.began).replace(" min", "m").replace(" ", "") if until else ""
 
 
 def _local(run: ListedRun) -> str:

@@ -18,7 +18,7 @@ from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, why_gone
 
 _STYLES = {
     "running": "green",
@@ -256,9 +256,7 @@ def _note(answer: NodeAnswer) -> str:
         return str(answer.error)
     if answer.end:
         return str(answer.end.get("reason") or "")
-    if answer.state != "lost":
-        return ""
-    return "the machine was rebooted" if answer.rebooted else "its supervisor died"
+    return why_gone(answer.node_run)
 
 
 def command_line(command: Sequence[str]) -> str:

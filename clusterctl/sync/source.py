@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 OWN_FOLDER = b".clusterctl"
 MANIFEST = OWN_FOLDER + b"/manifest.json"
 """In a folder below ours it means that a sync places files there: they are no code of ours."""
-_SEPARATE = (b"pyvenv.cfg", MANIFEST, OWN_FOLDER + b"/pulled")
+PULLED = OWN_FOLDER + b"/pulled"
+"""In a folder below ours: what is in it was pulled, and is no code of ours."""
+_SEPARATE = (b"pyvenv.cfg", MANIFEST, PULLED)
 
 
 @dataclass(frozen=True, kw_only=True)

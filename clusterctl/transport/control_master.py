@@ -73,9 +73,9 @@ _HINTS: dict[State, str] = {
     " first, with a ControlPath in ssh_config: ssh -fNM {target}",
 }
 _CHANGED = re.compile(
-    r"identification has changed.*^Offending \S+ key in (.+?):\d+\s*$"
-    r".*^(?:\S+ )?host key for (\S+) has changed",
-    re.IGNORECASE | re.DOTALL | re.MULTILINE,
+    r"^Offending \S+ key in ([^\r\n]+):\d+[ \r]*\n(?:[^\n]*\n){0,4}?"
+    r"(?:\S+ )?host key for (\S+) has changed",
+    re.IGNORECASE | re.MULTILINE,
 )
 """The file and the name of a key that is not the recorded one, in the words of `ssh`."""
 _PID = re.compile(rf"{PREFIX}([1-9][0-9]{{0,6}})-")

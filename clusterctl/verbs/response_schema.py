@@ -88,9 +88,12 @@ NODE_RUN = _object(
     {
         "run": str,
         "state": str,
-        "ranks": _Each(_object({"rank": _RANK}, exit_code=_EXIT_CODE, signal=_SIGNAL)),
+        "ranks": _Each(
+            _object({"rank": _RANK}, exit_code=_EXIT_CODE, signal=_SIGNAL, restarts=_COUNT)
+        ),
     },
     rank0=_RANK,
+    min_nodes=_COUNT,
     world_size=_RANK,
     began=_SECONDS,
     name=str,

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from clusterctl.api.run import Run
-from clusterctl.cli import following
+from clusterctl.cli import agree, following
 from clusterctl.errors import NodeError
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.transport.interface import Reply
@@ -36,7 +36,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     typed, slave = pty.openpty()
     with open(slave, closefd=False) as stdin, open(slave, "w", closefd=False) as stderr:
         # Not those of `sys`, which pytest replaces between this and the test.
-        monkeypatch.setattr(following, "sys", SimpleNamespace(stdin=stdin, stderr=stderr))
+        for module in (agree, following):
+            monkeypatch.setattr(module, "sys", SimpleNamespace(stdin=stdin, stderr=stderr))
         yield typed
     os.close(typed)
     os.close(slave)

@@ -74,6 +74,8 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["top"], "hint: clusterctl status\n"),
         (["ps", "-aux"], "hint: clusterctl runs\n"),
         (["kill", "lab-1"], "hint: clusterctl stop lab-1\n"),
+        (["kill", "-9", "lab-1"], "hint: clusterctl stop lab-1\n"),
+        (["runz"], "hint: clusterctl runs\n"),
         (["cancel"], "hint: clusterctl stop\n"),
         (["start", "a.py", "--lr", "3"], "hint: clusterctl launch -- a.py --lr 3\n"),
         (["start", "-d", "--", "a.py"], "hint: clusterctl launch -d -- a.py\n"),

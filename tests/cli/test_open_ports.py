@@ -25,7 +25,7 @@ __all__ = ["training"]
 pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "strangers.md"
-COMMANDS = ("check --deep", "push", "launch")
+COMMANDS = ("check --deep", "push", "pull", "launch")
 CONTROLLER = "controller"
 ACCEPTS = 1 << 16
 """The kernel's flag of a Unix socket that listens."""
@@ -169,7 +169,12 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
     def note(watch: Watch, command: str) -> None:
         opened.update((command, *found) for found in watch.found)
 
-    for command, *words in (("check --deep",), ("push", f"{tmp_path}/big:/workspace/big")):
+    commands = (
+        ("check --deep",),
+        ("push", f"{tmp_path}/big:/workspace/big"),
+        ("pull", "/workspace/big", "--to", f"{tmp_path}/pulled"),
+    )
+    for command, *words in commands:
         watch = Watch(box)
         with watch.watching():
             done = training.run(*command.split(), *words, env={"TOKEN": "x"})

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli import run_option
+from clusterctl.cli.parser import build_parser
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.runs.find_run import SeveralLive
 from clusterctl.verbs.runs.recorded_nodes import reached
 from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.run_status import RunStatus
 
 WRITTEN = "cluster: lab\nssh: {{port: {port}}}\ndefaults: {{python: {python}}}\nnodes: [{nodes}]\n"
 
@@ -153,3 +156,23 @@ def test_an_inventory_that_lacks_a_node_still_has_the_job(
     hosts.write_text(hosts.read_text() + "job: {checkpoints: out}\n")
     again = resumed(given(), record)
     assert (again.nodes, again.job.checkpoints) == (record.cluster.nodes, "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "hints"),
+    [
+        (
+            ["stop", "--grace", "5"],
+            ["stop lab-1 --grace 5", "stop lab-2 --grace 5", "stop --all --grace 5"],
+        ),
+        (["runs", "show", "--json"], ["runs show lab-1 --json", "runs show lab-2 --json"]),
+        (["status"], ["status lab-1", "status lab-2"]),
+    ],
+)
+def test_of_several_live_runs_each_is_a_command(words: list[str], hints: list[str]) -> None:
+    args = build_parser([words[0]]).parse_args(words, argparse.Namespace(words=words))
+    several = SeveralLive([RunStatus(run=f"lab-{n}", cluster="lab", nodes=()) for n in (1, 2)])
+    run_option.name_each_run(args, several)
+    assert (several.hint or "").splitlines() == [f"clusterctl {hint}" for hint in hints]
+    for hint in hints:
+        build_parser([words[0]]).parse_args(hint.split())

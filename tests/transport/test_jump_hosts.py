@@ -13,7 +13,7 @@ import pytest
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import control_master
-from clusterctl.transport.control_master import PersonsMaster
+from clusterctl.transport.control_master import ControlMaster, PersonsMaster
 from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.jump_hosts import ProxySocket
@@ -249,3 +249,13 @@ def test_a_proxy_command_that_ignores_a_hangup_ends_with_its_connection() -> Non
     assert proxy.recv(6) == b"ready\n"
     proxy.close()
     wait_until(lambda: proxy._process.poll() is not None)
+
+
+def test_a_banner_like_a_changed_key_does_not_keep_us(tmp_path: Path) -> None:
+    banner = "identification has changed\nOffending X key in a:1\nhost key for x\n" * 1000
+    began = time.monotonic()
+    error = ControlMaster(tmp_path / "socket", "gate").failure(
+        f"{banner}host key verification failed"
+    )
+    assert (error.state, error.details) == ("hostkey", {})
+    assert time.monotonic() - began < 10  # a backtracking search takes hours

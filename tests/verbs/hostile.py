@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterctl.transport.interface import Request
 from clusterctl.wire import Message
-from tests.verbs.run_answers import RUN, data, ended, happened, part
+from tests.verbs.run_answers import RUN, data, ended, happened, part, rank
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\r\n[red]\x00"
 DEEP: list[Any] = []
@@ -88,6 +88,7 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
     number = "ab".index(node)
     whole = part(
         node, "failed", name="mine", command=["python", "job.py"], workdir="/w", world_size=2,
+        min_nodes=1, ranks=[rank(number, restarts=1)],
         master={"address": "10.0.0.1", "port": 29600}, launcher_joined=True,
         ray={
             "address": "10.0.0.1:29600", "version": "2.60.0",

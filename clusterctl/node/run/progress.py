@@ -16,7 +16,7 @@ END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 _STEP = re.compile(
     rb"(?<![a-z])(?:step|iteration|iter)[\"']?[ \t]{0,9}[:=#]?[ \t]{0,9}(\d{1,12})"
-    rb"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?!\w|[.,]\d)",
+    rb"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
 )
 """`Step 12/1502 | Loss`, `step: 12`, `"global_step": 12`, `iteration 12/ 1502`."""

@@ -13,6 +13,7 @@ from clusterctl.node import tcp_sockets
 from clusterctl.node.agent.child_tasks import gather, run_program
 from clusterctl.node.file_io import list_folder
 from clusterctl.node.run import processes
+from clusterctl.node.run.environ_bytes import parse_environ
 
 POLL_SECONDS = 0.1
 PORT_SECONDS = 2.0
@@ -53,12 +54,11 @@ def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, 
 
 def _is_of_another(pid: int, run: Optional[str]) -> bool:
     """Tell whether a process is marked as one of another run, which may have taken the port."""
-    marks = [
-        entry
-        for entry in processes.read_proc(pid, "environ").split(b"\0")
-        if entry.startswith(processes.ENV_RUN_ID + b"=")
-    ]
-    return bool(run and marks) and marks != [processes.ENV_RUN_ID + b"=" + str(run).encode()]
+    process = processes.read(pid)
+    if process is None or process.uninterruptible:
+        return False  # to read its environment could hang
+    mark = parse_environ(processes.read_proc(pid, "environ")).get(processes.ENV_RUN_ID)
+    return bool(run) and mark not in (None, str(run).encode())
 
 
 class GpuMemory(NamedTuple):

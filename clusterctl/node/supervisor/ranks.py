@@ -28,6 +28,8 @@ EXIT_CODE_SECONDS = 2.0
 LOG_TAIL = 65536
 LAST_LINES = 200
 """The lines of a rank that failed which tell whether it only echoes another's end."""
+LINE_LIMIT = 2000
+"""Characters of each: a longer line would take seconds to judge."""
 REACTION_SECONDS = 1.0
 """Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 
@@ -276,7 +278,7 @@ class Ranks:
         return cause._replace(
             exit_code=rank.exit_code,
             killed_by=rank.signal,
-            lines_grace=lines_grace(lines[-LAST_LINES:]),
+            lines_grace=lines_grace([line[:LINE_LIMIT] for line in lines[-LAST_LINES:]]),
         )
 
     @property

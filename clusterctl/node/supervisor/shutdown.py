@@ -74,7 +74,7 @@ class Shutdown:
         phases: Phases,
         on_over: Callable[[List[Process]], None],
         remove: Optional[Callable[[], int]] = None,
-        on_term: Callable[[List[Process]], None] = lambda _left: None,
+        on_term: Optional[Callable[[List[Process]], None]] = None,
     ) -> None:
         """Start; `on_over` gets what could not be ended, nothing as a rule.
 
@@ -124,8 +124,10 @@ class Shutdown:
             send_all(self._own(left), signal.SIGKILL)
         elif now >= self._term and not self._term_sent:
             self._term_sent = True
-            self._on_term(self._own(left))
-            send_all(self._own(left), signal.SIGTERM)
+            own = self._own(left)
+            if own and self._on_term is not None:
+                self._on_term(own)
+            send_all(own, signal.SIGTERM)
         due = self._kill if now >= self._term else self._term
         poll = KILLING_POLL if now >= self._kill else min(WAITING_POLL, max(0.0, due - now))
         self._check_in(poll)

@@ -338,7 +338,7 @@ class Supervisor:
         self._record.write_snapshot(self.snapshot())
 
     def _shutdown(
-        self, phases: Phases, on_term: Callable[[List[Process]], None] = lambda _left: None
+        self, phases: Phases, on_term: Optional[Callable[[List[Process]], None]] = None
     ) -> Shutdown:
         remove = self._spawner.container_remover if started_by_client(self._job) else None
         return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove, on_term)

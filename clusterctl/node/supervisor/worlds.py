@@ -249,7 +249,7 @@ def _script_text(words: List[str], workdir: str) -> str:
 
 
 def _commands(text: str) -> List[str]:
-    without_comments = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    without_comments = re.sub(r"(?m)^[ \t]*#.*$", "", text).replace("\\\n", " ")
     return re.split(r"[\n;|&]+", without_comments)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.mounts import Mount, parse_mounts
+from clusterctl.facts.mounts import NETWORK, Mount, parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 
@@ -21,11 +21,6 @@ MOUNTS = "/proc/self/mountinfo"
 HOME = "~"
 """Asked as a path too: the search for interpreters needs a `python3` on the session's PATH."""
 
-_NETWORK = re.compile(
-    r"nfs4?|cifs|smb3|ceph|lustre|beegfs|gpfs|wekafs|panfs|orangefs|afs|9p|virtiofs"
-    r"|fuse\.(?!lxcfs|snapfuse|gvfsd|portal|rclone|s3fs).*"
-)
-"""Types of filesystems that several machines can have mounted."""
 _SYSTEM = re.compile(r"/($|(boot|dev|etc|proc|root|run|snap|sys|tmp|usr|var|lib\w*|s?bin)(/|$))")
 _PLAIN_PARTS = 2
 """Parts of the path of a mount that may be shared by other means, such as a container's volume."""
@@ -136,7 +131,7 @@ def possible_shares(seen: Mapping[str, Seen], *, one_machine: bool) -> tuple[str
         and len({one[point].filesystem for one in points}) == 1
     ]
     kinds = {point: points[0][point].filesystem for point in found}
-    found.sort(key=lambda point: (not _NETWORK.fullmatch(kinds[point]), point.count("/")))
+    found.sort(key=lambda point: (not NETWORK.fullmatch(kinds[point]), point.count("/")))
     # One that is mounted twice counts once: tokens would meet themselves.
     once = {(points[0][point].source, points[0][point].root): point for point in reversed(found)}
     return tuple(point for point in found if point in once.values())[:SHARES_LIMIT]
@@ -146,7 +141,7 @@ def _may_be_shared(mount: Mount) -> bool:
     if mount.read_only or _SYSTEM.match(mount.point):
         return False
     plain = mount.point.count("/") <= _PLAIN_PARTS and mount.filesystem not in {"tmpfs", "ramfs"}
-    return plain or _NETWORK.fullmatch(mount.filesystem) is not None
+    return plain or NETWORK.fullmatch(mount.filesystem) is not None
 
 
 def shared_paths(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def own_folder_hint(written: Job, place: str) -> str:
     if place == "workdir":
         return "give it files of its own: --workdir DIR, or {run} in the command's output folder"
     if before_names(folder) != folder:
-        return "name the run as no run is named: --name NAME"
+        return "give the run a name that no other run has: --name NAME"
     folder = folder.rstrip("/")
     own = f"{folder}/{{run}}"
     alone = re.compile(rf"\A((?:[^=]*=)?){re.escape(folder)}(?=/|\Z)")

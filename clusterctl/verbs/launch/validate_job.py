@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.rules import is_secret
+from clusterctl.inventory.sources import SBATCH
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
 from clusterctl.plan.launcher_flags import start_of
@@ -18,7 +18,6 @@ from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
 from clusterctl.verbs.events import Event, Notice
 
-_SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
 _SCRIPT_LIMIT = 1 << 20
 """Bytes of a script that are searched for a launcher."""
 
@@ -166,7 +165,7 @@ def notice_batch(cluster: Cluster, source: Path) -> Iterator[Notice]:
     if cluster.job.launcher == "slurm":
         return
     for word in cluster.job.command[:2]:
-        found = _SBATCH.search(_text(source / word))
+        found = SBATCH.search(_text(source / word))
         if found is not None:
             number = found.string.count("\n", 0, found.start()) + 1
             yield Notice(

@@ -137,7 +137,7 @@ def _hear(probe: _Probe, name: str, item: Message | Reply, owing: dict[str, str]
         return
     elif invalid := probe.take(name, item.head):
         session.give_up(name, invalid)
-    elif item.head.get("step", "") == owing.get(name):
+    elif name in owing and item.head.get("step") == owing[name]:
         del owing[name]
     elif name in owing and "end" not in item.head:
         # A late message about clocks is not the answer to the step.

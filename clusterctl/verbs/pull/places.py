@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import shlex
 from collections.abc import Sequence
@@ -10,10 +11,11 @@ from pathlib import Path
 from clusterctl.checks.run_paths import job_path
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.sync.source import PULLED
 
 DEFAULT = "pulled"
 """The folder here, in that of the project."""
-MARK = ".clusterctl/pulled"
+MARK = os.fsdecode(PULLED)
 """In a folder of ours: what is in it is no code, so `sync` leaves it alone."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
@@ -105,7 +104,7 @@ class _Pull:
             found = self.found[node.name]
             path = job_path(node, word)
             if isinstance(found, NodeError):
-                again = f"once it answers: clusterctl pull {shlex.quote(word)} --from {node.name}"
+                again = f"once it answers: --from {node.name}"
                 error = NodeError(
                     found.state, found.phase, found.message, f"{found.hint}\n{again}".strip()
                 )

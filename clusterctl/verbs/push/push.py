@@ -66,7 +66,7 @@ def _destination(cluster: Cluster, path: WantedPath) -> Iterator[Notice]:
         alike.setdefault(path.targets[node.name], []).append(node.name)
     for target, names in alike.items():
         same = ", the same path as here (another: --to DIR)" if target == path.here else ""
-        if not path.shown.endswith(target):
+        if path.shown != target and not path.shown.endswith(f":{target}"):
             yield Notice(text=f"{path.shown} goes to {target} on {fold_hosts(names)}{same}")
 
 

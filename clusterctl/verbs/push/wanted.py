@@ -65,15 +65,18 @@ def wanted_paths(
         raise UsageError(
             message, hint="name the model or data to push, or list it under `job: needs:`"
         )
-    found = []
+    found: list[WantedPath] = []
     for word in words:
         local, remote = split_path(word)
         targets = {node.name: remote for node in nodes}
         if to is not None:
             if remote != local:
                 raise UsageError(f"--to: expected PATH with it, found LOCAL:REMOTE, {word}")
-            name = posixpath.basename(local)
+            name = posixpath.basename(posixpath.normpath(local))
             targets = {node.name: posixpath.join(job_path(node, to), name) for node in nodes}
+            other = next((one.shown for one in found if one.targets == targets), None)
+            if other is not None:
+                raise UsageError(f"--to: {other} and {word} would both be {name} there")
         sources = {node.name: local for node in nodes}
         found.append(WantedPath(shown=word, here=local, sources=sources, targets=targets))
     for need in () if words else cluster.job.needs:

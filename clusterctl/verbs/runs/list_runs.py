@@ -118,9 +118,8 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
 def newest_first(listed: Iterable[ListedRun], records: Records) -> tuple[ListedRun, ...]:
     """Return the runs, the newest first, with the short ids that they have on this machine."""
     runs = sorted(listed, key=lambda one: (one.began or 0.0, one.run), reverse=True)
-    shorts = short_ids(
-        {*records.ids(), *(one.run for one in runs)}, {one.name for one in runs} - {""}
-    )
+    others = {*records.ids(), *(one.name for one in runs)} - {""}
+    shorts = short_ids([one.run for one in runs], others)
     return tuple(replace(one, short=shorts[one.run]) for one in runs)
 
 

@@ -71,9 +71,9 @@ def _with_part(word: str, known: Mapping[str, str]) -> dict[str, str]:
     return {run: name for run, name in known.items() if word in run or word in name}
 
 
-def short_ids(runs: Collection[str], names: Collection[str] = ()) -> dict[str, str]:
-    """Return for each run the shortest end of its id, by words, that is a part of no other."""
-    everything = "\n".join({*runs, *names})
+def short_ids(runs: Collection[str], others: Collection[str] = ()) -> dict[str, str]:
+    """Return for each run the shortest end of its id, by words, that is a part of no other text."""
+    everything = "\n".join({*runs, *others})
     found = {}
     for run in runs:
         words = run.split("-")

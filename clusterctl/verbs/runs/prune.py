@@ -160,5 +160,4 @@ def _why_kept(
 
 def _over(answer: NodeAnswer) -> bool:
     """Tell whether nothing of the run can live there: after a reboot nothing does."""
-    rebooted = bool((answer.node_run.get("supervisor") or {}).get("rebooted"))
-    return bool(answer.end) or (rebooted and answer.state == "lost")
+    return bool(answer.end) or (answer.rebooted and answer.state == "lost")

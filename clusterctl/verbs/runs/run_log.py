@@ -20,6 +20,7 @@ from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
 from clusterctl.verbs.rpc import bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
+from clusterctl.verbs.runs.run_status import why_gone
 from clusterctl.verbs.runs.unseen import unseen
 from clusterctl.wire import Message
 
@@ -190,7 +191,7 @@ class RunLog:
                 events=(*events, *filter(None, [self._clock_events.get(name)])),
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
                 times={log.source.rank: log.last_times for log in self._logs[name].values()},
-                gone=_gone(self.node_runs.get(name, {})),
+                gone=why_gone(self.node_runs.get(name, {})),
                 env_init_s=self._env_init.get(name, 0.0),
             )
             for name, events in self.events.items()
@@ -318,14 +319,6 @@ class RunLog:
             return
         for log in self._logs[node].values():
             yield from log.pieces(log.splitter.finish(), now)
-
-
-def _gone(node_run: Mapping[str, Any]) -> str:
-    """Return why no supervisor recorded an end on a node; empty: one did."""
-    if node_run.get("state") != "lost":
-        return ""
-    rebooted = (node_run.get("supervisor") or {}).get("rebooted")
-    return "the machine was rebooted" if rebooted else "its supervisor died"
 
 
 class _Block(NamedTuple):

@@ -34,6 +34,14 @@ _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
 """Kind of the first cause → the run's state, and who ended it."""
 
 
+def why_gone(node_run: Mapping[str, Any]) -> str:
+    """Return why no supervisor recorded an end on a node; empty: one did."""
+    if node_run.get("state") != "lost":
+        return ""
+    rebooted = (node_run.get("supervisor") or {}).get("rebooted")
+    return "the machine was rebooted" if rebooted else "its supervisor died"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     """What one node answered about a run."""
@@ -222,7 +230,7 @@ class RunStatus:
     def restarts(self) -> int:
         """How often the launcher has started its ranks again."""
         return max(
-            (int(rank.get("restarts") or 0) for node in self.nodes for rank in node.ranks),
+            (rank.get("restarts") or 0 for node in self.nodes for rank in node.ranks),
             default=0,
         )
 

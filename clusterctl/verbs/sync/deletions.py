@@ -52,10 +52,10 @@ def deletions_of(node: str, plan: Message, kept: Collection[str] = ()) -> Deleti
     `kept` stays there after all. The node counted moved files with it: better too few than too many
     are taken for moved.
     """
-    head = plan.head
+    head, stays = plan.head, frozenset(kept)
     return Deletions(
         node=node,
-        paths=tuple(path for path in planned_deletions(plan) if path not in kept),
+        paths=tuple(path for path in planned_deletions(plan) if path not in stays),
         moved=max(_whole(head.get("moved")) - len(kept), 0),
         placed=_whole(head.get("placed")),
         origin=_origin(head.get("from")),
@@ -89,19 +89,19 @@ def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync]) -> Ite
     alike: dict[str, list[str]] = {}
     for name, paths in kept.items():
         if paths:
-            alike.setdefault(_first(paths, REMARKED), []).append(name)
+            alike.setdefault(_first(paths), []).append(name)
     for first, names in alike.items():
         text = f"no longer synced, but still in this folder, so kept there: {first}"
         yield Notice(text=text, node=fold_hosts(names))
     for node in nodes:
         if node.set_aside:
             where = f"{node.workdir}/.clusterctl/replaced"
-            text = f"changed on the node, moved to {where}: {_first(node.set_aside, REMARKED)}"
+            text = f"changed on the node, moved to {where}: {_first(node.set_aside)}"
             yield Notice(text=text, level="warning", node=node.node)
 
 
-def _first(names: Sequence[str], count: int) -> str:
-    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:REMARKED]) + (", …" if len(names) > REMARKED else "")
 
 
 def _most(one: Deletions, here: SyncOrigin) -> bool:

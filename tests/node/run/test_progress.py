@@ -41,6 +41,7 @@ def test_the_last_step_that_was_printed(text: bytes, step: int, total: int | Non
         b"saved out/step_155.pt\n",
         b"max_steps 100\nstep 0.31 s\nsteps: 100\n",
         b"footstep 3\n",
+        b"at step 50% done\n",
         b"Map: 100%|##########| 4/4 [00:02<00:00]\n",
     ],
 )

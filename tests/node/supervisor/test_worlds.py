@@ -169,6 +169,7 @@ PREPARES = "torchrun --standalone prep.py"
         (f"{PREPARES}\n", "bash run.sh", False),
         (f"{TRAINS}\n{PREPARES}\n", "bash run.sh", False),
         (f"{PREPARES}\n# {TRAINS}\npip install deepspeed\n", "bash run.sh", False),
+        (f"{PREPARES}\n" + "\n" * 60_000 + TRAINS, "bash run.sh", True),
         (f"{PREPARES}\ntorchrun --nnodes=1 train.py\n", "bash run.sh", False),
         ("exec ./hidden\n", "bash run.sh", False),
         ("", "bash gone.sh", False),

@@ -66,7 +66,10 @@ def test_an_ended_run_counts_if_its_checkpoints_are_there() -> None:
 @pytest.mark.parametrize(
     ("job", "hint"),
     [
-        (replace(JOB, checkpoints="ckpt/{name}"), "name the run as no run is named: --name NAME"),
+        (
+            replace(JOB, checkpoints="ckpt/{name}"),
+            "give the run a name that no other run has: --name NAME",
+        ),
         (replace(JOB, checkpoints="/data/x"), "set `checkpoints: /data/x/{run}` in the inventory,"),
     ],
 )

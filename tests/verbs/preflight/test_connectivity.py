@@ -92,6 +92,7 @@ def test_a_late_word_about_clocks_gives_no_more_time_than_a_step_may_take() -> N
         ("a", clock),
         ("a", Message({"step": "prepare", **prepared})),
         ("a", clock),  # it owes nothing until b has prepared
+        ("a", Message({"time": 1.0, "step": None})),
         ("b", Message({"step": "prepare", **prepared})),
         ("a", Message({"step": "meet", **met})),
         ("b", Message({"step": "meet", **met})),

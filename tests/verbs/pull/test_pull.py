@@ -208,7 +208,7 @@ def test_a_dead_node_is_named_with_what_to_type(cluster: Cluster, tmp_path: Path
     result = pulled(cluster, tmp_path / "here", "out/metrics.jsonl")
     assert (states(result), result.exit_code) == (["pulled", "unreachable"], 3)
     hint = result.paths[0].nodes[1].hint.splitlines()[-1]
-    assert hint == "once it answers: clusterctl pull out/metrics.jsonl --from dead"
+    assert hint == "once it answers: --from dead"
 
 
 def test_a_path_that_no_node_has_fails(cluster: Cluster, tmp_path: Path) -> None:

@@ -126,3 +126,8 @@ def test_where_a_relative_path_goes_is_said(
     assert notice.text == f"w.bin goes to {place}"
     for typed in ("/m/w.bin", "w.bin:/m/w.bin"):
         assert not list(_destination(cluster(), *wanted_paths(cluster(), (typed,))))
+
+
+def test_two_paths_with_one_name_are_not_sent_to_one_place() -> None:
+    with pytest.raises(UsageError, match=r"--to: /a/w\.bin and /b/w\.bin/ would both be w\.bin"):
+        wanted_paths(cluster(), ("/a/w.bin", "/b/w.bin/"), "models")
