@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -57,3 +58,22 @@ def test_a_wait_that_is_none_is_refused(text: str) -> None:
         parser.parse_args([f"--watch={text}"])
     assert parser.parse_args(["--watch"]).watch == 2.0
     assert parser.parse_args([]).watch is None
+
+
+def test_a_queued_job_is_asked_again_until_its_nodes_can_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = iter(("queued", "starting"))
+    batch = SimpleNamespace(run=RUN)
+    monkeypatch.setattr(
+        status, "batch_of", lambda _: (batch, state) if (state := next(states, None)) else None
+    )
+    monkeypatch.setattr(
+        status,
+        "view_of_batch",
+        lambda _, state: RunStatus(run=RUN, cluster="lab", nodes=(), remembered={"state": state}),
+    )
+    monkeypatch.setattr(status, "_show", lambda args: 3 if args.run == RUN else 0)
+    assert status.run(argparse.Namespace(run=None, watch=0.001, json=True)) == 3
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [document["state"] for document in documents] == ["queued", "starting"]
