@@ -1,6 +1,6 @@
 """clusterctl takes a handful of GPU machines and SSH to a running multi-node PyTorch training.
 
-The Python API, beside the command:
+The Python API, next to the command:
 
     with clusterctl.Session("hosts.yaml") as session:
         run = session.launch(["train.py", "--lr", "1e-4"])

@@ -1,16 +1,16 @@
-"""The one tree of exceptions: each means that a verb cannot go on, and carries its exit code.
+"""The one tree of exceptions: each means that a verb cannot continue, and carries its exit code.
 
-ClusterError                 1   something was not as wished
+ClusterError                 1   the verb failed
 ├── UsageError               2   the command line asks for something that cannot be
 │   └── InventoryError       2   the inventory file has problems, all of them listed
 ├── SyncRefused              1   it would delete on the nodes what the person may still want
-│   └── LargeCopy            1   it would copy very much, and nobody said that it may
+│   └── LargeCopy            1   it would copy very much without consent
 ├── CouldNotTell             3   a node did not answer, so the verb cannot say
 ├── NotEnded                 1   a run was not over in time; it keeps running
 ├── LaunchRefused          125   clusterctl ended it before the job could run
 └── Interrupted            130   the person ended it, and this became of what was begun
 
-`NodeError` is not in the tree: a verb goes on without the node that failed. Transport raises it,
+`NodeError` is not in the tree: a verb continues without the node that failed. Transport raises it,
 and it becomes a value in that node's reply.
 """
 
@@ -28,7 +28,7 @@ FOLLOW = "follow"
 
 
 class ClusterError(Exception):
-    """The verb cannot go on; `str()` says what happened, where, what was wanted and found."""
+    """The verb cannot continue; `str()` says what happened, where, what was wanted and found."""
 
     exit_code: ClassVar[int] = 1
 
@@ -54,7 +54,7 @@ class InventoryError(UsageError):
 
 
 class CouldNotTell(ClusterError):  # noqa: N818  (a state of knowledge, not a fault)
-    """A node did not answer, so neither yes nor no can be said."""
+    """A node did not answer, so the result is unknown."""
 
     exit_code = 3
 
@@ -64,7 +64,7 @@ class NotEnded(ClusterError, TimeoutError):  # noqa: N818  (the run is well)
 
 
 class SyncRefused(ClusterError):  # noqa: N818  (refused on purpose)
-    """A sync would do to the nodes what nobody asked for in so many words; nothing was changed."""
+    """The sync would delete files on the nodes; nothing was changed."""
 
 
 class LargeCopy(SyncRefused):

@@ -39,7 +39,7 @@ class NotPrivateError(OSError):
         self.found = found
         """Its kind, owner and mode."""
         self.hint = hint
-        """The command that mends it; empty: another user's folder is not ours to change."""
+        """The command that fixes it; empty: another user's folder must not be changed."""
 
 
 def make_private(*levels: AnyPath) -> None:
@@ -74,7 +74,7 @@ def _make(folder: AnyPath) -> None:
 def require_private(folder: AnyPath) -> None:
     """Refuse a folder that another user made or may write to.
 
-    /var/tmp is open to all: whoever comes first could put a folder there for us to believe in.
+    /var/tmp is open to all: another user could create the folder first.
 
     Raises:
         NotPrivateError: it is no folder of this user alone.

@@ -1,4 +1,4 @@
-"""Makes text of others safe to show: logs, servers' words, what a person wrote in a file."""
+"""Makes text of others safe to show: logs, servers' words, what a user wrote in a file."""
 
 from __future__ import annotations
 

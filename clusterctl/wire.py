@@ -28,11 +28,11 @@ _LENGTHS = struct.Struct(">II")
 
 
 class BadFrame(ValueError):  # noqa: N818  (what the bytes are, not what went wrong here)
-    """The bytes on the stream are not a frame of ours."""
+    """The bytes on the stream are not a frame of this protocol."""
 
 
 class CutFrame(BadFrame):
-    """The stream ended within a frame: the other side is gone."""
+    """The stream ended within a frame: the other side exited."""
 
 
 class Message:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +96,16 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
+def remarks(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings and comments of a module with their lines, without their code."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, prose(str(node.value.value))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], prose(token.string)
+
+
 def prose(page: str) -> str:
     """Return a document without its code."""
     return _CODE.sub("X", _FENCE.sub("", _COMMENT.sub("", page)))
@@ -123,6 +135,17 @@ def test_messages_use_standard_terms(room: Path) -> None:
         f"{path}:{line}: {word!r} in {text!r}"
         for path in modules(room)
         for line, text in messages(path.read_text())
+        for word in faults(text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@EVERY_ROOM
+def test_docstrings_and_comments_use_standard_terms(room: Path) -> None:
+    wrong = [
+        f"{path}:{line}: {word!r} in {text!r}"
+        for path in modules(room)
+        for line, text in remarks(path.read_text())
         for word in faults(text)
     ]
     assert not wrong, "\n".join(wrong)

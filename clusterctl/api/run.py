@@ -41,7 +41,7 @@ def log_warning(event: Event) -> None:
 
 
 def run_to_end(steps: Generator[Event, None, Result], on_event: OnEvent | None) -> Result:
-    """Run a use case to its end; if nobody asks for its events, log the warnings among them."""
+    """Run a use case to its end; if no caller asks for its events, log the warnings among them."""
     return drive(steps, on_event or log_warning)
 
 
@@ -186,7 +186,7 @@ class Run:
         yield (yield from map_events(self._monitor().monitor(), _news))
 
     def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> RunResult:
-        """Wait until the run is over; return its exit code and the first cause of a bad end.
+        """Wait until the run is over; return its exit code and the first cause of a failure.
 
         Args:
             timeout: seconds to wait at most.

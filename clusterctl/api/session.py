@@ -199,7 +199,7 @@ class Session:
             nodes: only on these: names and ranges, or the first so many.
             exclude: not on these.
             cwd: a folder on the nodes; None: the home.
-            timeout: seconds until it is ended; None: it may run for ever.
+            timeout: seconds until it is ended; None: no limit.
             on_event: called with each event, such as `Printed`.
 
         Raises:
@@ -233,7 +233,7 @@ class Session:
             on_event: called with each event while it runs.
 
         Raises:
-            ClusterError: nobody has a path, or the nodes' copies of it differ.
+            ClusterError: no node has a path, or the nodes' copies of it differ.
         """
         from clusterctl.transport.pool import Pool
         from clusterctl.verbs.push.push import push

@@ -11,7 +11,7 @@ from typing import Literal
 Status = Literal["pass", "warn", "fail", "skip", "unknown"]
 
 ORDER: tuple[Status, ...] = ("fail", "unknown", "warn", "skip", "pass")
-"""The worst first: the order in which a person wants to read them."""
+"""The worst first: the order in which a user wants to read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

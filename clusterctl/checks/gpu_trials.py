@@ -70,7 +70,7 @@ _CAUSES = (
 WAITED = re.compile(
     r"no answer within|[Tt]imed out|remote process exited|[Cc]onnection (reset|closed)"
 )
-"""How a rank words that another one is gone."""
+"""What a rank prints when another one exited."""
 _FAILS = ("GPU {gpus} fails", _ECC)
 
 

@@ -158,7 +158,7 @@ def _file_of(node: NodeFacts, cluster: Cluster) -> str:
 
 
 def _place_of_file(node: NodeFacts, cluster: Cluster) -> str:
-    """Return where a person changes the file: the next sync overwrites a node's copy."""
+    """Return where a user changes the file: the next sync overwrites a node's copy."""
     file = _file_of(node, cluster)
     local = in_workdir(cluster.node(node.node), file)
     return f"{local}, in the folder that you launch from" if local else f"{file} on the node"

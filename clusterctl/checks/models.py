@@ -28,7 +28,7 @@ _SHOWN = 3
     ),
 )
 def model(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
-    """Judge the shards by their index and headers, and what belongs beside the weights."""
+    """Judge the shards by their index and headers, and what belongs next to the weights."""
     missing = MissingShares.of(facts, cluster)
     for node, _known, path in known_paths(facts, cluster, "needs"):
         if missing.explains(node.name, path.path):

@@ -55,7 +55,7 @@ class _Way:
     astray: bool
     """They do not leave through the chosen interface."""
     route: Route | None
-    """The main table's route that says so; None: policy rules say otherwise."""
+    """The main table's route that applies; None: policy rules say otherwise."""
 
 
 def strays(node: NodeFacts, network: Network) -> tuple[ConnectResult, ...]:
@@ -165,7 +165,7 @@ def _correct(chosen: NodeNetwork, way: _Way) -> str:
         return f"give {by} another subnet"
     if ip_network(route.destination).prefixlen:
         return shlex.join(["sudo", "ip", "route", "del", route.destination, "dev", route.interface])
-    # Without its default route nobody could reach the node, clusterctl included.
+    # Without its default route no one could reach the node, clusterctl included.
     return (
         f"add a route through {shlex.quote(chosen.interface)}, or correct `address:` or `network:`"
     )

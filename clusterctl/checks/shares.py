@@ -25,7 +25,7 @@ REFUSED = {
     "Not a directory": "is below a file, not below a folder",
     "Too many levels of symbolic links": "is below a link that leads in a circle",
 }
-"""By the system's error: why a path cannot be looked at, on a filesystem that answers."""
+"""By the system's error: why a path cannot be read, on a filesystem that answers."""
 STALE = {
     "Stale file handle": "is a stale NFS handle: what the server exported is not there any more",
     "Transport endpoint is not connected": "has lost its FUSE program",

@@ -29,7 +29,7 @@ def working_pythons(facts: Facts) -> dict[str, Python]:
 def _compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Finding]]:
     """Return the interpreters to compare, and a skip for each of the others.
 
-    Where some have torch, one without it is the wrong interpreter: its packages say nothing.
+    Where some have torch, one without it is the wrong interpreter: its packages do not matter.
     """
     with_torch = {name: python for name, python in pythons.items() if python.package("torch")}
     if not with_torch:

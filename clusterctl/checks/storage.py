@@ -245,7 +245,7 @@ def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fi
         mounts = Counter(mount for mount, _ in disks)
         for (mount, _), path in reversed(disks.items()):
             yield from _room(name, path, path.path if mounts[mount] > 1 else mount)
-        # What could be looked at tells of its whole disk; else `storage.writable` reports it.
+        # A path that could be read shows its whole disk; else `storage.writable` reports it.
         unseen = [path for path in paths if (path.mount or path.path) not in mounts]
         alone = {path.mount or path.path: path for path in unseen[::-1]}
         for path in reversed(alone.values()):

@@ -64,4 +64,4 @@ OF_JOBS = frozenset(
         141, 142, 152, 153, 159, *range(162, 166), 170,
     }
 )  # fmt: skip
-"""Errors of a program, or notes that need no action: they say nothing about the next run."""
+"""Errors of a program, or notes that need no action: they do not affect the next run."""

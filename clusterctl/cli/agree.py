@@ -9,7 +9,7 @@ from clusterctl.errors import ClusterError
 
 
 def can_ask() -> bool:
-    """Tell whether a person is at the terminal."""
+    """Tell whether a user is at the terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -21,7 +21,7 @@ def says_yes(question: str) -> bool:
 
 
 def agrees(error: ClusterError, question: str) -> bool:
-    """Ask whether to go on in spite of an error."""
+    """Ask whether to continue in spite of an error."""
     return can_ask() and says_yes(f"{error}\n{question}")
 
 

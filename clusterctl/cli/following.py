@@ -24,7 +24,7 @@ from clusterctl.verbs.follow import LONGEST_WAIT
 EXIT_STOPPED_FOLLOWING = 130
 
 LaunchDisplay: TypeAlias = TerminalDisplay | JsonDisplay
-"""Shows the events of a launch, for a person or for a program."""
+"""Shows the events of a launch, for a user or for a program."""
 
 LEAVE, STOP, STAY = "leave", "stop", "stay"
 QUESTION = "\n[l]eave it running (Enter), [s]top it, or keep [f]ollowing? "
@@ -65,7 +65,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
         except OSError as problem:
             if not cannot_write(problem):
                 raise
-            give_up(problem)  # as with `| head`: nobody reads, and the run lives
+            give_up(problem)  # as with `| head`: the reader left, and the run lives
             leave(run.id)
             return EXIT_STOPPED_FOLLOWING
         else:
@@ -74,7 +74,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
                     f"no node has answered for {LONGEST_WAIT:g} s: the connection to them is lost"
                 )
                 Screen().say(Notice(text=text, level="warning"))
-                leave(run.id)  # it needs nobody here, and may be well
+                leave(run.id)  # it needs no controller, and may be healthy
                 return EXIT_STOPPED_FOLLOWING
             display.ended(ended)
             return ended.exit_code
@@ -100,7 +100,7 @@ def _stop(run: Run, display: LaunchDisplay) -> None:
 def ask() -> str:
     """Ask what is to become of the run; without a terminal it is left running.
 
-    Without an answer it keeps following: nobody may be there, and the run may end meanwhile.
+    Without an answer it keeps following: the user may be away, and the run may end meanwhile.
     """
     if not can_ask():
         return LEAVE

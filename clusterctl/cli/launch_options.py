@@ -63,7 +63,7 @@ OURS_ALONE = frozenset({
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options; the command after `--` is split off before, in `main`."""
+    """Declare the options; the command after `--` is separated before, in `main`."""
     add_selection(parser)
     add = parser.add_argument
 
@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def warn_of_flags(command: Sequence[str]) -> None:
-    """Warn about flags of ours after `--`: they go to the job, which may not know them."""
+    """Warn about clusterctl's flags after `--`: they go to the job, which may not know them."""
     found = [word for word in command if word.partition("=")[0] in OURS_ALONE]
     if found:
         logger.warning(

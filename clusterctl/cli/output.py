@@ -1,4 +1,4 @@
-"""Our own streams: any character can be written, and one that fails ends nothing but itself."""
+"""stdout and stderr that accept any character and whose failure ends nothing else."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def harden_streams() -> None:
 
 
 def cannot_write(problem: BaseException) -> bool:
-    """Tell whether this is stdout that takes no more: its reader has gone, or its disk is full."""
+    """Tell whether this is stdout that takes no more: its reader exited, or its disk is full."""
     if isinstance(problem, BrokenPipeError):
         return True
     return isinstance(problem, OSError) and problem.filename is None and problem.errno in _FULL
 
 
 def give_up(problem: BaseException) -> int:
-    """Write no more to stdout, and say why unless its reader has gone (`| head`)."""
+    """Write no more to stdout, and say why unless its reader exited (`| head`)."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(problem, OSError) and not isinstance(problem, BrokenPipeError):

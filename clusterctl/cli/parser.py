@@ -112,7 +112,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse; a verb that is left with words says so itself, as it knows its own flags."""
+        """Parse; a verb that is left with words reports them itself, as it knows its own flags."""
         self.words = tuple(args or ())
         self._refuse_help_of_a_command()
         found, rest = super().parse_known_args(self._with_values(), namespace)
@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
     def _with_values(self) -> list[str]:
         """Return the words with the launcher's arguments in one with their flag.
 
-        To argparse, a word that begins with a dash is never a value. A flag of ours is none.
+        To argparse, a word that begins with a dash is never a value. A flag of clusterctl is not.
         """
         found: list[str] = []
         pending = False
@@ -259,7 +259,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parses(words: Sequence[str]) -> bool:
-    """Tell whether these words are a command line of ours."""
+    """Tell whether these words are a clusterctl command line."""
     verb = next((word for word in words if not word.startswith("-")), "")
     at = words.index("--") if "--" in words else len(words)
     if at < len(words) and verb not in WITH_COMMAND:

@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came: end as after Ctrl-C, and ask nothing, since nobody may be there."""
+    """SIGTERM or SIGHUP came: end as after Ctrl-C, and ask nothing, since the user may be away."""
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def follow_batch(batch: BatchJob, *, asks: bool = True) -> int:
     """Show what the job prints until it has ended; Ctrl-C asks what is to become of it.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, if it shall not ask.
+        KeyboardInterrupt: Ctrl-C, if it must not ask.
         ClusterError: Slurm ended the job.
     """
     screen, jobs = Screen(), BatchJobs(Records())

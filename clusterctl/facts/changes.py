@@ -13,7 +13,7 @@ from clusterctl.facts.values.software import Python
 
 BOOT = "boot"
 SETTINGS = ("MTU of", "speed of", "state of", "filesystem of")
-"""Facts that say nothing new where what they belong to has come or gone."""
+"""Facts that add nothing new where what they belong to has come or gone."""
 GIB = 1024**3
 
 

@@ -127,7 +127,7 @@ def _is_met(conditions: str, packet: FirstPacket) -> bool:
 
 
 def _has_one_of(values: Collection[str], what: Sequence[str], packet: FirstPacket) -> bool | None:
-    """Tell whether a packet has one of the values; None: that cannot be told."""
+    """Tell whether a packet has one of the values; None: unknown."""
     family = "ip6" if ":" in packet.target else "ip"
     match what:
         case ["tcp" | "th", "dport"]:

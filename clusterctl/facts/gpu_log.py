@@ -25,7 +25,7 @@ _CRASH = re.compile(
 )
 _PEERMEM = re.compile(r"nvidia-peermem \w+:\d+ (.*)")
 _LATE_FREE = "detected invalid context"
-"""The driver frees memory of a process that was killed, whose context is gone."""
+"""The driver frees memory of a process that was killed, whose context no longer exists."""
 _ACTION = re.compile(r"changed from .* to \S+ \((.*?)\)")
 
 

@@ -89,7 +89,7 @@ class NodeFacts:
     nccl_conf: tuple[Setting, ...] = ()
     """The settings in /etc/nccl.conf and ~/.nccl.conf."""
     image: Image | None = None
-    """None: the job runs in no container, or nobody answered."""
+    """None: the job runs in no container, or there was no answer."""
     launcher_config: tuple[tuple[str, str], ...] | None = None
     """The settings in the launcher's own file, none without one; None: it was not read."""
     between: PairwiseFacts | None = None

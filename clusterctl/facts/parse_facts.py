@@ -214,7 +214,7 @@ def _held_by(who: Mapping[str, Any]) -> RunLock:
 
 
 def _moment(since: object) -> datetime | None:
-    """Return the time in a lock file, which anybody may write: it may be any value."""
+    """Return the time in a lock file, which any user may write: it may be any value."""
     try:
         return datetime.fromtimestamp(since, UTC) if isinstance(since, (int, float)) else None
     except (ValueError, OverflowError, OSError):

@@ -56,7 +56,7 @@ def counters_folder(port: str) -> str:
 def parse_ofi_plugin(answers: Answers) -> bool | None:
     """Tell whether the plugin that lets NCCL use EFA is in a usual place; None: not known."""
     states = {answers.by_key.get("link:" + path, NOT_ASKED).state for path in OFI_PLUGINS}
-    # A file that is no link is an error to whoever reads the link: it is there.
+    # A file that is no link is an error to a reader of the link: it is there.
     if states & {"ok", "error"}:
         return True
     return False if states == {"absent"} else None

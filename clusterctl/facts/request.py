@@ -218,7 +218,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
             }
             for place in wanted.places
         ],
-        "local_paths": ["/dev/shm"],  # noqa: S108  (looked at, not written to)
+        "local_paths": ["/dev/shm"],  # noqa: S108  (read, not written to)
         "commands": _commands(wanted),
         "programs": ["rsync", *FIREWALL_PROGRAMS],
         "lock": wanted.lock,

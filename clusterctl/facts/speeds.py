@@ -17,7 +17,7 @@ _ALIKE = {
     "inside_gbps": ("inside_bytes",),
     "across_gbps": ("nodes", "rails", "across_bytes", "network"),
 }
-"""What must be equal for a speed to be comparable, beside the GPUs."""
+"""What must be equal for a speed to be comparable, in addition to the GPUs."""
 
 
 def speeds_of(node: NodeFacts, nodes: int) -> Speeds | None:

@@ -196,7 +196,7 @@ def read_listing(
 
 
 def _read_beside(found: _Inventory) -> None:
-    """Add the variables of `group_vars/` and `host_vars/` beside the inventory, which go first."""
+    """Add the variables of `group_vars/` and `host_vars/` next to the inventory, which go first."""
     file = FilePath(found.problems.file)
     for group, content in found.groups.items():
         content.variables.update(variables_beside(file, "group_vars", group, found.problems))

@@ -1,4 +1,4 @@
-"""The variables of an Ansible inventory that we take over, also from files beside it."""
+"""The variables of an Ansible inventory that clusterctl uses, also from files next to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Value:
     text: str
     line: int
     file: str = ""
-    """The file beside the inventory that has it."""
+    """The file next to the inventory that has it."""
 
 
 Variables = dict[str, Value]

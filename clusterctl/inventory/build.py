@@ -215,7 +215,7 @@ def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
         name = node.name
         if count[name.lower()] > 1:
             name = f"{name}_{node.ssh.port or SSH_PORT}"
-        while name in named:  # `a` at port 22 beside a host that is called `a_22`
+        while name in named:  # `a` at port 22 next to a host that is called `a_22`
             name += "_"
         named[name] = replace(node, name=name)
     return tuple(named.values())

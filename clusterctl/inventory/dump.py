@@ -108,7 +108,7 @@ def _entry(host: str, address: str | None, settings: dict[str, object]) -> objec
 
 
 def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
-    """Return what an entry sets beside its host and address."""
+    """Return what an entry sets in addition to its host and address."""
     return {
         **_changed(replace(node.ssh, slurm_job=None), Ssh()),
         "gpus": node.gpus,

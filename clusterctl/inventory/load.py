@@ -74,7 +74,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _fingerprint(path: Path, content: bytes) -> str:
-    # An identity is relative to the file's folder, and a node of our own user may be local.
+    # An identity is relative to the file's folder, and a node of this user may be local.
     reader = f"{own_user()}\0{path.name}\0{path.resolve().parent}\0"
     return hashlib.sha256(os.fsencode(reader) + content).hexdigest()
 

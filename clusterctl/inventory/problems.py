@@ -55,7 +55,7 @@ class Problems:
         self._found.append((line, f"{self.place(line)}:{key} expected {wanted}, found {found}"))
 
     def note(self, text: str, *, line: int) -> None:
-        """Note something that a person should know, once."""
+        """Note something that a user should know, once."""
         placed = f"{self.place(line)}: {text}"
         if placed not in self.notes:
             self.notes.append(placed)

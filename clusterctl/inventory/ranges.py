@@ -160,5 +160,5 @@ def _fold_run(run: list[list[str]], place: int | None) -> str:
 
 
 def _next(first: str, last: str) -> str:
-    """Return the text that would go on the range from `first` to `last`."""
+    """Return the text that would extend the range from `first` to `last`."""
     return str(int(last) + 1).zfill(_width(first))

@@ -51,7 +51,7 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     for detail in details:
         where = detail["loc"]
         if len(where) == _KEY_OF_ITEM and where[-1] == "[key]":
-            where = where[:-1]  # pydantic's mark for the name of a variable, beside its value
+            where = where[:-1]  # pydantic's mark for the name of a variable, next to its value
         wanted, found = _wanted_and_found(model, detail)
         problems.add((*path, *where), wanted=wanted, found=found)
         _remove(right, where)

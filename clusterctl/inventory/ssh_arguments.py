@@ -17,7 +17,7 @@ _NEEDLESS = frozenset(
         *("connectionattempts", "preferredauthentications", "compression", "identitiesonly"),
     }
 )
-"""Options of one connection's comfort: we have our own."""
+"""Options for one connection, which clusterctl sets itself."""
 _ONLY_SSH = frozenset({"identityfile", "-f", "proxyjump", "proxycommand"})
 _OPTION = re.compile(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*?)\s*", re.DOTALL)
 _TARGET = re.compile(r"\[?%h\]?:(%p|\d+)")

@@ -67,7 +67,7 @@ class _Work(NamedTuple):
     of: _Rank
 
     def __str__(self) -> str:
-        """Return it as a person reads it."""
+        """Return it as a user reads it."""
         more = f" (enqueued up to #{self.enqueued})" if self.enqueued else ""
         return f"#{self.number} {self.kind} of {self.size}{more}"
 

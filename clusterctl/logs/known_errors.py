@@ -242,7 +242,7 @@ _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             ),
             "clusterctl check --only python: it compares torch with each node's driver and GPUs",
         ),
-        # Threads of the process group still run when the interpreter is gone.
+        # Threads of the process group still run when the interpreter has shut down.
         (
             r"\bterminate called without an active exception\b",
             "a gloo thread outlived Python (pytorch issue 190489): end the script with"  # noqa: ISC004

@@ -1,7 +1,7 @@
 r"""Splits the bytes of a log file into lines by byte offset, for any chunks that arrive.
 
 A line ends at `\n`, `\r\n` or a lone `\r` (progress bars). Data is first cut after its last whole
-line. It is split into lines, and decoded, only when lines are needed.
+line. It is divided into lines, and decoded, only when lines are needed.
 """
 
 from __future__ import annotations

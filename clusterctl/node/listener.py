@@ -91,9 +91,10 @@ class UnauthenticatedPeers:
             connection: one that does not block.
             origin: where it comes from.
             hear: called when there is something to read. It returns None to be called again, True
-                if the connection is one of ours, and False to close it. Whatever it raises closes
-                the connection too, without a word.
-            keep: takes one of ours over. What it raises closes the connection, and is logged if it
+                if the connection is authenticated, and False to close it. What it raises closes
+                the connection too, without an answer.
+            keep: takes an authenticated one over. What it raises closes the connection, and is
+            logged if it
                 is no OSError.
         """
         descriptor = connection.fileno()
@@ -229,7 +230,7 @@ class ListenerThread:
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def close(self) -> None:
-        """Have nobody connect any more; the thread closes the socket."""
+        """Accept no more connections; the thread closes the socket."""
         try:  # noqa: SIM105  (start-up counts)
             self._socket.shutdown(_socket.SHUT_RDWR)
         except OSError:
@@ -240,7 +241,7 @@ class ListenerThread:
             while not self._listener.closed:
                 try:
                     self._loop.run_once()
-                except Exception:  # noqa: BLE001  (nobody could connect any more; the log has it)
+                except Exception:  # noqa: BLE001  (no peer could connect any more; the log has it)
                     _log_exception()
                     time.sleep(SHORTAGE_SECONDS)
         finally:

@@ -80,7 +80,7 @@ _OF_HTTP = re.compile(
 
 
 CLOSED_GRACE = 5.0
-"""Seconds for the lines of others: whoever closed a connection may still print why it ends."""
+"""Seconds for the lines of others: the process that disconnected may still print why."""
 TIMEOUT_GRACE = 10.0
 """Seconds after a timeout: the others began to wait later, and print later where."""
 

@@ -117,7 +117,7 @@ def lock_holders(names: Iterable[str]) -> Iterator[Dict[str, Any]]:
 def query(
     name: str, request: Dict[str, Any], *, seconds: float = ANSWER_SECONDS
 ) -> Optional[Dict[str, Any]]:
-    """Ask the holder of a lock; None: nobody holds it.
+    """Ask the holder of a lock; None: it is free.
 
     A holder that does not answer in time (it is frozen, or foreign) answers as `{"pid", "uid"}`.
     Any user can take the name: of another user's answer only what is harmless is returned.
@@ -166,7 +166,7 @@ def _connect(connection: socket.socket, name: str, deadline: float) -> None:
     """Connect, and wait for a place in the queue: many ranks report at once.
 
     Raises:
-        OSError: nobody listens, or the queue stays full.
+        OSError: no process listens, or the queue stays full.
     """
     while True:
         connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
@@ -274,7 +274,7 @@ def in_use_error(holder: Dict[str, Any]) -> OperationError:
     return OperationError("busy", "the machine is busy: " + known, holder=holder, hint=hint)
 
 
-def _moment(since: Any) -> str:  # noqa: ANN401  (whoever holds the lock may tell anything)
+def _moment(since: Any) -> str:  # noqa: ANN401  (the holder of the lock may send anything)
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(since))
     except (TypeError, ValueError, OverflowError, OSError):

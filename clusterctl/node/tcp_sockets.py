@@ -84,7 +84,7 @@ def socket_holders(inodes: Set[str]) -> Set[int]:
 
 
 def sockets_of(pid: int) -> Set[str]:
-    """Return the inodes of a process's sockets; none where it is gone or another's."""
+    """Return the inodes of a process's sockets; none where it has exited or is another user's."""
     folder = "/proc/%d/fd" % pid
     found: Set[str] = set()
     for name in list_folder(folder):

@@ -18,7 +18,7 @@ _TESTS = frozenset({"[", "[[", "test", "((", "grep", "command", "which", "type"}
 _READS = frozenset({"read", "getopts", "mapfile", "readarray"})
 """Commands that assign to the variables that they name."""
 _CONDITIONS = frozenset({"then", "case", "function", "{?", "(?"})
-"""What is open around a command that may not be run; nobody follows who calls a function."""
+"""What is open around a command that may not be run; calls of functions are not followed."""
 _GOES_ON = frozenset({"else", "elif", "do", "!", "time", "{"})
 """Words after which a command follows."""
 _FALLBACK = re.compile(r"\|\|\s*echo\s+[\"']?([\w.:-]+)[\"']?\s*$")

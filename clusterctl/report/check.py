@@ -1,4 +1,4 @@
-"""Prints a check for a person: the nodes, the findings, and the command to type next."""
+"""Prints a check as text: the nodes, the findings, and the command to type next."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def print_checks(console: Console, checks: Iterable[Check]) -> None:
 
 
 def problems(result: CheckResult) -> tuple[Finding, ...]:
-    """Return the findings that a person must read: neither passes nor skips."""
+    """Return the findings that a user must read: neither passes nor skips."""
     return tuple(f for f in result.findings if f.status in {"fail", "unknown", "warn"})
 
 

@@ -44,7 +44,7 @@ class EventPrinter:
 
 
 def sentence_of(event: Mapping[str, object]) -> str:
-    """Return a sentence for an event of a node; empty for one that a person need not know."""
+    """Return a sentence for an event of a node; empty for one that a user need not know."""
     rank = event.get("rank")
     match event.get("kind"):
         case "rank-ended" if event.get("signal"):

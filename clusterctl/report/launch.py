@@ -1,4 +1,4 @@
-"""Prints a launch for a person: check, sync, plan, start, the ranks that join, and the end."""
+"""Prints a launch as text: check, sync, plan, start, the ranks that join, and the end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What git says of a folder: its files, its commit; a git that fails is an error, never silence.
 
-The folder may be somebody else's: no program that its own `.git/config` names is run.
+The folder may be another user's: no program that its own `.git/config` names is run.
 """
 
 # ruff: noqa: PTH112, PTH114
@@ -43,7 +43,7 @@ class Worktree:
 
     @classmethod
     def of(cls, folder: Path) -> Worktree | None:
-        """Return the work tree that a folder lies in; None: no `.git` is there or above.
+        """Return the work tree that contains a folder; None: no `.git` is there or above.
 
         Raises:
             UsageError: there is one, and git does not work with it.
@@ -94,7 +94,7 @@ class Worktree:
             asked = ("config", scope, "--includes", "--name-only", "-z", "--get-regexp", _FILTERS)
             found = _run(self.folder, *asked).stdout
             for name in sorted(set(map(os.fsdecode, filter(None, found.split(b"\0"))))):
-                if "=" in name:  # git could not be told which
+                if "=" in name:  # git has no way to name it
                     raise _failed(self.folder, f"its configuration has the filter {name!r}")
                 options += ["-c", f"{name}={'false' if name.endswith('.required') else ''}"]
         return options

@@ -30,7 +30,7 @@ IO_SECONDS = 60
 """rsync gives up after so long without a byte; so do we."""
 CHUNK = 1 << 18
 TEMPORARY = ".clusterctl/tmp"
-"""Where files lie on a node until they are whole, each sync's in a folder of its own."""
+"""Where files stay on a node until they are whole, each sync's in a folder of its own."""
 POLL_SECONDS = 1.0
 """How often we look up from waiting for rsync."""
 _KILLED = 20
@@ -129,7 +129,7 @@ def push(
         finally:
             process.wait()
             if carrier.ident is not None:
-                # An rsync that never came to its shim leaves the carrier waiting. Closing the
+                # An rsync that never reached its shim leaves the carrier waiting. Closing the
                 # listener wakes it on Linux only.
                 with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
                     nobody.settimeout(POLL_SECONDS)
@@ -149,7 +149,7 @@ def push(
 def command(address: Path, temporary: str) -> list[str]:
     """Return rsync's argv.
 
-    Whoever calls has compared contents, so `--ignore-times` sends exactly what is listed. The
+    The caller has compared contents, so `--ignore-times` sends exactly what is listed. The
     destination is a constant, since rsync would escape a name for a shell that is not there.
     """
     shim = (sys.executable, "-I", "-S", str(Path(rsync_shim.__file__)), str(address))
@@ -317,7 +317,7 @@ def _send(source: int, stream: Stream, transfer: _Transfer) -> None:
     receives = True
     try:
         while data := os.read(source, CHUNK):
-            # Where nobody listens any more it is read all the same: an rsync whose pipe breaks
+            # Where no caller listens any more it is read anyway: an rsync whose pipe breaks
             # ends before it has told what the other side said.
             if receives:
                 try:

@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     with socket.socket(socket.AF_UNIX) as controller:
         controller.connect(argv[1])
         socket.send_fds(controller, [json.dumps(argv[3:]).encode()], [0, 1])
-        # Our own copies would keep rsync from seeing the end.
+        # This process's copies would keep rsync from seeing the end.
         sys.stdin.close()
         sys.stdout.close()
         status = controller.recv(1)

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 OWN_FOLDER = b".clusterctl"
 MANIFEST = OWN_FOLDER + b"/manifest.json"
-"""In a folder below ours it means that a sync places files there: they are no code of ours."""
+"""In a subfolder it means that a sync places files there: they are not code."""
 PULLED = OWN_FOLDER + b"/pulled"
-"""In a folder below ours: what is in it was pulled, and is no code of ours."""
+"""In a subfolder: what is in it was pulled, and is not code."""
 _SEPARATE = (b"pyvenv.cfg", MANIFEST, PULLED)
 
 
@@ -153,7 +153,7 @@ def _tracked(folder: Path, worktree: Worktree, ignored: Ignored) -> Iterator[byt
 
     @functools.cache
     def is_separate(inner: bytes) -> bool:
-        """Say whether a folder lies in a virtual environment, in a workdir, or behind a link."""
+        """Say whether a folder is in a virtual environment, in a workdir, or behind a link."""
         if not inner:
             return False
         above, full = inner.rpartition(b"/")[0], root + inner
@@ -208,7 +208,7 @@ def _unreadable(path: bytes, error: OSError) -> ClusterError:
 _PRIVATE = re.compile(
     rb"(^|/)(\.ssh/id_[^/]*(?<!\.pub)|\.gnupg/.*|\.aws/credentials|\.kube/config|\.netrc)\Z"
 )
-"""Keys and passwords that lie in a home folder."""
+"""Keys and passwords of a home folder."""
 
 
 def _refuse_home(folder: Path) -> None:

@@ -125,7 +125,7 @@ def fresh_marker() -> bytes:
 
 
 def opening(marker: bytes, python: str | None, op: str = "") -> bytes:
-    """Return what goes on the command's stdin before the first frame.
+    """Return what is written to the command's stdin before the first frame.
 
     Args:
         marker: what the agent prints before its first frame.

@@ -2,7 +2,7 @@
 
 A login or the start of an agent costs the other side a tenth of a second of its CPU; a thousand at
 once on a busy machine are all late. So each waits for its turn. A window grows while answers come
-quickly, halves when they come late, and stays as it is while our own CPU is busy.
+quickly, halves when they come late, and stays as it is while this machine's CPU is busy.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class ConcurrencyLimit:
             self._end(found, turn, answered=answered)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Wake every thread that waits, and let none wait again."""
         with self._lock:
             self._closed = True
             for lane in self._lanes.values():
@@ -217,7 +217,7 @@ class ConcurrencyLimit:
         return any(queue for lane in self._lanes.values() for queue in lane.waiting.values())
 
     def _grow(self, lane: _Lane) -> None:
-        """Allow more, if what is allowed is used and our own CPU has room."""
+        """Allow more, if what is allowed is used and this machine's CPU has room."""
         now, used = time.monotonic(), time.process_time()
         since, used_then = self._cpu
         if now - since >= CPU_SECONDS:

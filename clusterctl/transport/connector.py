@@ -137,7 +137,7 @@ class Connector:
         return connection
 
     def close(self) -> None:
-        """Close what connections share, and let nobody wait for a turn."""
+        """Close what connections share, and let no thread wait for a turn."""
         self._limit.close()
         if self._paramiko is not None:
             self._paramiko.keyring.close()
@@ -177,7 +177,7 @@ class Connector:
             server = endpoint.jump  # each ssh logs in there by itself
 
         def log_in(turn: Turn) -> Connection:
-            turn.accepted = True  # ssh does not tell when that is
+            turn.accepted = True  # ssh does not report when that is
             master = self._jumps.log_in(endpoint, options, name=endpoint.target, through=through)
             connection = OpensshConnection(node, master, self._timeouts)
             connection.login_seconds = turn.seconds

@@ -30,7 +30,7 @@ from clusterctl.transport.translate_errors import translated
 PREFIX = "cctl-"
 """Of the folders with sockets, before the number of the process that made them."""
 RSYNC = "r-"
-"""Of the sockets in them that wait for an rsync; nobody removes one whose command was killed."""
+"""Of the sockets in them that wait for an rsync; the socket of a killed command stays."""
 LONGEST_PARENT = 40
 """A socket's path may have about a hundred characters, and macOS's TMPDIR takes half of them."""
 POLL_SECONDS = 0.01
@@ -39,7 +39,7 @@ BANNER_SECONDS = 3.0
 """After so long a login shows what the host says: it may wait for the person."""
 CHECK_SECONDS = 5.0
 CHECKED_SECONDS = 5.0
-"""For so long a person's connection that answered needs no further `ssh -O check`."""
+"""For so long a user's connection that answered needs no further `ssh -O check`."""
 WORDS_LIMIT = 2000
 """Characters of ssh's words: a host may send a banner of any length."""
 REASON_LIMIT = 400
@@ -55,7 +55,7 @@ exit $status
 """
 """Runs a program and ends it when our end of its stdin closes, however we end.
 
-A master has no reason of its own to end; killed, we would leave it behind for ever.
+A master has no reason of its own to end; killed, we would leave it behind forever.
 """
 
 _WORDS: tuple[tuple[str, State], ...] = (
@@ -108,7 +108,7 @@ class ControlFolder:
         Raises:
             NodeError: the folder is closed.
         """
-        # The name is short and nobody else has had it, for hosts' names may be long.
+        # The name is short and unique, for hosts' names may be long.
         control = self.path / f"m{next(self._numbers)}"
         master = ControlMaster(control, destination, forks=forks)
         with self._lock:
@@ -156,7 +156,7 @@ def _sweep(parent: Path) -> None:
     """Remove the folders of commands that were killed, once their masters ended and left them.
 
     A master removes its own socket when it ends. Others may write to the parent, too: what is not
-    our own real folder stays, and of ours whatever is not such a socket.
+    a real folder of this user stays, and every file in it that is not such a socket.
     """
     for path in parent.glob(f"{PREFIX}*"):
         found = _PID.match(path.name)
@@ -199,7 +199,7 @@ class ControlMaster:
         Args:
             control: the path of its socket.
             destination: the host, as `ssh` takes it.
-            forks: ssh_config lets its ssh fork, so that nobody would know where it is.
+            forks: ssh_config lets its ssh fork, and its process would be lost.
         """
         self.control = control
         self.target = destination

@@ -24,7 +24,7 @@ WAITING_LIMIT = 16 * 1024 * 1024
 LEAST_SIZE = 16 * 1024
 """Bytes that a message counts at least: what it takes in memory is more than its frame."""
 CLOSED_POLL_SECONDS = 0.5
-"""How often a thread that waits for room checks whether anybody still reads."""
+"""How often a thread that waits for room checks whether its reader is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
         """Start empty."""
         super().__init__(WAITING_LIMIT)
         self.closed = threading.Event()
-        """Nobody reads any more."""
+        """The reader has left."""
 
     def drain(self, name: str, stream: Iterator[T]) -> None:
         """Put all items of an iterator there, then how that ended; for a thread of its own."""
@@ -59,7 +59,7 @@ class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
         self._offer(ThreadEnded(error))
 
     def _offer(self, item: tuple[str, T] | ThreadEnded) -> bool:
-        """Wait for room and put an item there; False: nobody reads any more."""
+        """Wait for room and put an item there; False: the reader has left."""
         while not self.closed.is_set():
             try:
                 self.put(item, timeout=CLOSED_POLL_SECONDS)
@@ -121,7 +121,7 @@ def interleave(
     try:
         for number, name in enumerate(tuple(streams)):
             try:
-                # Daemons: a person who presses Ctrl-C does not wait for a dead node.
+                # Daemons: a user who presses Ctrl-C does not wait for a dead node.
                 start_thread(drain, name=f"node {name}")
             except CouldNotTell:
                 if at_once or not number:
@@ -206,7 +206,7 @@ class MultiStream:
     def add(self, node: str, request: Request, *, after: float = 0.0) -> None:
         """Let a node join, or join again, once `after` seconds have passed."""
         self._running += 1
-        # A daemon: a person who presses Ctrl-C does not wait for a dead node.
+        # A daemon: a user who presses Ctrl-C does not wait for a dead node.
         items = self._read(node, request, after)
         start_thread(self._items.drain, node, items, name=f"follow {node}")
 
@@ -262,7 +262,7 @@ class MultiStream:
             return None
 
     def _read(self, node: str, request: Request, after: float) -> Iterator[Message | Reply]:
-        """Yield what a node sends, until it ends or nobody reads any more."""
+        """Yield what a node sends, until it ends or the reader leaves."""
         if self._items.closed.wait(after):
             return
         with contextlib.closing(self._start(node, request)) as call:

@@ -33,7 +33,7 @@ from clusterctl.transport.ssh_config import Endpoint
 logger = logging.getLogger(__name__)
 
 UNKNOWN_KEY = "unknown_key"
-"""In the details of an error: the key that somebody may accept."""
+"""In the details of an error: the key that a user may accept."""
 CHANGED_KEY = "changed_key"
 """In the details of an error: the command that removes the recorded key, from any file."""
 IF_REINSTALLED = "someone may be in between; if the host was reinstalled: "
@@ -105,7 +105,7 @@ class HostKeyVerifier:
     """Judges host keys; files are read once a command; safe from several threads."""
 
     def __init__(self, cluster: str, *, accept_new: bool) -> None:
-        """Use the cluster's own file beside each endpoint's."""
+        """Use the cluster's own file in addition to each endpoint's."""
         self._own_file = own_file(cluster)
         self._accept_new = accept_new
         self._lock = threading.Lock()

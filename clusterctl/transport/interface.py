@@ -55,7 +55,7 @@ class Reply:
 
     @property
     def ok(self) -> bool:
-        """The call came to its end; what it found is in `messages`."""
+        """The call ended normally; its results are in `messages`."""
         return self.error is None
 
     @property
@@ -111,7 +111,7 @@ class Call(ABC):
 
     @abstractmethod
     def set_deadline(self, seconds: float) -> None:
-        """Expect the next answer within so many seconds; without this it may take for ever."""
+        """Expect the next answer within so many seconds; without this it may take forever."""
 
     @abstractmethod
     def reply(self) -> Reply:

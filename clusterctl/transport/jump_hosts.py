@@ -72,7 +72,7 @@ class ProxySocket(NoDelaySocket):
         """
         super().close()
         if self._process.poll() is None:
-            with contextlib.suppress(OSError):  # it is gone, or another user's by now
+            with contextlib.suppress(OSError):  # exited, or the id is reused
                 os.killpg(self._process.pid, signal.SIGTERM)
 
     @property
@@ -279,7 +279,7 @@ def _host(jump: str) -> Node:
 
 
 def _ssh_command(jump: str) -> str:
-    """Return what a person types to try a chain of jump hosts."""
+    """Return what a user types to try a chain of jump hosts."""
     before, _, last = jump.rpartition(",")
     through = ["-J", before] if before else []
     return shlex.join(["ssh", *through, last, "true"])

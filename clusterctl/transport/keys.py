@@ -69,7 +69,7 @@ class SharedAgent(AgentSSH):
             connection.settimeout(AGENT_SECONDS)
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # paramiko's own protocol code
-            connection.settimeout(None)  # a person may have to allow a signature
+            connection.settimeout(None)  # a user may have to allow a signature
             if not self.get_keys():
                 self.problem = "the ssh-agent holds no key"
         except (OSError, paramiko.SSHException) as error:
@@ -103,7 +103,7 @@ class Keyring:
 
     def offer(self, endpoint: Endpoint) -> Offer:
         """Return the keys for a server: the inventory's, the agent's, then ssh_config's."""
-        with self._lock:  # nobody is asked twice at once
+        with self._lock:  # one question at a time
             return self._offer(endpoint)
 
     def refresh(self) -> None:
@@ -146,7 +146,7 @@ class Keyring:
                 found.setdefault(blob, KeyCandidate(key=held[blob], origin="the agent"))
         for path in files:
             if path != endpoint.identity:
-                # A person who has another key is not asked for every passphrase there is.
+                # A user who has another key is not asked for every passphrase there is.
                 take(path, ask=not found)
         skipped += _add_certificates(found, endpoint.certificates)
         why = "no ssh-agent" if agent is None else agent.problem
@@ -192,7 +192,7 @@ _ENCRYPTED = "needs its passphrase and there is no terminal to ask; try: ssh-add
 
 
 def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
-    """Read a private key, and its certificate where one lies beside it.
+    """Read a private key, and its certificate where one is next to it.
 
     Raises:
         PasswordRequiredException: it needs a passphrase and none was given.
@@ -223,7 +223,7 @@ def _add_certificate(found: dict[bytes, KeyCandidate], path: Path) -> None:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no certificate, or nobody has its key.
+        ValueError: it is no certificate, or its key is missing.
     """
     certificate = PublicBlob.from_file(str(path))
     kind, mark, _ = certificate.key_type.partition("-cert-v")
@@ -252,7 +252,7 @@ def _add_certificate(found: dict[bytes, KeyCandidate], path: Path) -> None:
 
 
 def public_blob(path: Path) -> bytes:
-    """Return the public key that lies beside a private one, empty where there is none."""
+    """Return the public key that is next to a private one, empty where there is none."""
     public = path if path.suffix == ".pub" else path.with_name(path.name + ".pub")
     try:
         return base64.b64decode(public.read_text().split()[1])

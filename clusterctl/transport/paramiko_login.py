@@ -102,7 +102,7 @@ class ParamikoConnector:
     def _handshake(self, endpoint: Endpoint, sock: socket.socket) -> Transport:
         transport = Transport(sock)
         transport.daemon = True
-        # Our own limit is first, for it knows what to say.
+        # This limit must expire first: it has the better message.
         later = self._timeouts.handshake + PARAMIKO_SECONDS
         transport.banner_timeout = transport.handshake_timeout = later
         transport.auth_timeout = self._timeouts.auth

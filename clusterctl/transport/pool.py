@@ -68,7 +68,7 @@ class Pool:
         self._connector = Connector(
             cluster.name, timeouts=timeouts or Timeouts(), accept_new=accept_new, fanout=fanout
         )
-        # Those left out are reached only where somebody asks for one by name.
+        # Those left out are reached only where a user asks for one by name.
         self._nodes = {node.name: node for node in (*cluster.nodes, *cluster.left_out)}
         self._opening = {name: threading.Lock() for name in self._nodes}
         self._opened: dict[str, Connection] = {}

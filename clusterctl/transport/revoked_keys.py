@@ -1,4 +1,4 @@
-"""RevokedHostKeys of ssh_config: host keys that nobody may accept, whatever known_hosts has.
+"""RevokedHostKeys of ssh_config: host keys that must not be accepted, whatever known_hosts has.
 
 OpenSSH takes a list of public keys, or a binary KRL, which only its `ssh-keygen` can read. A file
 that cannot be read revokes every key, as it does for `ssh`.
@@ -25,7 +25,7 @@ def is_revoked(path: Path, key_type: str, blob: bytes) -> bool:
     """Tell whether a file of RevokedHostKeys has a key.
 
     Raises:
-        NodeError: the file does not tell.
+        NodeError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""TCP connections of our own making: quick from the first packet, and found out when they die.
+"""Opens TCP connections: without delay of small packets, and with a limit for silence.
 
 paramiko leaves Nagle's algorithm on, which with the peer's delayed ACKs costs 40 ms twice per
 connection, and its own keepalive ignores silence.
@@ -18,7 +18,7 @@ KEEPALIVE_INTERVAL = 2
 KEEPALIVE_PROBES = 3
 """Seconds, seconds, times: a link that is cut is known after eight seconds."""
 UNACKED_LIMIT_MS = 8000
-"""The same where data of ours waits for its ACK: the kernel sends no keepalive then."""
+"""The same where sent data waits for its ACK: the kernel sends no keepalive then."""
 FIRST_WORDS = 512
 AHEAD = 1 << 16
 """Bytes that are received at once: paramiko asks for each packet in two parts."""

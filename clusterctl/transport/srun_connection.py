@@ -55,7 +55,7 @@ class SrunConnection(Connection):
         self._job = job
 
     def start_agent(self) -> Stream:
-        """Start the agent as a step of its own, beside the job's other steps."""
+        """Start the agent as a step of its own, next to the job's other steps."""
         argv = [
             *("srun", f"--jobid={self._job}", f"--nodelist={self.node.host}"),
             *("--nodes=1", "--ntasks=1", "--overlap"),

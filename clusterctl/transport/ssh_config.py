@@ -1,7 +1,7 @@
 """Where a node really is: the inventory's settings over those that `ssh -G` prints.
 
-OpenSSH itself is asked, since nobody else reads Include, Match and tokens as it does. `ssh -G`
-expands the tokens of most keywords, but not those of IdentityFile, CertificateFile,
+OpenSSH itself is asked, since no other reader handles Include, Match and tokens the same way. `ssh
+-G` expands the tokens of most keywords, but not those of IdentityFile, CertificateFile,
 RevokedHostKeys and ProxyCommand.
 """
 
@@ -34,7 +34,7 @@ DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _NUMBER = re.compile("[0-9]{1,9}")
 _DEBUG_LINE = re.compile("^(debug1: |OpenSSH_).*\n?", re.MULTILINE)
-"""What `ssh -v` says beside its errors."""
+"""What `ssh -v` says in addition to its errors."""
 _SSH = re.compile(r"(exec\s+)?(\S*/)?ssh\s")
 """A ProxyCommand that is itself a login; `aws ssm`, `nc` and others only carry bytes."""
 _VARIABLE_OR_TOKEN = re.compile(r"\$\{([^}]*)\}|%(.)", re.DOTALL)

@@ -46,7 +46,7 @@ class Packetizer(paramiko.packet.Packetizer):
         """Return so many bytes of a packet.
 
         Raises:
-            SSHException: no server of ours sends a packet of that size.
+            SSHException: no OpenSSH server sends a packet of that size.
             EOFError: the connection ended, or the handshake took too long.
         """
         if not 0 <= n <= PACKET_LIMIT:

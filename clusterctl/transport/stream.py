@@ -58,7 +58,7 @@ class Stream(ABC):
 
         Raises:
             TimeoutError: they were not taken in time.
-            OSError: nobody takes them.
+            OSError: the receiver exited.
         """
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Stream(ABC):
 
 
 class ProcessStream(Stream):
-    """A child of ours on this machine: the agent itself, or an `ssh` that leads to it."""
+    """A child process on this machine: the agent itself, or an `ssh` that leads to it."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         """Start the program.

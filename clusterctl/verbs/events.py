@@ -19,7 +19,7 @@ Outer = TypeVar("Outer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something happened that a person or a program may want to know."""
+    """Something happened that a user or a program may want to know."""
 
     kind: ClassVar[str] = ""
     """Its `kind` in `launch --json`; empty if it has none."""

@@ -30,7 +30,7 @@ class ExecOptions:
     cwd: str | None = None
     """A folder on the nodes; None: the home."""
     timeout: float | None = None
-    """Seconds until it is ended; None: it may run for ever."""
+    """Seconds until it is ended; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ LAST_WAIT = 10.0
 LOCKED_RETRY = 30.0
 """Seconds between attempts to log in again: each one counts for a server that bans addresses."""
 LOCKED_WAIT = 1800.0
-"""Seconds that a person may take to unlock the SSH agent."""
+"""Seconds that a user may take to unlock the SSH agent."""
 LONGEST_WAIT = 300.0
 """Seconds without an answer of any node until following is given up."""
 

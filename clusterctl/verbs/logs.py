@@ -248,7 +248,7 @@ def collect(
     return errors
 
 
-class _Refused(Exception):  # noqa: N818  (what a node sent, not a fault of ours)
+class _Refused(Exception):  # noqa: N818  (what a node sent, not a program error)
     """It is no file of a run, or no byte of one: a node does not choose where we write."""
 
 
@@ -267,7 +267,7 @@ class _Copy:
         self._held = 0
         """Bytes of all of them, with their holes."""
         self._checked = 0
-        """Bytes that it had when the disk was last looked at."""
+        """Bytes that it had when the disk was last checked."""
 
     def keep(self, message: Message) -> None:
         """Write one message's bytes at their place.

@@ -66,7 +66,7 @@ _RANK = _Number(0, 1 << 20)
 _PID = _Number(0, 1 << 31)
 _EXIT_CODE = _Number(-255, 255)
 _SIGNAL = _Number(0, 127)
-"""A run that a signal ended exits with 128 more: 256 would be taken for success."""
+"""A run that a signal ended exits with 128 more: 256 would mean success."""
 _PORT = _Number(0, 65535)
 _RESOURCE = _Number(0, 1 << 53, whole=False)
 _NUMERIC = (int, float)

@@ -54,7 +54,7 @@ def resume(
 
     Args:
         before: the run to resume.
-        cluster: the nodes to launch on; its job counts for what the run's says nothing about.
+        cluster: the nodes to launch on; its job counts for the keys that the run's lacks.
         pool: the connections to them.
         launch: how to launch; a command replaces the job's, with `{checkpoint}` in it.
         checkpoint: `latest`, or a path.

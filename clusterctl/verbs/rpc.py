@@ -68,7 +68,7 @@ ANSWER_SECONDS = 60.0
 
 
 def node_error(reply: Reply) -> NodeError | None:
-    """Return what went wrong; None: the operation came to its end."""
+    """Return what went wrong; None: the operation ended normally."""
     if reply.error is not None:
         return reply.error
     error = reply.last.head.get("error") if reply.messages else None
@@ -118,7 +118,7 @@ def bad_output(node: str, invalid: str) -> NodeError:
 
 
 def _suggested(hint: str) -> str:
-    """Return a node's hint as the node's: even one command may be one that nobody should type.
+    """Return a node's hint as the node's: even a single command may be harmful.
 
     Nothing if a shell it is typed into would run more than one.
     """

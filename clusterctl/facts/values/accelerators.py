@@ -139,7 +139,7 @@ class UnlistedGpu:
     """A GPU that the vendor's tool names, but cannot list."""
 
     address: str = ""
-    """Its PCI address; empty if the tool does not tell it."""
+    """Its PCI address; empty if the tool does not print it."""
     why: str = ""
     """In the tool's words."""
 

@@ -40,7 +40,7 @@ class RunLock:
     """The run that holds the node."""
 
     run: str = ""
-    """Empty: nobody."""
+    """Empty: no process."""
     user: str = ""
     since: str = ""
     about: str = ""

@@ -52,7 +52,7 @@ class Python:
     packages: tuple[Package, ...] = ()
     """The installed ones of those that matter to training."""
     foreign: tuple[ForeignImport, ...] | None = None
-    """None: nobody asked."""
+    """None: not asked."""
     torch_build: str = ""
     """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
     torch: Torch | None = None

@@ -34,7 +34,7 @@ class PathFacts:
     faults: tuple[str, ...] = ()
     """Of a model in it: shards that are missing or cut."""
     lacks: tuple[str, ...] = ()
-    """Files that belong beside the weights of a model."""
+    """Files that belong next to the weights of a model."""
     mount: str = ""
     """Where its filesystem is mounted."""
     source: str = ""

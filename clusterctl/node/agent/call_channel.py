@@ -17,7 +17,7 @@ HEARTBEAT_SECONDS = 2.0
 
 
 class OperationError(Exception):
-    """The operation cannot go on, and says why in a form that a program can read.
+    """The operation cannot continue, and says why in a form that a program can read.
 
     It reaches the controller as the head key `error` of the last answer: the node did answer.
     """
@@ -53,7 +53,7 @@ class CallChannel:
         self._ended = False
         self._rests = False
         self._heartbeat_running = _thread.allocate_lock()
-        """Held for as long as the heartbeat is to go on."""
+        """Held for as long as the heartbeat must continue."""
 
     def send(self, message: Message) -> None:
         """Send one answer.
@@ -81,7 +81,7 @@ class CallChannel:
         try:
             return read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
         except (BadFrame, OSError):
-            return None  # a cut connection ends within a frame; there is nobody to tell
+            return None  # a cut connection ends within a frame; there is no receiver
         finally:
             self._rests = False
 

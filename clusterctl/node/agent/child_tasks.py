@@ -78,7 +78,7 @@ class Child:
         try:
             os.killpg(self.pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # It ended just now, or runs as somebody else (setuid): its own limit remains.
+            # It ended just now, or runs as another user (setuid): its own limit remains.
             self.exit_code = None
 
 
@@ -109,7 +109,7 @@ def run_program(
     """Run a program in a child, found on PATH; no shell has a part in it."""
 
     def body(_output: int) -> None:
-        # Here and not before the fork: the folder or the program may lie on a dead mount.
+        # Here and not before the fork: the folder or the program may be on a dead mount.
         try:
             if cwd is not None:
                 os.chdir(cwd)
@@ -156,7 +156,7 @@ def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) ->
         with hold() as given:
             write(json.dumps(given).encode() + b"\n")
             ended = select.poll()
-            ended.register(1, 0)  # POLLERR: nobody can read it any more
+            ended.register(1, 0)  # POLLERR: the reader has closed it
             ended.poll()
 
     child = run_function("held", body, limit_s)
@@ -182,7 +182,7 @@ def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) ->
 
 
 def gather(children: Sequence[Child], needless: Optional[Callable[[], bool]] = None) -> None:
-    """Read all children until each has ended or reached its limit, or `needless` says so."""
+    """Read all children until each has ended or reached its limit, or `needless` is true."""
     running = [child for child in children if child.state == "running"]
     ready = select.poll()
     owners = {descriptor: child for child in running for descriptor in child.pipes}
@@ -208,7 +208,7 @@ def gather(children: Sequence[Child], needless: Optional[Callable[[], bool]] = N
 
 
 def abandon_all(children: Sequence[Child]) -> None:
-    """Kill children whose results nobody wants any more."""
+    """Kill children whose results are no longer needed."""
     for child in children:
         child.abandon("needless")
 

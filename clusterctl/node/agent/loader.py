@@ -67,7 +67,7 @@ class Importer:
         """Run a module: what the controller compiled, else its source."""
         name = module.__name__
         if name in self.codes:
-            exec(marshal.loads(self.codes[name]), module.__dict__)  # noqa: S102, S302  (our own)
+            exec(marshal.loads(self.codes[name]), module.__dict__)  # noqa: S102, S302  (clusterctl's)
         elif name not in self.packages:
             exec(self.compile(name), module.__dict__)  # noqa: S102
 
@@ -89,7 +89,7 @@ def install(sources: Sources, compiled: bytes = b"") -> None:
     global _installed  # noqa: PLW0603  (one agent a process, by nature)
     codes = None
     if compiled.startswith(MAGIC):
-        codes = marshal.loads(zlib.decompress(compiled[len(MAGIC) :]))  # noqa: S302  (our own)
+        codes = marshal.loads(zlib.decompress(compiled[len(MAGIC) :]))  # noqa: S302  (clusterctl's)
     _installed = Importer(sources, codes)
     sys.meta_path.insert(0, _installed)
     # This text was run before it could be imported; the module must know what is installed.

@@ -2,7 +2,7 @@
 
 A read on a dead mount cannot be interrupted, and a damaged file may crash its reader. So the
 child tells on a pipe how far it is, and its silence ends the work. It ends with the controller
-too: nobody would read the answer.
+too: no one is left to read the answer.
 """
 
 from __future__ import annotations

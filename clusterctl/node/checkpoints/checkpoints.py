@@ -109,7 +109,7 @@ def _resolve(which: str, workdir: str, folder: str) -> str:
 def _found_in(folder: str, progress: Progress) -> List[str]:
     """List what in a folder is a checkpoint or is named as one; the folder itself if it is one.
 
-    What is named so and cannot be used is listed too: nobody is to take an older one unawares.
+    What is named so and cannot be used is listed too: an older one must not be taken unnoticed.
     """
     try:
         inside = sorted(name for name in os.listdir(folder) if not names.is_retired(name))
@@ -133,7 +133,7 @@ def _found_in(folder: str, progress: Progress) -> List[str]:
 def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders: bool) -> bool:
     marked = names.read_name(name).any
     if kind == "file":
-        # Beside checkpoint-N lie model.safetensors and training_args.bin, which are none.
+        # Next to checkpoint-N are model.safetensors and training_args.bin: not checkpoints.
         return marked or not beside_folders
     path = os.path.join(folder, name)
     if kind is None and not os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Check a torch distributed checkpoint: what `.metadata` says against the shards beside it.
+"""Check a torch distributed checkpoint: what `.metadata` says against the shards next to it.
 
 `.metadata` is a pickle that nothing sums up; but
 it says of every tensor its shape, its dtype and where its bytes are, which must all fit together
@@ -42,7 +42,7 @@ _KNOWN = frozenset(
         "collections.OrderedDict",
     }
 )
-"""What torch 2 names in a `.metadata`, beside dtypes."""
+"""What torch 2 names in a `.metadata`, in addition to dtypes."""
 _SAFETENSORS = ".safetensors"
 
 

@@ -14,7 +14,7 @@ TENSOR_SUFFIXES = (safetensors_files.SUFFIX, *torch_files.SUFFIXES)
 
 
 def no_progress(_count: int) -> None:
-    """Tell nobody."""
+    """Report to no one."""
 
 
 class Inspection(NamedTuple):
@@ -100,7 +100,7 @@ def digest(path: str, progress: Progress = no_progress) -> str:
 def files_of(path: str, progress: Progress = no_progress) -> Iterator[Tuple[str, os.stat_result]]:
     """Yield a checkpoint's regular files, by their paths within it; links are followed.
 
-    Links to nothing, pipes and the like are left out: whoever needs one finds it missing.
+    Links to nothing, pipes and the like are left out: a check that needs one finds it missing.
     """
     paths = [path] if not os.path.isdir(path) else _walk(path)
     for file in paths:

@@ -2,7 +2,7 @@
 
 The kinds: `clusterctl` (MANIFEST.json with
 sizes and SHA-256, COMPLETE), `dcp` (torch distributed checkpoint), `trainer` (Hugging Face
-Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt beside metadata.json), `folder`
+Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt with metadata.json), `folder`
 (step-N or the like, with files of a script's own) and `file`.
 """
 
@@ -33,7 +33,7 @@ COMPLETE = "COMPLETE"
 _RANK_METADATA = "metadata.json"
 _RANK_FILE = re.compile(r"model_state_rank_?(\d+)\.(?:pt|pth|bin|safetensors)")
 _OWN = re.compile(r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl")
-"""Files that each node may have of its own beside the same checkpoint."""
+"""Files that each node may have of its own next to the same checkpoint."""
 SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long."""
 _SMALL = 1024 * 1024

@@ -173,7 +173,7 @@ def storage_clock_skew(folder: str, clock: Callable[[], float] = time.time) -> f
     """Return how many seconds the clock that stamps files in a folder is ahead of `clock`.
 
     On a local filesystem that is this machine's own. On others it takes an empty file, removed
-    at once; if none can be made the clocks are taken for equal.
+    at once; if none can be made the clocks count as equal.
     """
     if clock is time.time and filesystem_of(folder) in _LOCAL:
         return 0.0

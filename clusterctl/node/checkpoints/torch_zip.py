@@ -25,11 +25,11 @@ Progress = Callable[[int], None]
 """Called with the number of bytes that were read."""
 
 
-class Invalid(Exception):  # noqa: N818  (what was found out, not a fault of ours)
+class Invalid(Exception):  # noqa: N818  (a finding, not a program error)
     """The file is not whole; `str()` says how it shows."""
 
 
-class NoChecksum(Exception):  # noqa: N818  (what was found out, not a fault of ours)
+class NoChecksum(Exception):  # noqa: N818  (a finding, not a program error)
     """Nothing speaks against the file, and nothing proves it; `str()` says why."""
 
 

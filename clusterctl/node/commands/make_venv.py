@@ -89,7 +89,7 @@ def make_venv(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
 
 
 class _Reporter:
-    """Says what is being done, not too often, and notices that nobody waits for it any more."""
+    """Reports progress, not too often, and notices that the controller has left."""
 
     def __init__(self, channel: CallChannel) -> None:
         self._channel, self._said = channel, 0.0

@@ -1,8 +1,8 @@
 """What was mirrored into a folder: the record that says which files are ours to replace or delete.
 
-It lies in the folder itself, so that every node of a shared filesystem and every controller knows
-the same. It is written before files change and again after, so a sync that was cut short knows
-its own files.
+It is kept in the folder itself, so that every node of a shared filesystem and every controller
+knows the same. It is written before files change and again after, so a sync that was cut short
+knows its own files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The node's part of a sync that has something to do: make way, let rsync write, prove.
 
-Deleted is only what the last sync placed and nobody changed since. Whatever else has to make way
+Only what the last sync placed, unchanged since, is deleted. Whatever else has to make way
 is moved to `.clusterctl/replaced/TIME/` in the same folder, and said.
 """
 
@@ -33,7 +33,7 @@ from clusterctl.wire import Message
 
 
 def find_tokens(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Say which of the tokens lie in this node's folder, and who runs in it here.
+    """Say which of the tokens are in this node's folder, and which run works in it here.
 
     Nodes that see the same token share a filesystem. `lock` is the one that a run holds.
     """
@@ -55,7 +55,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
 
     Args:
         args: `workdir`, `tree`, `lock`; `holder` (who syncs, from where), `temporary` (a folder
-            of this sync's own within ours: once it is gone, a late rsync can write nothing),
+            of this sync's own within it: once it is removed, a late rsync can write nothing),
             `tokens` (of this sync: they have served, and are removed).
         body: the wanted listing.
         channel: to the controller.

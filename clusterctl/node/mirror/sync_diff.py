@@ -30,7 +30,7 @@ MAX_SHOWN = 20
 TOKEN_SECONDS = 3600.0
 """No sync needs its token for so long."""
 ANSWER_SECONDS = 20.0
-"""Longest a folder may take to be looked into: a hung mount would take for ever."""
+"""Longest a folder may take to be looked into: a hung mount would take forever."""
 
 
 def compare_tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -111,9 +111,9 @@ def target_folder(args: Dict[str, Any]) -> bytes:
 
 
 def require_plain_files(root: bytes) -> None:
-    """Raise OperationError `squatted` if there are links or pipes where our own files belong.
+    """Raise OperationError `squatted` if there are links or pipes where clusterctl's files belong.
 
-    To write there could change a file elsewhere, or wait for ever.
+    To write there could change a file elsewhere, or wait forever.
     """
     own = os.path.join(root, FOLDER)
     folders = [own, *(os.path.join(own, name) for name in (b"replaced", b"seen", b"tmp"))]

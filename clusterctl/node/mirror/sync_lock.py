@@ -1,8 +1,9 @@
 """One sync at a time in a mirrored folder, and none while a run starts there: the lock.
 
 It is a file in our folder. A sync holds it alone and writes its name into it, runs that start hold
-it together. Whoever can open a file can lock it, so only those who may write to the mirrored folder
-can open this one. A run that starts where no sync ever was makes it, and takes it away again.
+it together. Any process that can open a file can lock it, so only those who may write to the
+mirrored folder can open this one. A run that starts where no sync ever was makes it, and takes it
+away again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CONTROLLER_SECONDS = 30.0
 """A controller that is silent for so long holds the lock no longer; it speaks every few seconds."""
 
 HOLDER_LIMIT = 65536
-"""Bytes of a lock file that are read: whoever may write to the folder may write anything there."""
+"""Bytes of a lock file that are read: whose size any user of the folder can choose."""
 
 NAME_LIMIT = 200
 """Characters of each word of it that are shown."""
@@ -47,7 +48,7 @@ def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
         holder: `sync` (its id), `user`, `host`, `folder`: who syncs, from where.
 
     Yields:
-        Whether nobody else holds it, another node's part of this very sync included.
+        Whether no other process holds it, another node's part of this very sync included.
 
     Raises:
         OperationError: `locked`: another sync holds it, or a run starts in it.
@@ -56,7 +57,7 @@ def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
     if not os.access(os.path.join(root, FOLDER), os.W_OK):
         if descriptor is not None:
             os.close(descriptor)
-        yield False  # nothing of ours can write here either, so there is nothing to keep apart
+        yield False  # clusterctl cannot write here either, so there is nothing to keep apart
         return
     if descriptor is None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), _lock_of(root))
@@ -80,15 +81,15 @@ def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
 def keep_syncs_out(root: bytes) -> Iterator[None]:
     """Let no sync change the folder while a run starts in it; several runs may start at once.
 
-    Those who may not write to the folder start without: they could not be told from others who
-    only read it, and none of these may hold up its owner.
+    Those who may not write to the folder start without: they could not be distinguished from others
+    who only read it, and none of these may hold up its owner.
 
     Raises:
         OperationError: `busy`: a sync writes there.
     """
     try:
         descriptor, problem = _take(root, fcntl.LOCK_SH)
-    except OSError:  # no room for a file, or what is there is none of ours
+    except OSError:  # no room for a file, or another kind of file is there
         descriptor, problem = None, None
     if descriptor is None:
         yield
@@ -165,7 +166,7 @@ def _opened(root: bytes) -> Optional[int]:
 def _close_to_readers(root: bytes, descriptor: int, *, is_new: bool) -> None:
     """Let only those open the lock who may write to the folder; earlier versions let all read it.
 
-    A file that was there before gets no right that it had not: it may be anybody's.
+    A file that was there before gets no new permissions: it may be another user's.
     """
     seen, folder = os.fstat(descriptor), os.stat(root)
     with contextlib.suppress(OSError):  # another user's
@@ -197,7 +198,7 @@ def _remove_unused(root: bytes, descriptor: int) -> None:
 
 
 def _refuse(descriptor: int, problem: OSError, holder: Dict[str, Any], *, writable: bool) -> None:
-    """Say who holds the lock; nobody must where the filesystem has none.
+    """Say who holds the lock; empty is allowed where the filesystem has no locks.
 
     Raises:
         OperationError: `locked`.
@@ -233,7 +234,7 @@ def _locked(other: Dict[str, Any]) -> OperationError:
 
 
 def _describe(holder: Dict[str, Any]) -> str:
-    """Return who syncs, from where, since when, to follow a sentence; empty if nobody says."""
+    """Return who syncs, from where, since when, to follow a sentence; empty if unknown."""
     if "host" not in holder:
         return ""
     words = ("user", "?"), ("host", ""), ("folder", "")

@@ -25,7 +25,7 @@ class SyncPlan:
         self.conflicts: List[bytes] = []
         """What cannot be moved: folders of the user's, links and files where folders must be."""
         self.deletions: List[bytes] = []
-        """Files that the last sync placed, nobody changed, and the tree no longer has."""
+        """Files that the last sync placed, unchanged since, that the tree no longer has."""
         self.deleted = 0
         self._manifest = manifest
         self._listing = listing

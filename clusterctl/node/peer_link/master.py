@@ -76,7 +76,7 @@ class Master:
 
     @property
     def acknowledged(self) -> bool:
-        """Nothing more is to be said or heard: every worker that was there has ended."""
+        """The link has nothing more to send or receive: every worker that was there has ended."""
         return not (set(self._last) - self._finished)
 
     @property

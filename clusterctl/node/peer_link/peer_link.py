@@ -1,8 +1,8 @@
-"""The link between the supervisors of a run: who lives, who ended badly, whose clock says what.
+"""The link between the supervisors of a run: who lives, who failed, whose clock says what.
 
 Workers keep a connection to the master's supervisor over the data network. A message says at once
 what silence would say late; a connection that breaks is made again, and costs nothing unless the
-silence lasts. The controller takes no part.
+silence lasts. The controller is not involved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NoPeers:
-    """The link of a run on one node: nobody to hear, nobody to tell."""
+    """The link of a run on one node: there are no peers."""
 
     port = 0
     acknowledged = True
@@ -35,23 +35,23 @@ class NoPeers:
     missing: FrozenSet[str] = frozenset()
 
     def give_up_on_missing(self) -> None:
-        """There is nobody to miss."""
+        """There is no peer that could be silent."""
 
     def silent(self) -> List[SilentPeer]:
-        """There is nobody to hear."""
+        """There is no peer to hear."""
         return []
 
     def expect(self, name: str) -> None:
-        """Nobody can join without a link."""
+        """No node can join without a link."""
 
     def withdraw(self, name: str) -> None:
-        """Nobody was let in."""
+        """No node was admitted."""
 
     def send_ending(self, message: PeerMessage) -> None:
-        """There is nobody to tell."""
+        """There is no peer to tell."""
 
     def send_bye(self, state: str) -> None:
-        """There is nobody to tell."""
+        """There is no peer to tell."""
 
     def close(self) -> None:
         """There is nothing to leave."""

@@ -22,7 +22,7 @@ _CHUNK = 1 << 14
 PADDING_SECONDS = 2.0
 """How long the padding may take; the kernel repeats what was lost after 0.2, 0.6 and 1.4 s."""
 GRACE_SECONDS = 1.0
-"""How much longer somebody is heard who keeps sending."""
+"""How much longer a peer that keeps sending is read."""
 
 _STATES = {
     errno.ECONNREFUSED: "refused",
@@ -114,7 +114,7 @@ class Attempt:
             self.result.setdefault("source", "")
 
     def fail(self, code: int) -> None:
-        """End with a system error; after the answer it says nothing of the path."""
+        """End with a system error; after the answer it tells nothing about the path."""
         if self.padding_left is None:
             self.end(_STATES.get(code, "error"), os.strerror(code))
         else:
@@ -122,7 +122,7 @@ class Attempt:
             self.end("ok", "")
 
     def time_out(self) -> None:
-        """End for lack of time: silence after the connection stood is somebody else's listener."""
+        """End for lack of time: a silent connection is another program's listener."""
         if self.padding_left is not None:
             self.end("ok", "")
         elif self.challenge_sent:

@@ -251,7 +251,7 @@ def exchange(ranks: Ranks, end: float) -> Dict[str, Any]:
     mine = Exchange(ranks)
     found: List[Optional[Tuple[float, float]]] = [None] * ranks.world
     for pairs in tournament(ranks.world):
-        # All ranks go on or none: a clock of one that is late decides for all.
+        # All ranks continue or none does: the rank with the slowest clock decides.
         if ranks.largest(float(time.monotonic() > end)):
             break
         for pair in pairs:
@@ -269,7 +269,7 @@ def exchange(ranks: Ranks, end: float) -> Dict[str, Any]:
             peer = sum(pair) - ranks.rank
             again, before = mine.with_peer(peer), found[peer] or (math.inf, 0.0)
             found[peer] = (min(again[0], before[0]), max(again[1], before[1]))
-    ranks.largest(0.0)  # nobody leaves while others still exchange
+    ranks.largest(0.0)  # no rank leaves while others still exchange
     return {"pairs": [list(one) if one else None for one in found]}
 
 

@@ -77,13 +77,13 @@ def installed(wanted: Collection[str] = PACKAGES) -> Dict[str, str]:
             project, _, version = stem.partition("-")
             name = project.lower().replace("_", "-").replace(".", "-")
             if name in wanted and version:
-                # An egg's folder goes on with the Python that it is for.
+                # An egg's folder name ends with the Python that it is for.
                 found.setdefault(name, version.split("-py")[0])
     return found
 
 
 def foreign(wanted: Collection[str]) -> Dict[str, str]:
-    """Return the packages whose import would not load what lies in the interpreter's own folders.
+    """Return the packages whose import would not load what is in the interpreter's own folders.
 
     Nothing is imported: the finders are asked, as an import asks them. The value has three lines:
     the file that wins, the own file that it hides (or nothing), and what put its folder on the

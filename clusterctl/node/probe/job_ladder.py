@@ -25,7 +25,7 @@ from clusterctl.node.probe.job_collective import all_reduce
 from clusterctl.node.probe.nccl_lines import ask_nccl, kept_lines
 
 GRACE_SECONDS = 5.0
-"""Left to a child, after torch gave up, to say so."""
+"""The time a child has to report, after torch gave up."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 ERROR_LIMIT = 2000
 
@@ -41,7 +41,7 @@ def main(text: str) -> None:
     """
     plan = json.loads(text)
     die_with_parent()
-    signal.alarm(int(plan["limit_s"]))  # even if nobody is left to end this process
+    signal.alarm(int(plan["limit_s"]))  # even if no parent is left to end this process
     try:
         Ladder(plan).climb()
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the answer)
@@ -212,7 +212,7 @@ def is_right(answer: Dict[str, Any]) -> bool:
 def run_each(
     work: Mapping[str, Callable[[], Dict[str, Any]]], limit_s: float
 ) -> Dict[str, Dict[str, Any]]:
-    """Call each function in a child of its own, all at once; return what each one came to.
+    """Call each function in a child of its own, all at once; return the result of each.
 
     `state` is ok, error or timeout; after an error, `error` has its words.
     """

@@ -54,7 +54,7 @@ def _device() -> Iterator[Line]:
         except BlockingIOError:
             break  # that was the newest
         except BrokenPipeError:
-            continue  # the oldest was overwritten: the next read goes on after it
+            continue  # the oldest was overwritten: the next read continues after it
         if not records[-1]:
             break
     os.close(descriptor)

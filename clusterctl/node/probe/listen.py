@@ -1,4 +1,4 @@
-"""Listeners with a secret: a program that connects without knowing it is somebody else's."""
+"""Listeners with a secret: a program that connects without it is not part of this check."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def read_cgroups() -> List[Dict[str, str]]:
 
 
 def scan_processes(proc: str = "/proc") -> Dict[str, Any]:
-    """Return ranks whose launcher has exited, and processes that wait in the kernel for ever.
+    """Return ranks whose launcher has exited, and processes that wait in the kernel forever.
 
     Only this user's, since of others neither the environment nor the place can be read.
     """
@@ -155,7 +155,7 @@ def scan_processes(proc: str = "/proc") -> Dict[str, Any]:
 
 
 def _own_processes(proc: str) -> Iterator[OwnProcess]:
-    """Yield this user's processes, which are few beside the kernel's threads: some for each CPU."""
+    """Yield this user's processes, without the kernel's threads, of which each CPU has several."""
     uid = os.getuid()
     # In a container the number is that of any process, and the kernel's threads are not seen.
     has_threads = _read_of(proc, _KTHREADD, "comm") == b"kthreadd\n"
@@ -249,7 +249,7 @@ def _state_problem() -> str:
 
 
 def _unsynchronized() -> Optional[bool]:
-    """Return whether nobody disciplines the kernel's clock; None if that cannot be asked.
+    """Return whether no service disciplines the kernel's clock; None if unknown.
 
     By `_ctypes` itself, since `ctypes` takes three times as long to import.
     """

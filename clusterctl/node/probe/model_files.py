@@ -28,7 +28,7 @@ TOKENIZERS = frozenset(
 
 
 def check_model(folder: str, sizes: Mapping[str, int]) -> Dict[str, Any]:
-    """Return `faults` of weights below a folder, and `lacks`: files that belong beside them.
+    """Return `faults` of weights below a folder, and `lacks`: files that belong next to them.
 
     Args:
         folder: of the model, or of several.
@@ -72,7 +72,7 @@ def _missing_shards(folder: str, index: str, sizes: Mapping[str, int]) -> Iterat
 
 
 def _lacks(folder: str, sizes: Mapping[str, int]) -> List[str]:
-    """Return the kinds of files that a model for language needs beside its weights."""
+    """Return the kinds of files that a model for language needs in addition to its weights."""
     if not any(name.startswith(WEIGHTS) for name in sizes) or "model_index.json" in sizes:
         return []
     if "config.json" not in sizes:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 FILES_LIMIT = 100_000
-"""Files of a folder that are looked at; more, and the digest covers these only."""
+"""Most files of a folder that are read: the digest covers no more."""
 READ_FILES = 16
 """The largest files, whose ends are read; of the others the size must do."""
 END_BYTES = 64 * 1024
@@ -93,7 +93,7 @@ def _dangling_link(path: str) -> str:
 
 
 def _try_write(folder: str, *, speed: bool) -> Dict[str, Any]:
-    """Make a file and write to it: permission bits say nothing of root squash or a full quota.
+    """Make a file and write to it: permission bits do not show root squash or a full quota.
 
     The file has no name when it gets its content, so that nothing of it is left if we are killed.
     """
@@ -215,7 +215,7 @@ def _size(path: str) -> int:
     """Return a file's size; -1 for what has no content of its own to be read.
 
     A link that leads nowhere, so that the folder is different from one that has the file; a pipe or
-    a socket, which would keep its reader for ever.
+    a socket, which would keep its reader forever.
     """
     try:
         status = os.stat(path)

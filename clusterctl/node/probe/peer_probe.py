@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.node.agent.call_channel import CallChannel
 
 CONTROLLER_SECONDS = 300.0
-"""Silence after which the controller is taken for lost: a resting agent notices nothing else."""
+"""Silence after which the controller counts as lost: a resting agent notices nothing else."""
 
 
 def probe_peers(nonce: str, channel: CallChannel) -> Message:

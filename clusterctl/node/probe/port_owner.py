@@ -12,7 +12,7 @@ MAX_CHARACTERS = 60
 
 
 def port_owner(port: int) -> str:
-    """Return the process that listens on a port, for a person; empty if nothing is seen."""
+    """Return the process that listens on a port, as shown to the user; empty if none is seen."""
     for socket in tcp_sockets.listening(port):
         user = user_name(socket.uid)
         pid = min(tcp_sockets.socket_holders({socket.inode}), default=0)

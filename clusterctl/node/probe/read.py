@@ -1,4 +1,4 @@
-"""Operation `read`: raw answers to a list of questions, in one round trip; `survey` goes on.
+"""Operation `read`: raw answers to a list of questions, in one round trip; `survey` extends it.
 
 Nothing is interpreted here and nothing installed: files, globs, links, programs and paths come
 back as bytes, and the controller parses them. Each question has a limit of its own.
@@ -41,7 +41,7 @@ FILE_LIMIT = 1024 * 1024
 _CHUNK = 1 << 16
 RDMA = "/sys/class/infiniband"
 FILES_SECONDS = 5.0
-"""For all files of /proc and /sys together, the lock and our own name."""
+"""For all files of /proc and /sys together, the lock and the host name."""
 CLOCK_SECONDS = 60.0
 """How long the answers wait for a controller that is still busy with other nodes."""
 
@@ -52,13 +52,13 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `files`, `globs`, `links` (paths and patterns), `folders` and `rdma` (path: a pattern,
             files: names of one-line files there), `commands` (key, argv, limit_s, and
-            optionally cwd, source: a module of ours whose text is argument `source_at`, modules:
-            likewise, modules of ours as one program, only_if: paths of which one must exist, job:
-            as `compose_environment` takes it), `paths` (see `path_probe.probe_path`),
-            `local_paths` (looked at beside the files, for they cannot hang), `variables` (prefixes
-            of environment variables to tell),
-            `programs` (to find on PATH), `lock` (whose holder to name), `clock` (round trips that
-            will be asked for at most), `kernel_log` (what its lines must contain, one of these).
+            optionally cwd, source: a clusterctl module whose text is argument `source_at`, modules:
+            likewise, clusterctl modules as one program, only_if: paths of which one must exist,
+            job: as `compose_environment` takes it), `paths` (see `path_probe.probe_path`),
+            `local_paths` (read together with the files: they cannot hang), `variables` (prefixes of
+            environment variables to tell), `programs` (to find on PATH), `lock` (whose holder to
+            name), `clock` (round trips that will be asked for at most), `kernel_log` (what its
+            lines must contain, one of these).
         body: values of the job's `env_from`, as JSON.
         channel: serves the clock's round trips while the children work.
     """
@@ -80,11 +80,11 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         children.append(run_function("path:" + path["path"], _writer(_path_prober(path)), limit))
     for command in args.get("commands", []):
         children.extend(_start(command, secrets))
-    # Beside the children, for the controller may be busy with a slower node for long.
+    # While the children run: the controller may be busy with a slower node for long.
     clock = _thread.allocate_lock()
     clock.acquire()
     _thread.start_new_thread(_serve_clock, (channel, args.get("clock", 0), clock))
-    # A program of the job may take minutes: none goes on without a controller.
+    # A program of the job may take minutes: none continues without a controller.
     gather(children, needless=lambda: channel.disconnected)
     if files.state != "ok" or files.exit_code:
         # What hung there must not cost these. A child for each at once would cost 1 ms each.
@@ -263,7 +263,7 @@ def _contents(name: str) -> bytes:
 
 
 def _resolve_hostname() -> Dict[str, Any]:
-    """Resolve our own name as the job's libraries will; a broken DNS may take long."""
+    """Resolve the host name as the job's libraries will; a broken DNS may take long."""
     name = _socket.gethostname()
     try:
         # As bytes: a text would be made ones by the codec for international names, slow to import.
@@ -277,7 +277,7 @@ def _resolve_hostname() -> Dict[str, Any]:
 def _describe_process(args: Dict[str, Any]) -> Dict[str, Any]:
     """Tell of this process: who it is, what it may use, what its session was given.
 
-    It may hang: a folder of PATH may lie on a dead mount, and a name with a server of users.
+    It may hang: a folder of PATH may be on a dead mount, and a name with a server of users.
     """
     uid = os.getuid()
     prefixes = tuple(args.get("variables", []))

@@ -303,7 +303,7 @@ def _receive_into(tls: ssl.SSLSocket, view: memoryview) -> None:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake up whoever waits for a socket; the owner closes it."""
+    """Wake up the thread that waits for a socket; the owner closes it."""
     try:
         # Reset when it is closed: a sender whose window is full would hear of nothing else.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -19,7 +19,7 @@ from typing import Callable, List, NamedTuple, Optional, Set, Tuple
 BLOCK = 8 << 20
 """Bytes of a block. Each node of the chain holds a few, and a chain of eight fills in eight."""
 HASH = 32
-"""Bytes of a SHA-256, which today's processors compute faster than BLAKE2."""
+"""Bytes of a SHA-256, which today's CPUs compute faster than BLAKE2."""
 THREADS = 4
 PARTIAL = b".clusterctl-partial"
 """How the names of files end that are not whole yet."""
@@ -321,7 +321,7 @@ _buffers = threading.local()
 def read_at(descriptor: int, offset: int, length: int) -> memoryview:
     """Read bytes at a place; fewer only at the end of the file.
 
-    They are this thread's until it reads again: memory for each block anew would cost as much as
+    They are this thread's until it reads again: new memory for each block would cost as much as
     to read it.
     """
     if not hasattr(_buffers, "block"):

@@ -1,6 +1,6 @@
 """The node's part of a push: say what a path consists of, or take it in and give it on.
 
-The controller leads; a node whose controller is gone ends at once, and keeps what it has written.
+The controller leads; a node that lost its controller ends at once, and keeps what it has written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def describe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message
     """Hash all of a path; the body of the answer is its manifest.
 
     Args:
-        args: `path`; `leave_out`: go on without what cannot be pushed.
+        args: `path`; `leave_out`: continue without what cannot be pushed.
         body: nothing.
         channel: gets `hashed`, the bytes so far, twice a second.
     """
@@ -221,7 +221,7 @@ class _Node:
             )
 
     def _feed(self, message: Message) -> None:
-        """Take blocks from the controller, which is told what is here."""
+        """Take blocks from the controller, which gets a list of the blocks that are here."""
         del message
         self._pieces = []
         self._channel.send(Message({"feeding": True}, zlib.compress(bytes(self._tree.have), 1)))

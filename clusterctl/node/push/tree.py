@@ -1,6 +1,6 @@
 """The tree as one node has it: which blocks are there, and how the others get their place.
 
-A file grows beside its place, under a name of its own, and takes it when every block of it was
+A file grows next to its place, under a name of its own, and takes it when every block of it was
 verified. So what a push that was interrupted has written serves the next one: its blocks are known
 by their hashes.
 """
@@ -27,7 +27,7 @@ class Tree:
     """A pushed path on this node; several threads may use it."""
 
     def __init__(self, target: bytes, manifest: Manifest, *, source: bool = False) -> None:
-        """Take the place of the path; nothing is looked at or changed yet.
+        """Take the place of the path; nothing is read or changed yet.
 
         Args:
             target: the path here.
@@ -265,7 +265,7 @@ class Tree:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid():
             return descriptor
-        os.close(descriptor)  # somebody else's, who could write to it still
+        os.close(descriptor)  # another user's, who could still write to it
         os.unlink(name, dir_fd=parent)
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=parent)
 

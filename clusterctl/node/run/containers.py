@@ -27,7 +27,7 @@ class Left(NamedTuple):
 
     names: List[str]
     problem: str
-    """Why nobody could look; empty: they are all that there are."""
+    """Why the list is incomplete; empty: it is complete."""
 
 
 def fill_in(words: List[str], workdir: str) -> List[str]:
@@ -53,7 +53,7 @@ def started_by_client(job: Mapping[str, Any]) -> bool:
 
 
 def remove_all(job: Mapping[str, Any]) -> Left:
-    """End what is left of a run's containers on this node, and look until it is gone."""
+    """End what is left of a run's containers on this node, and check until none is left."""
     if not started_by_client(job):
         return Left([], "")
     until = time.monotonic() + REMOVE_SECONDS
@@ -66,7 +66,7 @@ def remove_all(job: Mapping[str, Any]) -> Left:
 
 
 def remove_and_describe(job: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """End what is left of a run's containers, and say what could not be ended, or not looked at."""
+    """End what is left of a run's containers, and return what could not be ended or checked."""
     left = remove_all(job)
     why = "a container of the run; not removed within %d s" % REMOVE_SECONDS
     found = [{"pid": 0, "cmd": "container " + name[:12], "why": why} for name in left.names]

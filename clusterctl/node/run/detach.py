@@ -82,7 +82,7 @@ def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> 
         why, certain = _why_session_ends_it(user)
     else:
         why, certain = _why_connection_ends_it(connection_unit(cgroup), user)
-        # Without PAM nobody has set what systemd-run needs.
+        # Without PAM nothing has set what systemd-run needs.
         in_user_scope = ["env", "XDG_RUNTIME_DIR=/run/user/%d" % uid, *in_user_scope]
     if not why:
         return []

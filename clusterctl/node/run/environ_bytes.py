@@ -1,4 +1,4 @@
-"""Environments as bytes: what a person wrote arrives as it was, whatever the node's locale.
+"""Environments as bytes: what a user wrote arrives unchanged, whatever the node's locale.
 
 All that runs on a node runs with `-X utf8`: there `os.fsencode` and `os.fsdecode` carry any bytes
 through JSON.

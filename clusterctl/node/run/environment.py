@@ -2,7 +2,7 @@
 
 From weak to strong: built-in values, the node's own, values chosen by clusterctl, what `env_init`
 changes, the job's and the command line's, secrets, what the launcher cannot do without. Names and
-values are bytes: what a person wrote arrives as it was, whatever the node's locale.
+values are bytes: what a user wrote arrives unchanged, whatever the node's locale.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAST_LINES = 20
 
 SESSION_VARIABLES = (b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SSH_ORIGINAL_COMMAND",
                      b"SSH_AUTH_SOCK", b"OLDPWD", b"SHLVL", b"_")  # fmt: skip
-"""What belongs to the SSH session that starts a run, and is over when the run goes on."""
+"""What belongs to the SSH session that starts a run, and is over while the run continues."""
 
 RENDEZVOUS_VARIABLES = (b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE",
                         b"GROUP_RANK", b"GROUP_WORLD_SIZE", b"NODE_RANK", b"MASTER_ADDR",

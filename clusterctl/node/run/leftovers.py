@@ -52,7 +52,7 @@ def require_no_leftovers(job: NodeJob) -> None:
 
 
 def find_leftover(job: NodeJob) -> Optional[Leftover]:
-    """Return a process of another run whose lock excludes this job's; never our own ancestor.
+    """Return a process of another run whose lock excludes this job's, except ancestors.
 
     Only this user's count, and what a run of this user recorded: as root, it may have become
     another user. Anyone can start a process with such an environment.
@@ -88,7 +88,7 @@ def is_ours(pid: int) -> bool:
 
 
 def is_recorded(pid: int, run: str, job: NodeJob, table: Dict[int, processes.Process]) -> bool:
-    """Tell whether a run of ours recorded a process, or one that it descends from."""
+    """Tell whether a run of clusterctl recorded a process, or one that it descends from."""
     from clusterctl.node.run.status import RecordedProcesses  # noqa: PLC0415  (rarely needed)
 
     root = job.get("state") or default_state_folder()

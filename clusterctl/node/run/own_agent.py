@@ -64,7 +64,7 @@ def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePa
 
 
 def _kept_agent(paths: NodePaths) -> Optional[bytes]:
-    """Return the agent in the folder, if it is this user's own file and nobody else's to write."""
+    """Return the agent in the folder, if it is this user's and no other user may write to it."""
     if paths.ownership_problem():
         return None
     try:

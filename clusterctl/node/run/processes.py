@@ -63,7 +63,7 @@ def read(pid: int) -> Optional[Process]:
     """Return a process, or None if there is none.
 
     Raises:
-        OSError: nobody can look now (no descriptor is left); the process may well be there.
+        OSError: it cannot be checked now (no descriptor is left); the process may well be there.
     """
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
@@ -106,7 +106,7 @@ def process_table() -> Dict[int, Process]:
     """Return all processes by pid.
 
     Raises:
-        OSError: nobody can look now.
+        OSError: it cannot be checked now.
     """
     found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process is not None}
@@ -269,7 +269,7 @@ def signal_number(name: str) -> int:
 
 
 def command_of(pid: int) -> str:
-    """Return a process's command line for a person, or its name where it has none."""
+    """Return a process's command line for display, or its name where it has none."""
     process = read(pid)
     if process is None:
         return ""

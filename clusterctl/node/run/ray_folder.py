@@ -1,7 +1,7 @@
 """Where the Ray of a run keeps its files on a node: in the run's folder, under a short name.
 
 Ray puts sockets into this folder, and the path of a socket has at most 107 bytes. So Ray gets a
-short link to it, in a private folder that nobody else can take first or change. The files
+short link to it, in a private folder that no other user can create first or change. The files
 themselves, its logs among them, stay with the run.
 """
 

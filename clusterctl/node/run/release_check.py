@@ -1,6 +1,6 @@
 """What else must be free before a run counts as stopped: its port, its memory on the GPUs.
 
-True: it is. False: it is not. None: nobody could look, so it is not proven.
+True: it is. False: it is not. None: it could not be checked, so it is not proven.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_gpu_memory(job: Dict[str, Any], pids: Set[int]) -> GpuMemory:
 def unreleased_memory(held: Dict[int, str], pids: Set[int]) -> Dict[int, str]:
     """Return what is held for those of `pids` that are no processes any more, by pid.
 
-    If the pid is in use again, its process is somebody else's.
+    If the pid is in use again, it is another process.
     """
     return {n: what for n, what in held.items() if n in pids and not os.path.exists("/proc/%d" % n)}
 

@@ -115,7 +115,7 @@ class RunFiles:
         self.flush()
 
     def record_processes(self, keys: List[ProcessKey]) -> None:
-        """Remember processes as the run's, for whoever must end it after us."""
+        """Remember processes as the run's, for a later process that must end it."""
         new = [key for key in keys if key not in self._known]
         self._known.update(dict.fromkeys(new, True))
         self._unwritten += new
@@ -135,7 +135,7 @@ class RunFiles:
         self._known, self._unwritten = dict.fromkeys(kept, True), []
 
     def flush(self) -> None:
-        """Write what waits; what cannot be written goes on waiting."""
+        """Write what waits; what cannot be written keeps waiting."""
         try:
             if self._events:
                 lines = b"".join(json.dumps(e).encode() + b"\n" for e in self._events)
@@ -158,7 +158,7 @@ class RunFiles:
             return
 
     def log_times(self) -> None:
-        """Note when the logs had grown how far: `unix time, size` lines beside each log."""
+        """Record how each log grew, as lines `unix time, size` in a file next to it."""
         now = time.time()
         for log in self.paths.logs():
             path = os.path.join(self.paths.folder, log)

@@ -102,7 +102,7 @@ class NodePaths:
         return ""
 
     def create(self) -> None:
-        """Make the folder, new; every folder of ours on the way is ours alone.
+        """Make the folder, new; every clusterctl folder on the way is this user's alone.
 
         Raises:
             OperationError: `state-folder`: it cannot be made, is another's, or is there already.

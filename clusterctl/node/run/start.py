@@ -295,7 +295,7 @@ def start_detached(
 ) -> Dict[str, Any]:
     """Start the supervisor in a session of its own, and return its first answer.
 
-    Nobody waits for its end: when this process exits, pid 1 becomes its parent.
+    No process waits for its end: when this process exits, pid 1 becomes its parent.
 
     Raises:
         OperationError: what it says, or `died`.

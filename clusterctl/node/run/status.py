@@ -226,7 +226,7 @@ def _usual_gap(moments: List[float]) -> Optional[float]:
 def _earlier_lines(
     times: List[Tuple[float, int]], begin: int, end: bytes, now: float
 ) -> Optional[Dict[str, Any]]:
-    """Return the lines that were the end some time ago, and how long ago; None: nobody knows."""
+    """Return the lines that were the end some time ago, and how long ago; None: unknown."""
     for moment, size in times[:-1]:
         lines = _told_lines(end[: max(0, size - begin)])
         if lines and (begin == 0 or size - begin > LINE_CHARACTERS):  # not one that is cut off
@@ -237,7 +237,7 @@ def _earlier_lines(
 def is_alive(saved: Dict[str, Any]) -> bool:
     """Tell whether the supervisor of that supervisor.json still runs, or its guard.
 
-    Pids of another boot say nothing.
+    Pids of another boot have no meaning.
     """
     if not saved or saved.get("boot_id") != boot_id():
         return False

@@ -35,9 +35,9 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Returns:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
-        `port_holder`; `gpu_free`. What nobody could look at is null. `strangers`: processes that
+        `port_holder`; `gpu_free`. What could not be checked is null. `strangers`: processes that
         took GPU memory during the run and are not known to be of it. `nodes`: on the master, all
-        nodes of the run. `elsewhere`: commands of the job that started processes where nobody
+        nodes of the run. `elsewhere`: commands of the job that started processes where no search
         looks. `ended`: the state in which it had ended here before, or null.
     """
     del body

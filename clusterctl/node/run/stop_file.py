@@ -74,6 +74,6 @@ def remove_stale(job: NodeJob) -> None:
         return
     for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
         if os.path.exists(paths.end) or is_alive(read_json(paths.supervisor)):
-            continue  # another run may live beside this one
+            continue  # another run may be on this machine
         if read_json(paths.job):
             remove_stop_file_of(paths)

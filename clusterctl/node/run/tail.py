@@ -70,7 +70,7 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
 
 def is_over(paths: NodePaths) -> bool:
-    """Tell whether nothing more will be written: it ended, or nobody looks after it."""
+    """Tell whether nothing more will be written: it ended, or no supervisor is left."""
     if os.path.exists(paths.end):
         return True
     return not is_alive(read_json(paths.supervisor))

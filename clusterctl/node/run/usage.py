@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GPU_SECONDS = 5.0
 """A healthy driver answers in one; `status` does not wait for one that hangs."""
 CPU_SECONDS = 0.3
-"""How long the processors are watched: the kernel counts in ticks of 0.01 s."""
+"""How long CPU use is measured: the kernel counts in ticks of 0.01 s."""
 _FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total")
 _QUERY = ("nvidia-smi", "--query-gpu=" + ",".join(_FIELDS), "--format=csv,noheader,nounits")
 _MIB = 1024 * 1024
@@ -30,7 +30,7 @@ def usage(
 ) -> Dict[str, Any]:
     """Return what all processes use, and those of each rank, with what it started.
 
-    `gpus` is None if nobody could look, or there are none.
+    `gpus` is None if they could not be read, or there are none.
     """
     table = _living(RecordedProcesses(paths).read())
     before, began = {pid: cpu_seconds(pid) for pid in table}, time.monotonic()
@@ -78,7 +78,7 @@ def _rank_above(pid: int, table: Mapping[int, Process], ranks: Mapping[int, int]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has used; 0 if it is gone."""
+    """Return the CPU time that a process has used; 0 if it has exited."""
     line = read_proc(pid, "stat")
     fields = line[line.rfind(b")") + 2 :].split()
     ticks = sum(map(int, fields[11:13])) if len(fields) > 12 else 0  # noqa: PLR2004
@@ -94,7 +94,7 @@ def private_bytes(pid: int) -> int:
 
 
 def gpus() -> Optional[List[Dict[str, Any]]]:
-    """Return what the node's NVIDIA GPUs do; None: the driver does not tell."""
+    """Return what the node's NVIDIA GPUs do; None: the driver does not answer."""
     tool = run_program("nvidia-smi", _QUERY, GPU_SECONDS)
     gather([tool])
     if tool.state != "ok" or tool.exit_code:

@@ -28,11 +28,11 @@ class ChildWatcher:
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def watch_child(self, pid: int, callback: Callable[[Status], None]) -> None:
-        """Call back when our own child has ended; the status is certain."""
+        """Call back when a direct child has ended; the status is certain."""
         self._callbacks[pid] = callback
 
     def watch_other(self, key: ProcessKey, callback: Callable[[Status], None]) -> None:
-        """Call back when somebody else's child has ended; the status is known if we are quick."""
+        """Call back when another process's child has ended; its status may be lost."""
         pid = key[0]
         self._callbacks[pid] = callback
         try:
@@ -50,7 +50,7 @@ class ChildWatcher:
         try:
             process = processes.read(pid)
         except OSError:
-            process = None  # nobody can look now, so how it ended is not known
+            process = None  # it cannot be checked now, so how it ended is unknown
         zombie = process is not None and process.state == "Z"
         self._over(pid, process.exit_status if process is not None and zombie else None)
 

@@ -26,7 +26,7 @@ MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 
 
 class ControlSocket:
-    """The lock, held: whoever connects to it asks its supervisor."""
+    """The lock, held: a process that connects to it asks its supervisor."""
 
     def __init__(self, name: str) -> None:
         """Take the lock.
@@ -82,7 +82,7 @@ class ControlSocket:
                     raise
             else:
                 others = [rival for rival in others if rival not in run_lock.sockets(name)]
-            # After our own are held: of two that look at the same time each sees the other.
+            # After this run's are held: of two that check at the same time each sees the other.
             holder = next(run_lock.lock_holders(others), None)
             if holder is None and control_socket is not None:
                 return control_socket
@@ -143,7 +143,7 @@ class ControlSocket:
             if isinstance(request, dict):
                 return json.dumps(self._serve(request, peer)).encode() + b"\n"
         except (OSError, ValueError, RecursionError):
-            pass  # it disconnected, or is not ours; nobody else may fill the log
+            pass  # it disconnected, or is another user's, who may not fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()
         return b""

@@ -33,7 +33,7 @@ class Finisher(Supervisor):
         self._ending = self._shutdown(phases)
 
     def _others_know(self, *, late: bool) -> bool:
-        # Those that had ended before do not come again, and nobody knows which these are.
+        # Those that had ended before do not come again, and are unknown.
         if self._peers.all_done:
             return True
         finished = self._end is not None and self._end["state"] == "finished"

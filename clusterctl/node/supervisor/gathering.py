@@ -47,7 +47,7 @@ class Gathering:
 
     def watch(self) -> None:
         """Look now and then, until everybody has joined."""
-        with contextlib.suppress(OSError):  # nobody can look now; the next time will show it
+        with contextlib.suppress(OSError):  # it cannot be checked now; the next time will show it
             self._look()
         if self.launcher_joined is not False and all(r.joined for r in self._ranks.values()):
             return
@@ -123,7 +123,7 @@ class Gathering:
                 self.has_joined(rank)
 
     def _ends(self, members: List[Member], other: worlds.OtherWorld) -> bool:
-        """Tell whether a world elsewhere is sure to be the training, and nobody forced it."""
+        """Tell whether a world elsewhere is sure to be the training, and was not forced."""
         forced = bool(self._job.get("force"))
         if not forced and not worlds.more_to_come(members, other.pid, self._job["workdir"]):
             return True
@@ -151,7 +151,7 @@ class Gathering:
         return found
 
     def _in_containers(self, waiting: Dict[int, Rank]) -> Dict[int, Rank]:
-        """Return the processes of these ranks in containers of a daemon: no children of ours."""
+        """Return the processes of these ranks in containers of a daemon, which are not children."""
         if not started_by_client(self._job):
             return {}
         marks = processes.run_environment(self._job["run"], self._job["node"])

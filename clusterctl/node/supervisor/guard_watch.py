@@ -23,6 +23,6 @@ class GuardWatch:
             if self._died or processes.alive(self.key):
                 return
         except OSError:
-            return  # nobody can look now; the next beat will
+            return  # it cannot be checked now; the next beat will
         self._died = True
         self._record.event("guard-died", pid=self.key[0])

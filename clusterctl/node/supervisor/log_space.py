@@ -1,7 +1,7 @@
-"""Keeps a run's logs from filling the disk: when room gets low, their oldest bytes are dropped.
+"""Keeps a run's logs from using up the disk: when room gets low, their oldest bytes are dropped.
 
 A `print` on a full disk fails, and training ends with it. A hole at the head of a log gives its
-room back and moves no offset. `tail` skips the hole by the offset in a file beside the log.
+room back and moves no offset. `tail` skips the hole by the offset in a file next to the log.
 """
 
 from __future__ import annotations

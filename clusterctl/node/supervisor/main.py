@@ -137,7 +137,7 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
 def ray_variables(secrets: Dict[str, str]) -> Environment:
     """Return the variables by which the run's Ray admits only this run, on every node the same.
 
-    Without them, whoever reaches its ports can run code as this user.
+    Without them, any program that reaches its ports can run code as this user.
     """
     return {b"RAY_AUTH_MODE": b"token", b"RAY_AUTH_TOKEN": secrets["ray_token"].encode()}
 
@@ -157,7 +157,7 @@ COMMAND_SHOWN = 60
 
 
 def describe_run(job: NodeJob) -> str:
-    """Return a run's name, command and origin, for whoever finds the machine busy."""
+    """Return a run's name, command and origin, for a launch that finds the machine busy."""
     argv = [str(word) for word in job["argv"]]
     if len(argv) > 1 and os.path.basename(argv[0]).startswith("python"):
         argv = argv[1:]
@@ -182,6 +182,6 @@ def write_line(descriptor: int, head: Dict[str, Any]) -> None:
     """Write one line of JSON.
 
     Raises:
-        OSError: nobody reads.
+        OSError: the reader exited.
     """
     os.write(descriptor, json.dumps(head).encode() + b"\n")

@@ -2,7 +2,7 @@
 
 Each launcher would begin a training of its own. `launch` refuses one in the command and warns of
 one in a script that it can read. This finds the others, such as one in a script that only the nodes
-have. What a job starts through SSH or in a container no search of ours finds.
+have. What a job starts through SSH or in a container no search here finds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusterctl.node.run.run_files import RunFiles
 from clusterctl.node.supervisor.launcher_names import split_launcher
 
 SCANS = 3
-"""In how many scans a process is looked at: a shell may become a launcher by exec."""
+"""In how many scans a process is checked: a shell may become a launcher by exec."""
 
 CONTAINERS = ("docker", "nerdctl")
 """Clients of a daemon: it, not they, starts the processes."""
@@ -40,7 +40,7 @@ class NestedLaunchers:
         self._hosts = {line.split()[0] for line in job["hostfile"].splitlines() if line.strip()}
         self._hosts |= {job["master"]["node"], *job["workers"]}
         self.elsewhere: List[str] = []
-        """Commands that started processes where nobody looks."""
+        """Commands that started processes where no search looks."""
         self._container = bool(job["container"])
 
     def check(self, living: List[Process], ranks: List[Dict[str, Any]]) -> None:

@@ -102,7 +102,7 @@ class Ranks:
         return [self._ranks[number].snapshot() for number in sorted(self._ranks)]
 
     def request_end(self, cause: Cause) -> bool:
-        """Ask those that run to end by themselves; False: there is nobody to be asked.
+        """Ask those that run to end by themselves; False: none runs.
 
         After a failure a launcher ends its ranks itself, and its log then says why: the one whose
         rank failed has seen that, the others get the signal.

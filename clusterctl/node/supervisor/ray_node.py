@@ -176,7 +176,7 @@ class RayNode:
         while child.poll() is None:
             if ray.poll() is not None:
                 return None
-            # Blocks until one of ours has ended, and leaves it to `poll`.
+            # Blocks until a child has ended, and leaves it to `poll`.
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         return child.returncode
 

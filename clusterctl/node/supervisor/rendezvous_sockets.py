@@ -14,7 +14,7 @@ from clusterctl.node.run.environ_bytes import parse_environ
 from clusterctl.node.tcp_sockets import LISTEN, TcpSocket, read_tcp, sockets_of
 
 MAX_WORDS = 16384
-"""Bytes of a process's arguments that are looked at."""
+"""Bytes of a process's arguments that are read."""
 
 
 class Member(NamedTuple):
@@ -38,7 +38,7 @@ def look(pids: Iterable[int]) -> Dict[int, List[Member]]:
     """Return the living processes of these ranks, the rank's own first, by its pid.
 
     Raises:
-        OSError: nobody can look now; the next time will show it.
+        OSError: it cannot be checked now; the next time will show it.
     """
     table = processes.process_table()
     by_inode = {each.inode: each for each in read_tcp()}

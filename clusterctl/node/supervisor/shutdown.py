@@ -80,7 +80,7 @@ class Shutdown:
 
         `on_term` gets what has not ended by itself, before TERM.
 
-        `remove` starts a process that ends what no signal of ours reaches, and returns its pid.
+        `remove` starts a process that ends what no signal reaches, and returns its pid.
         """
         self._loop, self._find, self._on_over = loop, find, on_over
         self._remove, self._remover, self._on_term = remove, 0, on_term
@@ -110,7 +110,7 @@ class Shutdown:
         except OSError:
             if now > self._kill + KILL_TIMEOUT:
                 raise
-            self._check_in(KILLING_POLL)  # nobody can look now, so nothing is verified
+            self._check_in(KILLING_POLL)  # it cannot be checked now, so nothing is verified
             return
         if self._remove is not None and (not left or now >= self._kill):
             self._remover, self._remove = self._remove(), None

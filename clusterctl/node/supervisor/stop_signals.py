@@ -26,7 +26,7 @@ ROUNDS_WITHOUT_HANDLER = 2
 """Rounds without a listener before the rest is asked: a shell may be about to exit by itself."""
 
 MAX_HANDLED_SIGNALS = 32
-"""Of 64: nobody catches so many on purpose."""
+"""Of 64: no program catches so many on purpose."""
 
 RESCAN_SECONDS = 0.25
 """How often to look for processes that were not asked yet."""
@@ -74,7 +74,7 @@ def signal_ranks(loop: EventLoop, ranks: Iterable[ProcessKey], name: Optional[st
         try:
             table = processes.process_table()
         except OSError:
-            return  # nobody can look now
+            return  # it cannot be checked now
         resume_stopped(table, {pid for pid, _ in ranks if pid in table})
         return
     number = signal_number(name)
@@ -84,7 +84,7 @@ def signal_ranks(loop: EventLoop, ranks: Iterable[ProcessKey], name: Optional[st
             table = processes.process_table()
             left = [audience for audience in audiences if audience.ask(table)]
         except OSError:
-            left = audiences  # nobody can look now; the next round can
+            left = audiences  # it cannot be checked now; the next round can
         if left:
             loop.call_later(RESCAN_SECONDS, lambda: ask(left))
 
@@ -193,7 +193,7 @@ def same_program(child: int, parent: int) -> bool:
 
 
 def resume_stopped(table: Dict[int, Process], tops: Set[int]) -> None:
-    """Let what was stopped go on: it would never hear."""
+    """Let suspended processes continue: they would never receive the signal."""
     for pid in tops | processes.descendants(tops, table):
         if table[pid].state == "T":
             processes.send(table[pid].key, signal.SIGCONT)

@@ -41,7 +41,7 @@ FRESH_SECONDS = 86400.0
 SETTLE_POLL = 0.05
 WAITERS_SECONDS, AGAIN_SECONDS = 2.0, 3.0
 RELAY_SECONDS = 5.0
-"""How long a bad end waits for the other nodes to have heard of it."""
+"""How long a failure waits until the other nodes have heard of it."""
 MOST_COMMANDS, COMMAND_LIMIT = 4, 100
 """Processes left running that are named, and characters of each command."""
 RECORD_SECONDS = 60.0
@@ -416,4 +416,4 @@ class Supervisor:
             self._record.record_processes([process.key for process in living])
             self._nested.check(living, self._ranks.snapshots())
         except OSError:
-            return  # nobody can look now; the next scan will
+            return  # it cannot be checked now; the next scan will

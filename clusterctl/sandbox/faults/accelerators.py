@@ -45,7 +45,7 @@ class GpuMissing(_OfGpus):
 
 
 class GpuLost(_OfGpus):
-    """A GPU that fell off the bus while the driver goes on."""
+    """A GPU that fell off the bus while the driver continues."""
 
     kind = "gpu-lost"
     summary = "the last GPU is lost"

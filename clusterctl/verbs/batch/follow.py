@@ -38,7 +38,7 @@ class BatchEnd:
     exit_code: int
     """What clusterctl exited with inside of the job; 125: it was ended from outside."""
     message: str = ""
-    """Why, if clusterctl could not say so itself."""
+    """Why, if clusterctl could not report it itself."""
 
 
 def follow(batch: BatchJob, jobs: BatchJobs) -> Generator[Event, None, BatchEnd]:

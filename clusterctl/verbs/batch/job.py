@@ -1,4 +1,4 @@
-"""A launch that was submitted to Slurm, as it is kept beside the run's record.
+"""A launch that was submitted to Slurm, as it is kept with the run's record.
 
 <state>/<cluster>/<run>/
     batch.json   what was submitted, and the id of the Slurm job

@@ -179,7 +179,7 @@ def _about_size(parts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def require_own_ranks(seen: NodeCheckpoint, ranks: Mapping[str, Sequence[int]]) -> list[str]:
-    """Refuse ranks' files that lie on other nodes than those that will load them.
+    """Refuse ranks' files that are on other nodes than those that will load them.
 
     Args:
         seen: what the nodes say.

@@ -1,7 +1,7 @@
 """Choose the checkpoint to resume from: of this history, complete, and the same on every node.
 
 First every node says what it sees, quickly; then the one chosen is read to its last byte, by one
-node if it lies on shared storage, by every node if not.
+node if it is on shared storage, by every node if not.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _latest(
 
 
 def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
-    """Raise Unfit for what may be of two saves: only somebody who names it may take it."""
+    """Raise Unfit for what may be of two saves: it is taken only if named."""
     for one in seen.values():
         if one.get("mixed"):
             raise Unfit(f"{one['mixed']}; {command} takes it")
@@ -176,7 +176,7 @@ def _offer(
 
 
 def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[tuple[str, str]]:
-    """Return those of other histories that somebody might have expected to be taken."""
+    """Return those of other histories that a user might have expected to be taken."""
     steps = {
         one["name"]: one.get("step")
         for candidates in found.values()
@@ -206,7 +206,7 @@ def _resume_command(query: CheckpointQuery, folder: str, name: str) -> str:
 
 
 def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
-    """Name the newest complete one beside a path that was refused."""
+    """Name the newest complete one in addition to a path that was refused."""
     folder = str(PurePosixPath(which).parent)
     history = with_other_runs(query.nodes, query.cluster, query.history)
     quick = replace(query, silence=_HINT_SILENCE, history=history)

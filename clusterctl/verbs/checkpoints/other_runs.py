@@ -44,7 +44,7 @@ def other_runs(
 ) -> list[OtherRun]:
     """Ask the nodes for runs that write to these folders, or work in the same workdir.
 
-    Nodes that take no part are asked if they may share one of the folders.
+    The other nodes are asked if they may share one of the folders.
 
     Args:
         nodes: where to ask.
@@ -84,7 +84,7 @@ def meets(
 
     Args:
         cluster: the nodes of the run.
-        folders: of its checkpoints; empty: nobody says.
+        folders: of its checkpoints; empty: unknown.
         node_runs: the parts of the other run, by node.
     """
     meeting: tuple[Place, str] | None = None

@@ -45,7 +45,7 @@ class Seen:
     home: str = ""
     interpreters: tuple[Interpreter, ...] = ()
     slow: tuple[str, ...] = ()
-    """Interpreters that did not answer in time: nobody knows whether they have torch."""
+    """Interpreters that did not answer in time: whether they have torch is unknown."""
     mounts: tuple[Mount, ...] = ()
 
     @classmethod

@@ -46,7 +46,7 @@ _MODULES = ("clusterctl.wire", _FINDER, "clusterctl.node.probe.job_interpreter")
 
 
 class UnknownHostKeys(CouldNotTell):
-    """Hosts have keys that nobody has compared; a person may accept exactly these."""
+    """Hosts have keys that were not compared; a user may accept exactly these."""
 
     def __init__(self, cluster: str, keys: tuple[UnknownKey, ...]) -> None:
         """Show all of them."""

@@ -11,9 +11,9 @@ from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.verbs.events import Event, NodeEvent, map_events
 
 QUIET_SECONDS = 10.0
-"""Seconds without anybody joining until the missing are named, and again after as many.
+"""Seconds without a rank joining until the missing are named, and again after as many.
 
-Where nobody must meet, each time after twice as many: a job may have no rendezvous.
+Where no rank must join, each time after twice as many: a job may have no rendezvous.
 """
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class StartTimeout(Event):
 
 
 def _is_asked(node: NodePlan) -> bool:
-    """Tell whether somebody set the number of ranks, not the number of GPUs."""
+    """Tell whether a user set the number of ranks, not the number of GPUs."""
     return "procs" in node.procs_origin.lower()
 
 
@@ -121,13 +121,13 @@ class JoinMonitor:
 
     @property
     def _over(self) -> bool:
-        """Nobody is waited for any more."""
+        """Wait for no rank any more."""
         everybody = len(self._joined) == self.plan.world_size
         return self._ended or self._timed_out or everybody or not self.plan.gathers
 
     @property
     def _must_meet(self) -> bool:
-        """Somebody waits for another: some were not even started, or only some have joined.
+        """Some ranks wait for others: some were not even started, or only some have joined.
 
         What a launcher has started has met: its ranks may take their time. So may a script that
         runs once per node: it may be busy, or never connect. Its node tells if it cannot.

@@ -72,7 +72,7 @@ class LaunchOptions:
     may_copy: Callable[[LargeCopy], bool] = lambda _: False
     """Says whether the sync may copy very much."""
     force: bool = False
-    """Go on in spite of checks that failed."""
+    """Continue in spite of checks that failed."""
     exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
     resumed: Mapping[str, Any] | None = None

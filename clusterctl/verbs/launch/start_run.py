@@ -105,10 +105,10 @@ def start_run(
             by=refused.by,
         ) from refused
     except KeyboardInterrupt:
-        # Half a run helps nobody, and would hold the nodes.
+        # Half a run is of no use, and would hold the nodes.
         try:
             yield Notice(text="interrupted: ending what was started", level="warning")
-        finally:  # also when nobody can read that any more
+        finally:  # also when stdout is closed
             left = _end(nodes, cluster, plan.run, begun)
         message = "\n".join(left) or f"{plan.run}: interrupted; nothing of it is left"
         raise Interrupted(message, hint=_stop_hint(plan.run, left)) from None

@@ -161,7 +161,7 @@ def notice_words(cluster: Cluster, source: Path, *, force: bool) -> Generator[Ev
 
 
 def notice_batch(cluster: Cluster, source: Path) -> Iterator[Notice]:
-    """Warn of a script that was written for sbatch, whose options nobody reads here."""
+    """Warn of a script that was written for sbatch, whose options have no effect here."""
     if cluster.job.launcher == "slurm":
         return
     for word in cluster.job.command[:2]:

@@ -197,14 +197,14 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
         for bound in probe.prepared[peer]["bound"]:
             if own is not None and _is_own(probe, peer, bound):
                 # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
-                # from the very address that the master will be told of.
+                # from the very address that the master will get.
                 source = own.address if bound["key"] == "master" else None
                 target = {"target": peer, "key": bound["key"], "source": source}
                 targets.append({**target, "address": bound["address"], "port": bound["port"]})
         writer = probe.cluster.node(peer)
         for written in probe.prepared[peer]["written"]:
             share, folder = written["path"], written.get("folder")
-            # Only folders that the writer was told to write to.
+            # Only folders that the writer had to write to.
             if share in _answering(probe, name) and folder in _folders(
                 probe.cluster, writer, share
             ):
@@ -243,7 +243,7 @@ def _counter_folders(probe: _Probe, name: str) -> dict[str, str]:
 
 
 def _is_own(probe: _Probe, peer: str, bound: Mapping[str, Any]) -> bool:
-    """Tell whether a node listens where it was told to: others are not sent anywhere else."""
+    """Tell whether a node listens at the address it was given: the others connect to no other."""
     network = probe.network
     place = network.nodes.get(peer)
     if place is None or bound["address"] != place.address or not bound.get("port"):
@@ -255,8 +255,8 @@ def _is_own(probe: _Probe, peer: str, bound: Mapping[str, Any]) -> bool:
 def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Return whom a node tries: all others, or of many the first and those at doubling distances.
 
-    The first is the master. The distances reach everybody over a few steps, so a node that nobody
-    reaches shows as such.
+    The first is the master. The distances reach every node over a few steps, so a node that no
+    other reaches shows as such.
     """
     if len(names) <= ALL_PAIRS:
         return tuple(other for other in names if other != name)
@@ -283,7 +283,7 @@ def _between(probe: _Probe, name: str) -> PairwiseFacts:
     bound = [{**_given(one), "foreign": foreign} for one in (prepared or {}).get("bound", ())]
     connections = [{"port": 0, **_given(one)} for one in (connected or {}).get("connected", ())]
     seen = [{"seen": None, **_given(one)} for one in (connected or {}).get("seen", ())]
-    # Its own token, which nobody can have seen: it says why this node could not write.
+    # Its own token, which no other node can have seen: it shows why this node could not write.
     unwritten = [
         {"path": one["path"], "writer": name, "seen": None, "words": one.get("words") or ""}
         for one in (prepared or {}).get("written", ())

@@ -79,7 +79,7 @@ def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
 
 
 def command_answer(reply: Reply, key: str) -> Answer | str:
-    """Return what a command came to on a node, or why nothing is known of it."""
+    """Return the result of a command on a node, or why nothing is known of it."""
     if reply.error is not None:
         return f"{reply.state}: {reply.error.message}"
     try:

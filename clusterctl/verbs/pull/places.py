@@ -16,7 +16,7 @@ from clusterctl.sync.source import PULLED
 DEFAULT = "pulled"
 """The folder here, in that of the project."""
 MARK = os.fsdecode(PULLED)
-"""In a folder of ours: what is in it is no code, so `sync` leaves it alone."""
+"""In a synced folder: what is in it is no code, so `sync` leaves it alone."""
 
 
 def local_names(cluster: Cluster, words: Sequence[str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def push(
 
     Raises:
         UsageError: there is nothing to push, or a path is none.
-        ClusterError: nobody has a path, or its source cannot be read.
+        ClusterError: no node has a path, or its source cannot be read.
     """
     began = time.monotonic()
     paths = wanted_paths(cluster, options.paths, options.to)

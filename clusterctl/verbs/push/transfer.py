@@ -108,7 +108,7 @@ class Transfer:
     left_out: tuple[str, ...] = ()
     """The first paths that cannot be copied, such as links to folders elsewhere."""
     pulls: bool = False
-    """Results for a person: no file there is replaced unasked, and there may be others."""
+    """Results for a user: no file there is replaced unasked, and there may be others."""
     replaces: bool = False
     """A pull may replace files."""
     relaying: bool = False
@@ -230,7 +230,7 @@ class Transfer:
         return f"push one file: {pack}"
 
     def _take(self, name: str, item: Message | Reply) -> None:
-        """Note what a node said, or that it is gone."""
+        """Note what a node said, or that its connection ended."""
         if name == SOURCE:
             self._take_from_source(item)
             return
@@ -308,7 +308,7 @@ class Transfer:
             self._link_lost(SOURCE, head["lost"], head.get("why") or "")
 
     def _advance(self) -> None:
-        """Go on to the next step once all nodes have done the last one."""
+        """Continue with the next step once all nodes have done the last one."""
         live = [m for m in self.members.values() if m.error is None and not m.leader]
         steps = {member.step for member in live}
         if steps == {"ready"}:
@@ -386,7 +386,7 @@ class Transfer:
         """Make a link again; after some times give the node up."""
         member = self.members.get(after)
         if member is None or not member.open or after not in self.chain:
-            return  # it has gone meanwhile
+            return  # it exited meanwhile
         if self._before(after) != before:
             return  # another serves it meanwhile
         member.lost += 1
@@ -446,7 +446,7 @@ class Transfer:
         """Let the source itself serve a node that cannot get on with the one before it.
 
         Which of them is wrong only one of them knows, so neither is given up for it. The one before
-        serves nobody any more: it becomes the last of the chain, for which no other waits.
+        serves no other node any more: it becomes the last of the chain, for which no other waits.
         """
         before = self._before(member.name)
         self._leave(before)
@@ -467,7 +467,7 @@ class Transfer:
                 self._link(before, after)
 
     def _drop(self, member: _Member, error: NodeError) -> None:
-        """Go on without a node: the one before it serves the one after it."""
+        """Continue without a node: the one before it serves the one after it."""
         member.error = error
         self._send(member.name, {"step": "end"})
         for other in self.members.values():

@@ -97,7 +97,7 @@ def choose_source(
         named: the node of `--from`.
 
     Raises:
-        ClusterError: nobody has all of it, or the nodes' copies differ.
+        ClusterError: no node has all of it, or the nodes' copies differ.
     """
 
     def source(name: str) -> Source:

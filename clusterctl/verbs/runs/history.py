@@ -30,7 +30,7 @@ class Ancestor:
     name: str = ""
     """The user's own name for it."""
     checkpoints: str = ""
-    """As its job has the folder, before `{run}` is filled in; empty if nobody knows."""
+    """As its job has the folder, before `{run}` is filled in; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> Fir
 
 
 def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
-    """Return why a run ended badly, as its events or its nodes' ends tell; None: they do not."""
+    """Return why a run failed, as its events or its nodes' ends tell; None: they do not."""
     cause = log.first_cause()
     if cause is None:
         return cause_of_ends(view)

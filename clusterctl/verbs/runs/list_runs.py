@@ -197,7 +197,7 @@ def _line(
         return claimed_line(_judged(nodes, view))
     end = records.end(record) or {}
     if view is not None:
-        # A node that took no part need not answer.
+        # A node outside the run need not answer.
         took_part = frozenset(node.name for node in record.cluster.nodes)
         took_part |= view.node_runs.keys()  # some may have joined since
         answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)

@@ -1,7 +1,7 @@
 """Which run is meant by a word: its id, its user's name for it, or a part of either.
 
-A verb that changes a run takes no part but the end of an id: the run with a longer name that is
-known here need not be the one that is meant.
+A verb that changes a run takes no shorter form than the end of an id: the run with a longer name
+that is known here need not be the one that is meant.
 """
 
 from __future__ import annotations

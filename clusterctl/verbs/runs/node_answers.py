@@ -1,4 +1,4 @@
-"""Asks the nodes of a run what they know of it, and why it ended badly."""
+"""Asks the nodes of a run what they know of it, and why it failed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
 
 
 def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | None:
-    """Read the events and the ends of the logs, and say why the run ended badly."""
+    """Read the events and the ends of the logs, and return why the run failed."""
     log = RunLog(view.run, cluster.with_nodes(tuple(answer.node for answer in view.nodes)))
     read_ends(nodes, log, view.node_runs)
     return why_ended(log, view)

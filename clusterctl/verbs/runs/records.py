@@ -320,6 +320,6 @@ def _bytes(path: Path, count: int = -1) -> bytes:
 
 
 def _began(data: bytes) -> float:
-    """Return when the run of a record began: its first keys say so; 0 if it is damaged."""
+    """Return when the run of a record began: from its first keys; 0 if it is damaged."""
     found = _BEGAN.search(data, 0, _HEAD_BYTES)
     return float(found[1]) if found else 0.0

@@ -184,7 +184,7 @@ class RunLog:
         return all(self.node_runs.get(name, {}).get("state") == "finished" for name in self.events)
 
     def first_cause(self) -> FirstCause | None:
-        """Return why the run ended badly, as far as it was read."""
+        """Return why the run failed, as far as it was read."""
         return first_cause(
             NodeReport(
                 node=name,

@@ -163,7 +163,7 @@ class RunStatus:
 
     @property
     def contested(self) -> bool:
-        """It ended badly, and only the nodes' events can tell which of several ends came first."""
+        """It failed, and only the nodes' events can tell which of several ends came first."""
         ends = [answer.end.get("by", "") for answer in self.nodes]
         own = [by for by in ends if by != "peer"]
         bad = any(answer.node_run and answer.state != "finished" for answer in self.nodes)
@@ -246,7 +246,7 @@ class RunStatus:
 
     @property
     def ended_by(self) -> str:
-        """Who ended it: as `status --json` has it; empty while it runs, or if nobody knows."""
+        """Who ended it: as `status --json` has it; empty while it runs, or if unknown."""
         if self._memory:
             return str(self._memory.get("ended_by", ""))
         if self.live or not self.known or self.state == "unreachable":
@@ -331,7 +331,7 @@ def view_of(
 def state_of(answers: Sequence[NodeAnswer]) -> RunState:
     """Sum the nodes up: live while any part lives, else by what ended it.
 
-    A bad end of one node is the run's; a good one takes all nodes: what a node that does not
+    A failure of one node is the run's; success takes all nodes: what a node that does not
     answer would say is not known.
     """
     answers = _staying(answers)
@@ -359,7 +359,7 @@ def _staying(answers: Sequence[NodeAnswer]) -> Sequence[NodeAnswer]:
 
 
 def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:
-    """Tell whether the nodes that answer have all ranks: then the others took no part."""
+    """Tell whether the nodes that answer have all ranks: then the others were not used."""
     total = max((answer.node_run.get("world_size") or 0 for answer in answers), default=0)
     return 0 < total <= sum(len(answer.ranks) for answer in answers)
 

@@ -1,4 +1,4 @@
-"""Warnings of what a run's state does not tell: nobody joined, leftovers, processes elsewhere."""
+"""Warnings that a run's state does not show: no rank joined, leftovers, processes elsewhere."""
 
 from __future__ import annotations
 

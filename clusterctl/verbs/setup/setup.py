@@ -232,7 +232,8 @@ def _make(
             yield Doing(node=name, text=str(item.head["doing"]))
         elif "wants" in item.head and name in unsent:  # a node gets them once
             unsent.remove(name)
-            # Beside the others' answers: what a node prints must not wait for another's wheels.
+            # In parallel with the others' answers: what a node prints must not wait for another's
+            # wheels.
             send = (calls[name], wheels.get(name, ()))
             threading.Thread(target=_send_wheels, args=send, daemon=True).start()
         else:

@@ -15,7 +15,7 @@ from clusterctl.verbs.events import CopyProgress, Notice
 ANNOUNCED = 10_000_000
 """Bytes for one node above which a line says beforehand how much there is to copy."""
 LARGE = 1_000_000_000
-"""Bytes for one node above which somebody is asked first: this is more than code."""
+"""Bytes for one node above which the user is asked first: this is more than code."""
 _HINT = (
     "copy it: --yes\nlist what is no code in .gitignore, or outside git in .clusterctlignore;"
     " clusterctl push brings models and data"
@@ -40,7 +40,7 @@ class Copying:
         return max((sum(files.values()) for files in self.sizes.values()), default=0)
 
     def refusal(self) -> LargeCopy | None:
-        """Return why nobody should copy so much unasked; None: it is no more than code."""
+        """Return why so much must not be copied unasked; None: it is no more than code."""
         if self.most <= LARGE:
             return None
         return LargeCopy(f"this sync would copy {self._words()}", hint=_HINT)

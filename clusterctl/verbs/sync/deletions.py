@@ -50,7 +50,7 @@ def deletions_of(node: str, plan: Message, kept: Collection[str] = ()) -> Deleti
     """Read a node's plan; what makes no sense in it is taken as nothing known.
 
     `kept` stays there after all. The node counted moved files with it: better too few than too many
-    are taken for moved.
+    count as moved.
     """
     head, stays = plan.head, frozenset(kept)
     return Deletions(

@@ -13,9 +13,9 @@ class NodeView:
 
     node: str
     tokens: tuple[str, ...]
-    """Those of the nodes' tokens that lie there, in one order for all nodes."""
+    """Those of the nodes' tokens that are there, in one order for all nodes."""
     run: Mapping[str, Any] | None
-    """Who runs in that folder on this node; None: nobody."""
+    """Who runs in that folder on this node; None: no run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class SharedFolder:
     """The first that all its nodes see."""
     nodes: tuple[str, ...]
     user: NodeView | None
-    """A node where a run works in it, asked for or not; None: nobody uses it."""
+    """A node where a run works in it, asked for or not; None: no run uses it."""
 
 
 def mutually_seen(views: Iterable[NodeView], tokens: Mapping[str, str]) -> list[NodeView]:
@@ -47,7 +47,7 @@ def mutually_seen(views: Iterable[NodeView], tokens: Mapping[str, str]) -> list[
     found = []
     for view in views:
         kept = tuple(token for token in view.tokens if believed(view, token))
-        # Whoever left a token has that folder, even where it is seen no more.
+        # A node that left a token has that folder, even where it is seen no more.
         own_only = (tokens[view.node],) if view.node in tokens else ()
         found.append(replace(view, tokens=kept or own_only))
     return found

@@ -206,7 +206,7 @@ class _Sync:
     def _groups(
         self, different: list[str], own_token: str
     ) -> Generator[Event, None, dict[str, list[Node]]]:
-        """Return the nodes by folder; `own_token` is the key of those that see our own folder.
+        """Return the nodes by folder; `own_token` is the key of those that see the source folder.
 
         Nodes that have the tree already are among them: they are to keep it until all have it.
         Nodes that were left out are asked too: a run of theirs may work in a folder that one of
