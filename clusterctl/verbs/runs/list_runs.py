@@ -191,9 +191,7 @@ def _agreed(values: Iterable[Any]) -> Any:  # noqa: ANN401  (what nodes answer)
     return first if all(other == first for other in others) else None
 
 
-def _line(
-    nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus
-) -> ListedRun:
+def _line(nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus) -> ListedRun:
     if record is None:
         return claimed_line(_judged(nodes, view))
     end = records.end(record) or {}

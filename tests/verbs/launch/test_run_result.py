@@ -154,6 +154,15 @@ def test_who_did_not_join_is_named() -> None:
     assert (cause["node"], cause["rank"], cause["kind"]) == ("b", 1, "start-timeout")
 
 
+@pytest.mark.parametrize("by", ["stop", "start-timeout"])
+def test_a_start_timeout_tells_what_a_late_node_was_doing(by: str) -> None:
+    waited = StartTimeout(seconds=60, missing=("b:1",)) if by == "stop" else None
+    a = {"state": "failed", **over(by)}
+    doing = {"kind": "late", "message": "rank 1 has not started"}
+    cause = judged(a, PEER, b_event=doing, late=waited).document()["first_cause"]
+    assert cause["message"].endswith("; b: rank 1 has not started")
+
+
 @pytest.mark.parametrize(
     ("missing", "node", "rank"), [("fd00::1", "fd00::1", None), ("fd00::1:7", "fd00::1", 7)]
 )
