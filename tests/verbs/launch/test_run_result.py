@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.cli.parser import build_parser
 from clusterctl.errors import NodeError
+from clusterctl.inventory.select import select
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.launch.join_monitor import StartTimeout
@@ -121,6 +122,21 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
     saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
     again = f"clusterctl resume {RUN} --exclude a --checkpoint latest"
     assert relaunch(RUN, saves, "--exclude", "a") == again
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"), [(("g1", "g2", "g3"), ["g1", "g3"]), (("g2", "fd00::1"), ["fd00::1"])]
+)
+def test_a_launch_that_goes_on_has_only_nodes_of_the_one_before(
+    chosen: tuple[str, ...], left: list[str]
+) -> None:
+    names = (*chosen, "g4", "g5")
+    nodes = tuple(replace(CLUSTER.master, name=name, host=name) for name in names)
+    inventory = replace(CLUSTER, nodes=nodes)
+    typed = shlex.split(relaunch(RUN, select(inventory, str(len(chosen))), "--exclude", "g2"))
+    args = build_parser(["launch"]).parse_args(typed[1 : typed.index("--")])
+    picked = select(inventory, args.nodes, args.exclude)
+    assert [node.name for node in picked.nodes] == left
 
 
 def test_a_launch_that_goes_on_has_the_flags_of_the_one_before() -> None:
