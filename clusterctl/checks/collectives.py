@@ -26,7 +26,7 @@ SLOW_NODE, SLOW_PAIR = 0.5, 0.25
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def size_of(block_bytes: int | None) -> str:
+def with_block_size(block_bytes: int | None) -> str:
     """Return with what a speed was measured: ` with 256 MiB`; empty: unknown."""
     if not block_bytes:
         return ""
@@ -69,7 +69,7 @@ def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
             tuple(took_part),
             f"the {slowest.backend} all-reduce across the nodes reaches {slowest.gbps:.2f} Gb/s",
             wanted="the right sum",
-            found=f"{slowest.gbps:.2f} Gb/s per node{size_of(slowest.block_bytes)}",
+            found=f"{slowest.gbps:.2f} Gb/s per node{with_block_size(slowest.block_bytes)}",
         )
 
 
@@ -113,7 +113,7 @@ def _speed_across(
 ) -> Finding:
     """Compare the slowest node, whose pace is everybody's, with the links."""
     slowest = min(took_part.values(), key=lambda outcome: outcome.gbps)
-    found = f"{slowest.gbps:.4g} Gb/s per node{size_of(slowest.block_bytes)} on each of"
+    found = f"{slowest.gbps:.4g} Gb/s per node{with_block_size(slowest.block_bytes)} on each of"
     found += f" {counted(rails, 'GPU')}"
     if expected is not None and slowest.gbps < expected.least:
         return warn(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from clusterctl.checks.collectives import DEEP, size_of
+from clusterctl.checks.collectives import DEEP, with_block_size
 from clusterctl.checks.expected_speed import Expectation, between_gpus, report
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Applies, Check, Facts
@@ -306,7 +306,7 @@ def _sum_of(node: NodeFacts, ranks: tuple[GpuTrial, ...]) -> _Sum:
     through = f" through {', '.join(dict.fromkeys(ways))}" if ways else ""
     return _Sum(
         gbps=gbps,
-        found=f"{gbps:.4g} Gb/s{size_of(ranks[0].block_bytes)}{through}",
+        found=f"{gbps:.4g} Gb/s{with_block_size(ranks[0].block_bytes)}{through}",
         expected=between_gpus(node, [rank.index for rank in ranks], ranks[0].block_bytes),
     )
 

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from clusterctl.api.session import Session
-from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir, load_all
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page
@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.report is not None:
         form_of(args.report)  # refuse a bad name before any node is asked
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         result = session.check(
             nodes=args.nodes,
             exclude=args.exclude,

@@ -6,8 +6,8 @@ import argparse
 import json
 import shlex
 
-from clusterctl.api.session import Session
-from clusterctl.cli.options import add_login, add_selection, load_all, positive_seconds
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_json, add_login, add_selection, positive_seconds
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.exec import LinePrinter, show_ends, show_outputs
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stream", action="store_true", help="print lines as they come, [NODE] in front"
     )
     add_login(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     parser.add_argument("--sudo", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
             "expected either --stream or --json, found both", hint="clusterctl exec --help"
         )
     screen, lines = Screen(), LinePrinter()
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         result = session.exec(
             args.command,
             nodes=args.nodes,

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 
-from clusterctl.cli.options import add_inventory, load_all
+from clusterctl.cli.options import add_inventory, add_json, load_all
 from clusterctl.inventory.select import named
 from clusterctl.verbs.forget import Forgotten, forget_nodes
 from clusterctl.wire import SCHEMA, plain
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "hosts", metavar="HOST", help="host of the inventory, or a range: gpu[02-04]"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.cli.agree import agrees
-from clusterctl.cli.options import add_inventory, complete_files, inventory_path
+from clusterctl.cli.options import add_inventory, add_json, complete_files, inventory_path
 from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.load import DEFAULT
 from clusterctl.report.console import Screen
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the JSON schema of hosts.yaml, for editors; write nothing",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

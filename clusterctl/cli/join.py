@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from clusterctl.api.session import Session
-from clusterctl.cli.options import add_inventory, add_login, load_all
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_inventory, add_json, add_login
 from clusterctl.cli.run_option import WHICH_TO_CHANGE, name_each_run, run_name
 from clusterctl.report.console import Screen
 from clusterctl.report.join import show_join
@@ -35,15 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="join in spite of checks that failed, and with other code",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    add_json(parser)
     parser.epilog = "The run must be elastic: launcher_args: [--nnodes=MIN:MAX]"
 
 
 def run(args: argparse.Namespace) -> int:
     """Let them join; 0 all joined, 1 a node was refused, 3 a node did not answer."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         try:
             result = session.join(
                 args.run, nodes=args.nodes, force=args.force, on_event=progress.show

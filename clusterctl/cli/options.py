@@ -56,6 +56,11 @@ def add_fanout(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`, of a verb that prints one document."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
 def complete_files(action: argparse.Action) -> None:
     """Let shells complete an argument to file names (shtab.FILE, without importing it)."""
     words = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}

@@ -6,8 +6,8 @@ import argparse
 import json
 from functools import partial
 
-from clusterctl.api.session import Session
-from clusterctl.cli.options import add_inventory, add_login, load_all
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_inventory, add_json, add_login
 from clusterctl.cli.retyped import completed
 from clusterctl.report.console import Screen
 from clusterctl.report.pull import show_pull
@@ -35,14 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace files here that have other contents"
     )
     add_login(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Pull; 0, 1 (a path is not here) or 3 (a node did not answer)."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         result = session.pull(
             *args.paths,
             source=args.source,

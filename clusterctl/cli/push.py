@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from clusterctl.api.session import Session
-from clusterctl.cli.options import add_login, add_selection, complete_files, load_all
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_json, add_login, add_selection, complete_files
 from clusterctl.report.console import Screen
 from clusterctl.report.push import show_push
 
@@ -36,14 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent")
     add_login(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Push; 0, 1 (a node does not have a path) or 3 (a node did not answer)."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         result = session.push(
             *args.paths,
             nodes=args.nodes,

@@ -9,7 +9,7 @@ import shlex
 from clusterctl.api.session import Session
 from clusterctl.cli.agree import can_ask, says_yes
 from clusterctl.cli.batch import batch_of, list_batches, view_of_batch
-from clusterctl.cli.options import whole
+from clusterctl.cli.options import add_json, whole
 from clusterctl.cli.retyped import with_flag
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, known_cluster, open_run
 from clusterctl.errors import UsageError
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--all", action="store_true", help="with --prune: named and recent runs, too")
     add("-y", "--yes", action="store_true", help="with --prune: do not ask")
-    add("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

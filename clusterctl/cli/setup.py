@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from clusterctl.api.session import Session
-from clusterctl.cli.options import add_login, add_selection, complete_files, load_all
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_json, add_login, add_selection, complete_files
 from clusterctl.report.console import Screen
 from clusterctl.report.setup import Doings, show_setup
 
@@ -33,14 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="download the wheels here and send them: for nodes without a network",
     )
     add_login(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Make it; 0 if all nodes have it alike, 1 if not, 3 if a node did not answer."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         result = session.setup(
             requirements=args.requirements,
             nodes=args.nodes,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from clusterctl.cli.batch import batch_of, view_of_batch
+from clusterctl.cli.options import add_json
 from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
@@ -21,7 +22,7 @@ LEAST_SECONDS, MOST_SECONDS = 0.5, 86400.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
     parser.add_argument(
         "--watch",
         nargs="?",

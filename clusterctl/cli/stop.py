@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from clusterctl.cli.batch import batch_of, held, live_batches, stop_batch
-from clusterctl.cli.options import seconds
+from clusterctl.cli.options import add_json, seconds
 from clusterctl.cli.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace", type=seconds, metavar="S", help="seconds until SIGKILL (default: the job's)"
     )
     parser.add_argument("--all", action="store_true", help="stop every live run of the cluster")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

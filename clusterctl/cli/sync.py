@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from clusterctl.api.session import Session
 from clusterctl.cli.agree import asks_to_copy
-from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir, load_all
+from clusterctl.cli.connected import connected
+from clusterctl.cli.options import add_json, add_login, add_selection, add_workdir, given_workdir
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 
@@ -22,14 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_login(parser)
     parser.add_argument("--delete", action="store_true", help=DELETE_HELP)
     parser.add_argument("--yes", action="store_true", help=YES_HELP)
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Sync, and say what each node has; 0, 1 (not brought to it) or 3 (did not answer)."""
     screen = Screen()
-    session = Session(load_all(args), accept_new=args.accept_new, fanout=args.fanout)
-    with session, screen.progress() as progress:
+    with connected(args, screen) as (session, progress):
         result = session.sync(
             nodes=args.nodes,
             exclude=args.exclude,

@@ -10,13 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from clusterctl.node.run.progress import STEP, numbers_of
+
 _LIMIT = 2000
 """Characters of a line that are read: a node may claim that a job printed anything."""
-_STEP = re.compile(
-    r"(?<![a-z])(?:step|iteration|iter)[\"']?[ \t]{0,9}[:=#]?[ \t]{0,9}(\d{1,12})"
-    r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
-    re.IGNORECASE,
-)
 _BAR = re.compile(
     r"(?<![\d.])(\d{1,12})/(\d{1,12}) \[[\d:]{1,20}<([\d:]{1,20}|\?)"
     r"(?:,[ \t]{0,9}(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s))?"
@@ -47,14 +44,14 @@ def progress_in(line: str) -> JobProgress | None:
     bars = [found for found in _BAR.finditer(line) if int(found[2])]
     if bars:
         return _of_bar(bars[-1])
-    words, epoch = _STEP.search(line), _EPOCH.search(line)
+    words, epoch = STEP.search(line), _EPOCH.search(line)
     if words is None:
         return JobProgress(epoch=float(epoch[1])) if epoch else None
-    step, total = int(words[1]), int(words[2] or 0)
+    step, total = numbers_of(words)
     seconds, left = _SECONDS_A_STEP.search(line), _ETA.search(line)
     found = JobProgress(
         step=step,
-        total=total if total >= step and total else None,
+        total=total,
         epoch=float(epoch[1]) if epoch else None,
         steps_per_s=1 / float(seconds[1]) if seconds and float(seconds[1]) else None,
         eta_s=_seconds(left[1]) if left else None,

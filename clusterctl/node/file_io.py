@@ -8,7 +8,7 @@ from clusterctl.wire import from_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Union
+    from typing import Any, Dict, List, Tuple, Union
 
 JSON_LIMIT = 256 * 1024 * 1024
 """Bytes that a JSON file may have."""
@@ -24,13 +24,18 @@ def list_folder(folder: str) -> List[str]:
 
 def read_end(path: str, count: int) -> bytes:
     """Return at most so many of a file's last bytes; none of one that cannot be read."""
+    return find_end(path, count)[1]
+
+
+def find_end(path: str, count: int) -> Tuple[int, bytes]:
+    """Return where a file's last bytes begin, at most so many, and these bytes."""
     try:
         with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - count))
-            return file.read()
+            begin = max(0, file.seek(0, os.SEEK_END) - count)
+            file.seek(begin)
+            return begin, file.read(count)
     except OSError:
-        return b""
+        return 0, b""
 
 
 def read_json(path: Union[str, bytes]) -> Dict[str, Any]:

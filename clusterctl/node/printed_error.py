@@ -176,7 +176,7 @@ def _errors(lines: Sequence[str]) -> Tuple[List[PrintedError], List[int]]:
             # A rank that was killed did not finish its traceback.
             index = _after_frames(texts, index + 1)
             if index < len(lines):
-                shown, index = _shown(lines, texts, index)
+                shown, index = _shown(lines[index], texts, index)
                 errors.append(PrintedError(shown, index, begins, side, chained, echo=echoes(shown)))
         elif _TERMINATE.match(text):
             shown, index = _terminate(texts, index)
@@ -184,7 +184,7 @@ def _errors(lines: Sequence[str]) -> Tuple[List[PrintedError], List[int]]:
         elif _FATAL.match(text) or _WATCHDOG.search(text):
             errors.append(PrintedError(text.strip(), index, begins, echo=echoes(text)))
         elif _EXCEPTION.match(text.strip()) and not text.startswith("  "):
-            shown, index = _shown(lines, texts, index)
+            shown, index = _shown(lines[index], texts, index)
             side = bool(_SIDE.match(before))
             errors.append(PrintedError(shown, index, begins, side, echo=echoes(shown)))
         elif text.strip() and not _neutral(lines[index], text):
@@ -207,12 +207,12 @@ def _after_frames(texts: Sequence[str], index: int) -> int:
     return index
 
 
-def _shown(lines: Sequence[str], texts: Sequence[str], index: int) -> Tuple[str, int]:
-    """Return the line to show for an exception, and the index of its last line.
+def _shown(line: str, texts: Sequence[str], index: int) -> Tuple[str, int]:
+    """Return what to show for an exception whose line is at `index`, and where it ends.
 
     Of an error of NCCL that is what NCCL said last, which torch prints below it.
     """
-    shown = lines[index].strip()
+    shown = line.strip()
     if not _NCCL.search(shown):
         return shown, index
     name, words, last = "", "", index
@@ -234,7 +234,5 @@ def _terminate(texts: Sequence[str], index: int) -> Tuple[str, int]:
     for at in range(index + 1, min(index + 4, len(texts))):
         what = _WHAT.match(texts[at])
         if what:
-            said, last = _shown([t[len(what[0]) :] if n == at else t for n, t in enumerate(texts)],
-                                texts, at)  # fmt: skip
-            return said, last
+            return _shown(texts[at][len(what[0]) :], texts, at)
     return texts[index].strip(), index

@@ -8,10 +8,14 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _LOCAL_ENDPOINT = re.compile(r"tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
+
+_Bindings = dict[str, list[ast.expr | None]]
+_DEPTH, _MOST_VALUES = 8, 4
+"""How many variables and parts a text is followed through, and how many values of each."""
 
 
 def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
@@ -31,7 +35,9 @@ def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str
         args: of the program; a default counts unless its flag is among them.
     """
     found = []
-    for call in (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)):
+    tree = _parse(text)
+    bound = _bindings(tree)
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         keywords = {each.arg: each.value for each in call.keywords}
         flags = [one.value for one in call.args if isinstance(one, ast.Constant)]
@@ -41,7 +47,7 @@ def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str
             given = keywords.get("default")
         else:
             continue
-        if given is not None and (match := _LOCAL_ENDPOINT.match(_beginning(given))):
+        if given is not None and (match := _LOCAL_ENDPOINT.match(_beginning(given, bound))):
             found.append((call.lineno, match[0]))
     return tuple(sorted(set(found)))
 
@@ -50,11 +56,76 @@ def _flags(args: Sequence[str]) -> set[str]:
     return {word.partition("=")[0] for word in args}
 
 
-def _beginning(value: ast.expr) -> str:
-    """Return a string's text, or what an f-string begins with."""
-    if isinstance(value, ast.JoinedStr):
-        value = value.values[0] if value.values else value
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+def _beginning(value: ast.expr, bound: _Bindings, depth: int = _DEPTH) -> str:
+    """Return a string's text, or as much of its beginning as the script itself tells."""
+    parts: list[ast.expr]
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            pass
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            parts = [left, right]
+        case ast.FormattedValue(value=inner):
+            parts = [inner]
+        case ast.Name(id=name) if depth:
+            texts = {
+                _beginning(one, bound, depth - 1) if one else "" for one in bound.get(name, ())
+            }
+            return texts.pop() if len(texts) == 1 else ""
+        case _:
+            return ""
+    text = ""
+    for part in parts if depth else ():
+        found = _beginning(part, bound, depth - 1)
+        text += found
+        if not found:
+            break
+    return text
+
+
+def _bindings(tree: ast.Module) -> _Bindings:
+    """Return the values of each variable and parameter, all scopes together.
+
+    None: one that the script does not tell.
+    """
+    bound: _Bindings = {}
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    told: set[ast.expr] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    bound.setdefault(target.id, []).append(node.value)
+                    told.add(target)
+        elif isinstance(node, ast.Call):
+            for name, value in _arguments(node, functions):
+                bound.setdefault(name, []).append(value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in told:
+            bound.setdefault(node.id, []).append(None)
+    return bound
+
+
+def _arguments(
+    call: ast.Call, functions: Mapping[str, ast.FunctionDef]
+) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield what a call, or what `mp.spawn` calls in turn, gives to parameters of a function."""
+    function, given, skipped = call.func, call.args, 0
+    keywords = {each.arg: each.value for each in call.keywords}
+    if getattr(function, "attr", getattr(function, "id", "")) in {"spawn", "start_processes"}:
+        args = keywords.pop("args", given[1] if len(given) > 1 else None)
+        function = keywords.pop("fn", given[0] if given else function)
+        given = args.elts if isinstance(args, ast.Tuple | ast.List) else []
+        keywords, skipped = {}, 1  # the first parameter is the number of the process
+    called = functions.get(function.id) if isinstance(function, ast.Name) else None
+    if called is None:
+        return
+    names = [each.arg for each in (*called.args.posonlyargs, *called.args.args)][skipped:]
+    starred = any(isinstance(each, ast.Starred) for each in given)
+    yield from zip(names, [None] * len(names) if starred else given, strict=False)
+    yield from ((name, value) for name, value in keywords.items() if name is not None)
 
 
 def _parse(text: str) -> ast.Module:

@@ -28,8 +28,17 @@ class Flags:
     """Flags with the number of processes of all nodes together."""
     passed: frozenset[str] = frozenset()
     """Flags with a value that clusterctl passes on to its own launcher."""
+    passed_groups: tuple[str, ...] = ()
+    """How more such flags begin."""
+    switches: frozenset[str] = frozenset()
+    """Flags without a value that it passes on."""
     env: frozenset[str] = frozenset()
     """Flags that set a variable: `NAME=VALUE`, or two words."""
+
+    def passes(self, flag: str) -> bool:
+        """Tell whether clusterctl passes a flag on to its own launcher."""
+        grouped = flag.startswith(self.passed_groups) and flag not in self.ours
+        return grouped or flag in self.passed or flag in self.switches
 
 
 GPUS = "--gpus"
@@ -95,6 +104,7 @@ _KINDS = {
             "--main-process-port": "--master-port",
             "--max-restarts": "--max-restarts",
             **dict.fromkeys(("--machine-rank", "--main-process-ip", "--rdzv-backend"), ""),
+            **dict.fromkeys(("--deepspeed-multinode-launcher", "--deepspeed-hostfile"), ""),
         },
         ignored=frozenset({"--multi-gpu", "--same-network", "--no-python"}),
         module=frozenset({"-m", "--module"}),
@@ -103,8 +113,28 @@ _KINDS = {
             {
                 "--config-file",
                 "--dynamo-backend",
+                "--dynamo-mode",
                 "--gradient-accumulation-steps",
+                "--gradient-clipping",
                 "--mixed-precision",
+                "--num-cpu-threads-per-process",
+            }
+        ),
+        passed_groups=(
+            *("--fsdp-", "--deepspeed-", "--zero-", "--zero3-", "--offload-"),
+            *("--fp8-", "--megatron-lm-", "--parallelism-config-"),
+        ),
+        switches=frozenset(
+            {
+                "--use-fsdp",
+                "--use-deepspeed",
+                "--use-megatron-lm",
+                "--use-parallelism-config",
+                "--dynamo-use-fullgraph",
+                "--dynamo-use-dynamic",
+                "--dynamo-use-regional-compilation",
+                "--enable-cpu-affinity",
+                "--fp8-use-autocast-during-eval",
             }
         ),
     ),
@@ -115,8 +145,11 @@ _KINDS = {
             "--num-nodes": "--nodes",
             "--master-port": "--master-port",
             **dict.fromkeys(("--master-addr", "-H", "--hostfile", "--launcher", "--node-rank"), ""),
+            **dict.fromkeys(("--launcher-args", "--ssh-port", "--enable-each-rank-log"), ""),
         },
-        ignored=frozenset({"--no-ssh", "--force-multi", "--no-local-rank", "--no-python"}),
+        ignored=frozenset(
+            {"--no-ssh", "--force-multi", "--no-local-rank", "--no-python", "--save-pid"}
+        ),
     ),
     "mpirun": Flags(
         ours={
@@ -212,7 +245,7 @@ def _read(name: str, words: list[str]) -> Start:
             taken = words[: 2 if flag != "-x" else 1]
         elif not equals and (
             flag in kind.ours
-            or flag in kind.passed
+            or (kind.passes(flag) and flag not in kind.switches)
             or flag in kind.env
             or _is_value(flag, kind, words)
         ):
@@ -224,7 +257,7 @@ def _read(name: str, words: list[str]) -> Start:
 
 def _unabbreviated(flag: str, kind: Flags) -> str:
     """Return the whole name of a long flag, which argparse lets people shorten."""
-    every = {*kind.ours, *kind.passed, *kind.ignored, *kind.module}
+    every = {*kind.ours, *kind.passed, *kind.switches, *kind.ignored, *kind.module}
     if flag in every or not flag.startswith("--"):
         return flag
     fits = [name for name in every if name.startswith(flag)]
@@ -235,6 +268,7 @@ def _is_value(flag: str, kind: Flags, words: list[str]) -> bool:
     """Tell whether the next word is probably the value of an unknown flag."""
     return (
         flag not in kind.ignored
+        and flag not in kind.switches
         and len(words) > 1
         and not words[0].startswith("-")
         and not words[0].endswith((".py", ".sh"))

@@ -18,6 +18,7 @@ from clusterctl.plan.launcher_flags import GPUS, INCLUDE, OURS, READ_ENVIRONMENT
 _ACCELERATE_ENV = {
     "--mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "--gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "--num-cpu-threads-per-process": "OMP_NUM_THREADS",
 }
 """What accelerate's own launcher does with these flags."""
 
@@ -86,7 +87,7 @@ class Typed:
             variable, equals, given = value.partition("=")
             if equals and variable not in OURS:
                 self.env[variable] = given
-        elif flag in kind.passed:
+        elif kind.passes(flag):
             self.args += [flag if len(written) > 1 else written[0], *written[1:]]
             self.launcher = "accelerate" if name == "accelerate launch" else self.launcher
         elif ours == GPUS and flag in kind.total:
@@ -182,6 +183,8 @@ def _as_environment(args: list[str]) -> dict[str, str]:
     """Return variables for accelerate's flags; none if one of them has no variable."""
     found: dict[str, str] = {}
     words = [part for word in args for part in word.split("=", 1)]
+    if len(words) % 2:
+        return {}
     for flag, value in zip(words[::2], words[1::2], strict=False):
         name = _ACCELERATE_ENV.get(flag.replace("_", "-"))
         if name is None:

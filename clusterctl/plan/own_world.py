@@ -40,6 +40,10 @@ _TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "sleep", "date", "set"
 _BRIEF = re.compile(r"0*\d(?:\.\d*)?s?|\.\d+s?")
 """How long a script may sleep at its end without waiting for a training."""
 _ALONE = "each node would train alone"
+_FOR_ACCELERATE = (
+    'add --num_machines "$NNODES" --machine_rank "$NODE_RANK"'
+    ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
+)
 _SCRIPTS_READ = 8
 """Most scripts that are read for one command."""
 
@@ -315,23 +319,13 @@ def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str
             'add --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT", or remove --rdzv-backend',
         )
     elif _LOCAL.fullmatch(endpoint or address):
-        yield (
-            f"the ranks of {name} meet at {endpoint or address}: {_ALONE}",
-            'write "$MASTER_ADDR'
-            + (':$MASTER_PORT"' if endpoint else '"')
-            + f" instead of {endpoint or address}",
-        )
+        ours = "$MASTER_ADDR:$MASTER_PORT" if endpoint else "$MASTER_ADDR"
+        found = endpoint or address
+        yield f"the ranks of {name} meet at {found}: {_ALONE}", f'write "{ours}" instead of {found}'
     if name == "deepspeed" and not start.has("--node-rank"):
         yield f"deepspeed does not read NNODES: {_ALONE}", "replace it by torchrun"
-    if name == "accelerate launch" and not counts:
-        yield (
-            "accelerate launch does not read NNODES: "
-            + (f"unless its config has all nodes, {_ALONE}" if _has_config(start) else _ALONE),
-            (
-                'add --num_machines "$NNODES" --machine_rank "$NODE_RANK"'
-                ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
-            ),
-        )
+    if name == "accelerate launch":
+        yield from _accelerate_alone(start, counts)
     if name == "mpirun":
         yield f"mpirun without other hosts starts ranks of this node only: {_ALONE}", "replace it"
     inside = any(posixpath.basename(words[0]) in DOCKER_LIKE for words in call.around)
@@ -343,6 +337,16 @@ def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str
                 ' --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
             ),
         )
+
+
+def _accelerate_alone(start: Start, counts: str) -> Iterator[tuple[str, str]]:
+    if not counts:
+        effect = f"unless its config has all nodes, {_ALONE}" if _has_config(start) else _ALONE
+        yield f"accelerate launch does not read NNODES: {effect}", _FOR_ACCELERATE
+    way = start.value("--deepspeed-multinode-launcher")
+    if start.has("--use-deepspeed") and way not in {"standard", "nossh"}:
+        message = "with DeepSpeed accelerate starts the ranks of other nodes itself, by pdsh"
+        yield message, "add --deepspeed_multinode_launcher standard"
 
 
 def _left_behind(script: _Script, step: Step, calls: tuple[Call, ...]) -> Iterator[Problem]:

@@ -54,12 +54,28 @@ def sentence_of(event: Mapping[str, object]) -> str:
             )
         case "rank-ended" if event.get("exit_code"):
             return f"rank {rank} exited with {event['exit_code']}"
-        case "stop-ordered":
-            return f"stopping: {event.get('reason') or event.get('message') or event.get('by')}"
+        case "stop-ordered" | "peer-bad-end":
+            return f"stopping: {_why_stopping(event)}"
         case "peer-lost" | "peer-left" as kind:
             lost = f"no message from {event.get('peer')}: it counts as lost"
             return lost if kind == "peer-lost" else f"continuing without {event.get('peer')}"
-        case "peer-bad-end":
-            return f"stopping: {event.get('peer')} failed"
+        case "late":
+            return f"late: {event.get('message')}"
         case _:
             return ""
+
+
+def _why_stopping(event: Mapping[str, object]) -> str:
+    """Say why the run ends on a node: it was ordered to, or the run failed on another node."""
+    peer, message = event.get("peer"), event.get("message")
+    match event.get("by"):
+        case _ if not peer:
+            return str(event.get("reason") or message or event.get("by"))
+        case "start-timeout":
+            return f"start timeout ({peer}): {message}"
+        case "lost" if event.get("lost"):
+            return f"{peer} lost {event['lost']}"
+        case "world":
+            return f"{peer}: {message}"
+        case _:
+            return f"{peer} failed"

@@ -428,6 +428,7 @@ def test_ranks_that_do_not_join_end_the_run_by_name(project: Project) -> None:
     ended = last_event(answer)
     assert ended["ended_by"] == "start-timeout"
     assert "node3:2" in str(ended["first_cause"])
+    assert re.search(r"; node3: rank 2 has run for \d+ s without", ended["first_cause"]["message"])
 
 
 def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
@@ -439,7 +440,7 @@ def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
     answer = project.launch(*words, "--", "job.py")
     assert answer.returncode == 125
     address = project.sandbox.hosts[0].address
-    found = re.search(r"first cause: node1: node2 and node3 (.*)", answer.stderr)
+    found = re.search(r"first cause: node1: node2 and node3 ([^;\n]*)", answer.stderr)
     assert found, answer.stderr
     assert found[1] in {f"do not reach {address}:29500", f"have not reached {address}:29500"}
     assert "look at node1's firewall" in answer.stderr

@@ -51,6 +51,9 @@ def answer_of(node: str, op: str, request: Request) -> Answer:
     return [printed, Message({"node": known[str(run)]})]
 
 
+OPERATIONS = dict.fromkeys(("runs", "status", "tail"), answer_of)
+
+
 @pytest.fixture(autouse=True)
 def week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
     """Keep the records of four runs: one with a name, resumed twice, and another."""
@@ -60,13 +63,12 @@ def week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
     monkeypatch.setenv("COLUMNS", "250")
 
     def pool(cluster: Cluster, **_: object) -> FakePool:
-        ops = ("runs", "status", "tail")
         return FakePool(
             cluster,
             {
                 node.name: {
-                    op: lambda request, node=node, op=op: answer_of(node.name, op, request)
-                    for op in ops
+                    op: lambda request, node=node, op=op: OPERATIONS[op](node.name, op, request)
+                    for op in OPERATIONS
                 }
                 | {"prune": [Message({"kept": {}})]}
                 for node in cluster.nodes
@@ -158,6 +160,36 @@ def test_a_chain_prints_the_logs_of_all_its_runs_in_order(word: str, capsys: Rea
     assert [(one["run"], one["line"]) for one in lines] == [
         (run, f"{run} printed") for run in (BASE, AGAIN, LAST)
     ]
+
+
+def test_only_the_newest_run_of_a_chain_is_followed(
+    capsys: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follows: dict[str, set[bool]] = {}
+
+    def spy(node: str, op: str, request: Request) -> Answer:
+        if op == "tail":
+            follows.setdefault(str(request.args["run"]), set()).add(bool(request.args["follow"]))
+        return answer_of(node, op, request)
+
+    monkeypatch.setitem(OPERATIONS, "tail", spy)
+    assert main(["logs", "efgh", "--chain", "-f", "--rank", "0", "--raw"]) == 0
+    assert follows == {BASE: {False}, AGAIN: {False}, LAST: {True}}
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"{run} printed" for run in (BASE, AGAIN, LAST)]
+
+
+def test_the_logs_of_a_chain_are_copied_into_a_folder_for_each_run(
+    capsys: Read, tmp_path: Path
+) -> None:
+    assert main(["logs", "abcd", "--chain", "--collect", str(tmp_path / "out")]) == 0
+    copied = {path.parts[-4:]: path.read_text() for path in tmp_path.glob("out/**/*.log")}
+    assert copied == {
+        (run, node, "ranks", f"{number}.log"): f"{run} printed\n"
+        for run in (BASE, AGAIN, LAST)
+        for number, node in enumerate("ab")
+    }
+    assert capsys.readouterr().out == ""
 
 
 def test_a_run_of_the_chain_that_is_gone_is_named_and_the_others_are_printed(

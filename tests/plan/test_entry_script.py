@@ -91,7 +91,53 @@ def test_an_endpoint_at_localhost_is_found(line: str, endpoint: str) -> None:
     assert found == (((2, endpoint),) if endpoint else ())
 
 
-@given(st.text() | st.sampled_from(["(" * 10_000, "-" * 10_000 + "1", "a." * 10_000 + "a"]))
+DEEP = "init_process_group('x', " + " + ".join(["'tcp://'"] * 900) + ")"
+SPAWN = """\
+import torch.multiprocessing as mp
+
+HOST = "127.0.0.1"
+
+def worker(rank, url, world):
+    dist.init_process_group("nccl", init_method=url, rank=rank, world_size=world)
+
+if __name__ == "__main__":
+    port = find_free_port()
+    address = f"tcp://{HOST}:{port}"
+    mp.spawn(worker, nprocs=8, args=(address, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        SPAWN,
+        SPAWN.replace('f"tcp://{HOST}:{port}"', '"tcp://" + HOST + ":" + str(port)'),
+        SPAWN.replace("mp.spawn(worker, nprocs=8, args=(address, 8))", "worker(0, address, 8)"),
+        SPAWN.replace("mp.spawn(worker, nprocs=8,", "mp.start_processes(fn=worker,"),
+        SPAWN.replace("init_method=url", "url"),
+    ],
+)  # fmt: skip
+def test_an_endpoint_in_a_variable_is_followed_to_localhost(script: str) -> None:
+    assert local_endpoints(script) == ((6, "tcp://127.0.0.1"),)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        SPAWN.replace('"127.0.0.1"', 'os.environ["MASTER_ADDR"]'),
+        SPAWN.replace("    port =", '    HOST = os.environ["MASTER_ADDR"]\n    port ='),
+        SPAWN.replace("    port =", "    for HOST in hosts:\n        pass\n    port ="),
+        SPAWN + "    worker(0, sys.argv[1], 8)\n",
+        SPAWN + "    worker(*given)\n",
+        SPAWN.replace("nprocs=8, args=(address, 8)", "nprocs=8, args=given"),
+        "url = url\ninit_process_group(init_method=url)",
+    ],
+)
+def test_an_endpoint_that_the_script_does_not_tell_is_left_alone(script: str) -> None:
+    assert local_endpoints(script) == ()
+
+
+@given(st.text() | st.sampled_from(["(" * 10_000, "-" * 10_000 + "1", "a." * 10_000 + "a", DEEP]))
 def test_no_text_breaks_it(text: str) -> None:
     rendezvous_assignments(text)
     local_endpoints(text)

@@ -63,6 +63,24 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
             "accelerate launch --config_file fsdp.yaml --num_processes 8 x.py",
             "--launcher accelerate '--launcher-args=--config-file fsdp.yaml' --gpus 4 -- x.py",
         ),
+        (
+            "accelerate launch --use_fsdp --num_processes 8 --fsdp_version 2 x.py",
+            "--launcher accelerate '--launcher-args=--use_fsdp --fsdp-version 2' --gpus 4 -- x.py",
+        ),
+        (
+            "accelerate launch --use_deepspeed --zero_stage=3 --deepspeed_hostfile hf x.py",
+            "--launcher accelerate '--launcher-args=--use_deepspeed --zero_stage=3' -- x.py",
+        ),
+        (
+            "accelerate launch --mixed_precision bf16 --use_fsdp x.py",
+            "--launcher accelerate '--launcher-args=--mixed-precision bf16 --use_fsdp' -- x.py",
+        ),
+        (
+            "accelerate launch --num_cpu_threads_per_process 8 x.py",
+            "--env OMP_NUM_THREADS=8 -- x.py",
+        ),
+        ("deepspeed --num_nodes 2 --num_gpus 8 --master_addr h --ssh_port 22 --module pkg.t --a 1",
+         "--gpus 8 -- -m pkg.t --a 1"),
         ("srun -N 1 -n 8 python x.py", "--nodes 1 --gpus 8 -- x.py"),
         ("srun --ntasks-per-node=4 --gpus-per-node=8 python x.py", "--gpus 4 -- x.py"),
         ("mpirun -np 2 -npernode 1 python x.py", "--gpus 1 -- x.py"),

@@ -123,6 +123,12 @@ WRONG = {
     "accelerate, one machine": (
         "accelerate launch --num_machines 1 --num_processes 8 t.py", 1, "starts 1 node"
     ),
+    "accelerate with DeepSpeed": (
+        ("accelerate launch --use_deepspeed --num_machines $NNODES --machine_rank $NODE_RANK"
+        " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py"),
+        1,
+        "by pdsh",
+    ),
     "accelerate, same rank": (
         ("accelerate launch --num_machines $NNODES --machine_rank 0"
         " --main_process_ip $MASTER_ADDR t.py"),
@@ -203,6 +209,9 @@ RIGHT = {
     "swift": "NPROC_PER_NODE=8 NNODES=$NNODES swift sft --model m",
     "accelerate": 'accelerate launch --num_machines "$NNODES" --machine_rank "$NODE_RANK"'
     ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" t.py',
+    "accelerate with DeepSpeed": "accelerate launch --use_deepspeed --num_machines $NNODES"
+    " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR"
+    " --deepspeed_multinode_launcher standard --deepspeed_config_file ds.json t.py",
     "docker with flags": "docker run --rm img torchrun --nnodes $NNODES --node-rank $NODE_RANK"
     " --master-addr $MASTER_ADDR t.py",
     "a sleep at the end": "torchrun t.py &\nsleep infinity",
@@ -297,6 +306,31 @@ def test_the_command_to_type_has_the_ranks_that_were_typed() -> None:
         "to run it once per node: remove --standalone; then"
     )
     assert found.hint.splitlines()[1].endswith("--gpus 4 --env NCCL_DEBUG=INFO -- t.py --lr 2 a")
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (
+            "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 16 t.py",
+            "--launcher accelerate '--launcher-args=--use_fsdp --fsdp-version 2' --gpus 8 -- t.py",
+        ),
+        (
+            "accelerate launch --config_file fsdp.yaml --num_processes 4 t.py --a",
+            "--launcher accelerate '--launcher-args=--config-file fsdp.yaml' --gpus 2 -- t.py --a",
+        ),
+        (
+            "accelerate launch --use_deepspeed --zero_stage 3 t.py",
+            "--launcher accelerate '--launcher-args=--use_deepspeed --zero-stage 3' -- t.py",
+        ),
+        ("deepspeed --num_gpus 4 --save_pid t.py --deepspeed ds.json",
+         "--gpus 4 -- t.py --deepspeed ds.json"),
+    ],
+)  # fmt: skip
+def test_a_script_keeps_how_the_ranks_train(line: str, command: str) -> None:
+    for options in (ONCE, Options()):
+        last = problems(line, options=options)[-1].hint.splitlines()[-1]
+        assert last == f"or without the script: clusterctl launch {command}"
 
 
 def test_no_command_is_made_of_what_only_the_node_knows() -> None:

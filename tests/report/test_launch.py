@@ -15,7 +15,7 @@ from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Event, NodeEvent
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
@@ -73,6 +73,20 @@ def test_a_checkpoint_with_doubts_is_not_called_complete() -> None:
     assert shown(CheckpointChosen(chosen=doubtful)).split("): ")[1] == (
         "structure complete, content not fully verified; read by a\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("rank", "b failed"),
+        ("start-timeout", "start timeout (b): not there: c"),
+        ("lost", "b lost c"),
+        ("world", "b: not there: c"),
+    ],
+)
+def test_the_other_nodes_say_how_the_run_failed(by: str, words: str) -> None:
+    event = {"kind": "peer-bad-end", "peer": "b", "by": by, "message": "not there: c", "lost": "c"}
+    assert shown(NodeEvent(node="a", event=event)) == f"a: stopping: {words}\n"
 
 
 def shown(event: Event) -> str:

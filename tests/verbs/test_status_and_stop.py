@@ -439,7 +439,7 @@ def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     listed = list_runs.runs(pool, records)
     assert [(one.run, one.state, one.nodes) for one in listed.runs] == [
         (ID.format("new1"), "finished", ("a",)),
-        ("kept", "unknown", ("a", "b")),
+        ("kept", "lost", ("a", "b")),
     ]
     assert listed.runs[1].checkpoint == "c"
     rebuilt = list_runs.runs(pool, records, rebuild=True)
@@ -468,7 +468,9 @@ def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path:
     records = Records(tmp_path)
     run = ID.format("old1")
     records.write(RunRecord(run=run, began=5.0, cluster=CLUSTER.with_nodes(CLUSTER.nodes[:1])))
-    silent = cluster_runs(a=[named("a", "old1", "finished")], b=DEAD)
+    old = named("a", "old1", "finished")
+    tail = [Message({"node": old})]
+    silent = FakePool(CLUSTER, {"a": {"runs": [Message({"runs": [old]})], "tail": tail}})
     assert [one.state for one in list_runs.runs(silent, records).runs] == ["finished"]
     assert [one.state for one in list_runs.runs(silent, Records(tmp_path / "none")).runs] == [
         "unreachable"

@@ -28,8 +28,8 @@ KFD = "/sys/class/kfd/kfd/proc"
 """Where AMD's driver lists the processes that use it, a folder each."""
 
 
-def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
-    """Tell whether nothing listens on the rendezvous port, and if something does, what.
+def check_port(job: Dict[str, Any], run: str) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
+    """Tell whether nothing of a run listens on its rendezvous port, and if something does, what.
 
     Only the master's node had it; on the others there is nothing to look for.
     """
@@ -45,20 +45,20 @@ def check_port(job: Dict[str, Any]) -> Tuple[Optional[bool], Optional[Dict[str, 
             return True, None
         if time.monotonic() > until:
             pid = min(tcp_sockets.socket_holders({one.inode for one in found}), default=None)
-            if pid is not None and _is_of_another(pid, job.get("run")):
+            if pid is not None and _is_of_another(pid, run):
                 return True, None
             known = None if pid is None else {"pid": pid, "cmd": processes.command_of(pid)}
             return False, known
         time.sleep(POLL_SECONDS)
 
 
-def _is_of_another(pid: int, run: Optional[str]) -> bool:
+def _is_of_another(pid: int, run: str) -> bool:
     """Tell whether a process is marked as one of another run, which may have taken the port."""
     process = processes.read(pid)
     if process is None or process.uninterruptible:
         return False  # to read its environment could hang
     mark = parse_environ(processes.read_proc(pid, "environ")).get(processes.ENV_RUN_ID)
-    return bool(run) and mark not in (None, str(run).encode())
+    return mark not in (None, run.encode())
 
 
 class GpuMemory(NamedTuple):

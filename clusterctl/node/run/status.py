@@ -6,7 +6,7 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.file_io import read_end, read_json
+from clusterctl.node.file_io import find_end, read_end, read_json
 from clusterctl.node.run.boot import boot_id, uptime
 from clusterctl.node.run.own_agent import hand_over
 from clusterctl.node.run.run_paths import (
@@ -172,7 +172,7 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     path = os.path.join(paths.folder, log)
     now = time.time()
     times = _last_times(path)
-    begin, end = _end_of(path)
+    begin, end = find_end(path, END_BYTES)
     lines = _told_lines(end)
     return {
         "rank": rank_of(log),
@@ -182,17 +182,6 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
         "lines": lines,
         "earlier": _earlier_lines(times, begin, end, now),
     }
-
-
-def _end_of(path: str) -> Tuple[int, bytes]:
-    """Return the last bytes of a log, and where in it they begin."""
-    try:
-        with open(path, "rb") as file:
-            begin = max(0, os.fstat(file.fileno()).st_size - END_BYTES)
-            file.seek(begin)
-            return begin, file.read(END_BYTES)
-    except OSError:
-        return 0, b""
 
 
 def _told_lines(end: bytes) -> List[str]:

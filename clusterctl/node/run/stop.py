@@ -70,7 +70,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     memory = release_check.check_gpu_memory(used, {pid for pid, _ in node_run.recorded.read()})
     holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
     others = foreign_gpu_use.foreign_holders(node_run.paths, holders)
-    port_free, port_holder = release_check.check_port(node_run.job or planned)
+    port_free, port_holder = release_check.check_port(node_run.job or planned, args["run"])
     if not left:
         if node_run.job.get("launcher") == "ray":  # its supervisor may have died before it could
             from clusterctl.node.run import ray_folder  # noqa: PLC0415

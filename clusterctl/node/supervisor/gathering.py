@@ -11,6 +11,7 @@ from clusterctl.node.run import processes
 from clusterctl.node.run.containers import started_by_client
 from clusterctl.node.run.node_job import NodeJob
 from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.status import last_printed_line
 from clusterctl.node.supervisor import worlds
 from clusterctl.node.supervisor.rank_state import Rank
 from clusterctl.node.supervisor.rendezvous_sockets import Member, look
@@ -18,6 +19,7 @@ from clusterctl.node.supervisor.rendezvous_sockets import Member, look
 FIRST_POLL, POLL, LATE_POLL = 0.25, 1.0, 10.0
 """How often to look who has joined: at first, then while most gather, and after a while."""
 MOST_GATHER = 60.0
+LINE_LIMIT = 200
 BRIEF_SECONDS = 2.0
 """Who lives shorter may have joined between two looks, or trains nothing."""
 
@@ -38,6 +40,7 @@ class Gathering:
         self._on_other_world = on_other_world
         self._poll = FIRST_POLL
         self._began = time.monotonic()
+        self._launched = time.time()
         self._passed: Set[int] = set()
         """Launchers that meet elsewhere, and do not end the run for it."""
         self.launcher: Optional[int] = None
@@ -97,6 +100,45 @@ class Gathering:
                 return "the %s of rank %d %s" % (launcher, number, waits % where)
         numbers = ", ".join(map(str, sorted(silent)))
         return "rank %s does not reach %s" % (numbers, where) if numbers else ""
+
+    def lateness(self) -> str:
+        """Say what keeps this node's launcher or ranks from the rendezvous; empty: nothing.
+
+        Unlike `problem` it tells of those that are only busy, too: the start is over.
+        """
+        waits = self.launcher is not None and not (self._ranks and self._all_started)
+        if waits and self.launcher_joined:
+            return ""
+        try:
+            return self._launcher_lateness() if waits else self._ranks_lateness()
+        except OSError:
+            return ""
+
+    def _launcher_lateness(self) -> str:
+        assert self.launcher is not None
+        members = look([self.launcher])[self.launcher]
+        tries = worlds.connecting(members, self._meeting)
+        return self._describe("its launcher", self._launched, tries=tries)
+
+    def _ranks_lateness(self) -> str:
+        watched = self._members(self._watched())
+        silent = [n for n, found in watched.items() if worlds.connecting(found, self._meeting)]
+        late = [one for one in self._ranks.values() if one.rank in (silent or watched)]
+        late = late or [one for one in self._ranks.values() if one.state == "starting"]
+        who = "rank " + ", ".join(map(str, sorted(one.rank for one in late)))
+        began = min((one.began for one in late if one.began), default=0.0)
+        return self._describe(who, began, tries=bool(silent)) if late else ""
+
+    def _describe(self, who: str, began: float, *, tries: bool) -> str:
+        where = self._meeting.shown
+        if tries:
+            return "%s does not reach %s" % (who, where)
+        if not began:
+            return "%s has not started" % who
+        ran = max(0.0, time.time() - began)
+        words = "%s has run for %.0f s without connecting to %s" % (who, ran, where)
+        last = (last_printed_line(self._record.paths) or {}).get("line")
+        return "%s; last line: %s" % (words, last[:LINE_LIMIT]) if last else words
 
     @property
     def _all_started(self) -> bool:

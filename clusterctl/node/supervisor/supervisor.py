@@ -292,7 +292,7 @@ class Supervisor:
         else:
             reason = "%s: %s" % (cause.node, cause.reason)
             end = Cause("peer", reason, cause.node, lines_grace=cause.lines_grace)
-            self._end_here(end)
+            self._end_here(end, late=cause.by == "start-timeout")
             self._record.event(
                 "peer-bad-end",
                 peer=cause.node,
@@ -309,9 +309,9 @@ class Supervisor:
     def _end_everywhere(self, cause: Cause) -> None:
         cause = cause._replace(reason=cause.reason[:REASON_LIMIT])
         self._peers.send_ending(cause._asdict())
-        self._end_here(cause)
+        self._end_here(cause, late=cause.by == "start-timeout")
 
-    def _end_here(self, cause: Cause) -> None:
+    def _end_here(self, cause: Cause, *, late: bool = False) -> None:
         """End the run on this node; act first, write later: a disk may be slow."""
         if self._ending is None:
             if self._echo.delays(cause, over=self._ranks.all_over):
@@ -324,6 +324,7 @@ class Supervisor:
             self._ending.hasten(phases)
             return
         self._ranks.stopping = True
+        why_late = self._ranks.gathering.lateness() if late else ""
         requested = self._ranks.request_end(cause)
         problem = ""
         if cause.by == "stop":
@@ -335,6 +336,8 @@ class Supervisor:
         self._ending = self._shutdown(phases)
         if cause.by == "stop":
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
+        if why_late:
+            self._record.event("late", message=why_late)
         self._record.write_snapshot(self.snapshot())
 
     def _shutdown(

@@ -9,12 +9,11 @@ from typing import Any
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
-from clusterctl.verbs.runs.join_failure import join_failure, why_ended
+from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_phases
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
-EXIT_ENDED_BY_US = LaunchRefused.exit_code
 EXIT_FAILED = 1
 
 
@@ -61,8 +60,9 @@ def run_result(
     """
     view = view_of(log.run, log.cluster, log.node_runs, errors)
     if late is not None:
-        view = replace(view, first_cause=join_failure(view, late.missing, late.seconds))
-        return RunResult(view=view, exit_code=EXIT_ENDED_BY_US, ended_by="start-timeout")
+        cause = join_failure(view, late.missing, late.seconds)
+        view = replace(view, first_cause=with_phases(cause, log.late))
+        return RunResult(view=view, exit_code=LaunchRefused.exit_code, ended_by="start-timeout")
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=why_ended(log, view))
     code, by = _exit(view)
@@ -74,7 +74,7 @@ def _exit(view: RunStatus) -> tuple[int, str]:
     if view.state == "finished":
         return 0, by
     if by != "job":
-        return EXIT_ENDED_BY_US, by
+        return LaunchRefused.exit_code, by
     if view.first_cause is not None:
         return view.first_cause.exit_status, by
-    return (EXIT_ENDED_BY_US, "unknown") if view.silent else (EXIT_FAILED, by)
+    return (LaunchRefused.exit_code, "unknown") if view.silent else (EXIT_FAILED, by)

@@ -16,7 +16,7 @@ from clusterctl.verbs.runs.named import short_ids
 from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.proof import has_key, proven_record
 from clusterctl.verbs.runs.records import Claim, Records, RunRecord
-from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
 _NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
@@ -111,7 +111,9 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
                 rebuilt.append(view.run)
             known[view.run] = record
     seen = {view.run: view for view in found.runs}
-    listed = [_line(nodes, records, known.get(run), seen.get(run)) for run in {**known, **seen}]
+    for run in known.keys() - seen.keys():  # no node that answers knows it
+        seen[run] = view_of(run, known[run].cluster, {}, {one.node: one for one in found.errors})
+    listed = [_line(nodes, records, known.get(run), seen[run]) for run in {**known, **seen}]
     return RunList(runs=newest_first(listed, records), errors=found.errors, rebuilt=tuple(rebuilt))
 
 
@@ -189,19 +191,15 @@ def _agreed(values: Iterable[Any]) -> Any:  # noqa: ANN401  (what nodes answer)
     return first if all(other == first for other in others) else None
 
 
-def _line(
-    nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus | None
-) -> ListedRun:
+def _line(nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus) -> ListedRun:
     if record is None:
-        assert view is not None
         return claimed_line(_judged(nodes, view))
     end = records.end(record) or {}
-    if view is not None:
-        # A node outside the run need not answer.
-        took_part = frozenset(node.name for node in record.cluster.nodes)
-        took_part |= view.node_runs.keys()  # some may have joined since
-        answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
-        view = _judged(nodes, replace(view, nodes=answers, remembered=end))
+    # A node outside the run need not answer.
+    took_part = frozenset(node.name for node in record.cluster.nodes)
+    took_part |= view.node_runs.keys()  # some may have joined since
+    answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
+    view = _judged(nodes, replace(view, nodes=answers, remembered=end))
     return recorded_line(record, view, end)
 
 

@@ -85,6 +85,8 @@ class RunLog:
         """How many invalid messages each node has sent."""
         self._env_init: dict[str, float] = {}
         """Seconds that each node's `env_init` took."""
+        self.late: dict[str, str] = {}
+        """What each node's ranks were doing that had not joined when the start was ended."""
         self._clock_events: dict[str, Mapping[str, Any]] = {}
         self._logs: dict[str, dict[str, LogFile]] = {n.name: {} for n in cluster.nodes}
         """By node and file."""
@@ -252,6 +254,9 @@ class RunLog:
         elif event["kind"] == "supervisor-up":
             self.events[node].clear()  # the node joined again: the run continued after these
             self._env_init[node] = float(event.get("env_init_s") or 0.0)
+            self.late.pop(node, None)
+        elif event["kind"] == "late":
+            self.late[node] = str(event.get("message"))[:LINE_BYTES]
         elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:
             texts = {key: str(event[key])[:LINE_BYTES] for key in _TEXTS if event.get(key)}
             numbers = {key: event[key] for key in _NUMBERS if key in event}

@@ -166,8 +166,7 @@ class RunStatus:
         """It failed, and only the nodes' events can tell which of several ends came first."""
         ends = [answer.end.get("by", "") for answer in self.nodes]
         own = [by for by in ends if by != "peer"]
-        bad = any(answer.node_run and answer.state != "finished" for answer in self.nodes)
-        return bad and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
+        return self.known and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
 
     @property
     def live(self) -> bool:

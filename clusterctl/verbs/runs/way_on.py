@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 
 
 def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
@@ -14,11 +15,14 @@ def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
     Args:
         run: its id.
         cluster: the run's nodes and job.
-        *picks: the nodes, such as `--exclude gpu2`.
+        *picks: the nodes, such as `--exclude gpu2`: of the run's own, not of all the inventory's.
         name: the user's name of the run.
     """
     if cluster.job.checkpoints:
         return shlex.join(("clusterctl", "resume", run, *picks, "--checkpoint", "latest"))
+    if picks[0] == "--exclude" and cluster.left_out:
+        left = [node.name for node in cluster.nodes if node.name != picks[1]]
+        picks = ("--nodes", fold_hosts(left)) if left else picks
     named = ("--name", name) if name else ()
     command = ("--", *cluster.job.command) if cluster.job.command else ()
     return shlex.join(("clusterctl", "launch", *picks, *named, *_flags(cluster), *command))

@@ -12,6 +12,8 @@ import pytest
 from clusterctl.node import tcp_sockets
 from clusterctl.node.run import processes, release_check
 
+RUN = "lab-1"
+
 
 @pytest.fixture
 def port() -> Iterator[int]:
@@ -26,7 +28,7 @@ def job(port: int, *, rank: int = 0) -> dict[str, object]:
 
 def test_who_keeps_the_port_is_named(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release_check, "PORT_SECONDS", 0.0)
-    free, holder = release_check.check_port(job(port))
+    free, holder = release_check.check_port(job(port), RUN)
     assert free is False
     assert holder is not None
     assert holder["pid"] == os.getpid()
@@ -38,16 +40,16 @@ def test_a_port_that_another_run_has_taken_since_is_not_kept(
     monkeypatch.setattr(release_check, "PORT_SECONDS", 0.0)
     environ = b"HOME=/\0CLUSTERCTL_RUN_ID=lab-2\0"
     monkeypatch.setattr(processes, "read_proc", lambda _pid, _file: environ)
-    assert release_check.check_port({**job(port), "run": "lab-1"}) == (True, None)
-    assert release_check.check_port({**job(port), "run": "lab-2"})[0] is False
+    assert release_check.check_port(job(port), "lab-1") == (True, None)
+    assert release_check.check_port(job(port), "lab-2")[0] is False
 
 
 def test_a_worker_never_had_the_masters_port(port: int) -> None:
-    assert release_check.check_port(job(port, rank=1)) == (True, None)
+    assert release_check.check_port(job(port, rank=1), RUN) == (True, None)
 
 
 def test_where_the_job_is_not_known_nobody_could_look() -> None:
-    assert release_check.check_port({}) == (None, None)
+    assert release_check.check_port({}, RUN) == (None, None)
     assert release_check.check_gpu_memory({}, set()) == (None, [], {})
 
 
@@ -55,7 +57,7 @@ def test_a_port_gets_a_moment_to_come_free(monkeypatch: pytest.MonkeyPatch) -> N
     seen = iter([{"4711"}, {"4711"}, set[str]()])
     monkeypatch.setattr(tcp_sockets, "listening", lambda _port: next(seen))
     monkeypatch.setattr(release_check, "POLL_SECONDS", 0.0)
-    assert release_check.check_port(job(29500)) == (True, None)
+    assert release_check.check_port(job(29500), RUN) == (True, None)
 
 
 def gone() -> int:

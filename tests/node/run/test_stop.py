@@ -333,6 +333,27 @@ def test_a_part_without_a_folder_is_proven_by_what_the_controller_planned(
     assert on_gpus["gpu_free"] is None
 
 
+def test_a_port_that_another_run_has_by_now_is_no_trouble_of_one_without_a_folder(
+    make_run: MakeRun,
+) -> None:
+    listen = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
+    with subprocess.Popen(
+        [sys.executable, "-uc", f"{listen}; input()"],
+        env={**os.environ, "CLUSTERCTL_RUN_ID": "lab-other"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        planned = {
+            "node_rank": 0,
+            "device": "cpu",
+            "master": {"port": int(other.stdout.readline())},
+        }
+        stopped = make_run("pass").stop(planned=planned)
+        other.kill()
+    assert (stopped["port_free"], stopped["port_holder"]) == (True, None)
+
+
 def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun) -> None:
     """What `launch` barred on a node that could not start is gone for every later `stop`."""
     run = make_run(SLEEP)

@@ -32,6 +32,7 @@ class Node:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, members: list[Member], **job: Any) -> None:
         self.now = 0.0
+        self.paths = ""
         self.waits: list[float] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.ended: list[str] = []
@@ -48,6 +49,8 @@ class Node:
 
     def monotonic(self) -> float:
         return self.now
+
+    time = monotonic
 
     def call_later(self, seconds: float, _call: Callable[[], None]) -> None:
         self.waits.append(seconds)
@@ -129,6 +132,48 @@ def test_what_waits_for_a_busy_script_is_no_problem(
 ) -> None:
     node = Node(monkeypatch, members)
     assert node.gathering.problem(others_over=others_over) == problem
+
+
+WHERE = "10.0.0.1:29500"
+TRIES = SHELL._replace(sockets=[CONNECTING])
+NOT_STARTED = {"state": "starting", "began": None}
+
+
+@pytest.mark.parametrize(
+    ("member", "launcher", "rank", "told"),
+    [
+        (SHELL, None, {}, f"rank 1 has run for 9 s without connecting to {WHERE}; last line: hi"),
+        (TRIES, None, {}, f"rank 1 does not reach {WHERE}"),
+        (SHELL, None, {"joined": True}, ""),
+        (SHELL, None, NOT_STARTED, "rank 1 has not started"),
+        (TRIES, False, NOT_STARTED, f"its launcher does not reach {WHERE}"),
+        (SHELL, True, NOT_STARTED, ""),
+    ],
+)
+def test_a_late_node_tells_what_it_is_doing(
+    monkeypatch: pytest.MonkeyPatch,
+    member: Member,
+    launcher: bool | None,  # noqa: FBT001
+    rank: dict[str, Any],
+    told: str,
+) -> None:
+    monkeypatch.setattr(module, "last_printed_line", lambda _paths: {"line": "hi"})
+    node = Node(monkeypatch, [member])
+    vars(node.rank).update({"began": 10.0, **rank})
+    node.gathering.launcher = None if launcher is None else PID
+    node.gathering.launcher_joined = launcher
+    node.now = 19.0
+    assert node.gathering.lateness() == told
+
+
+def test_where_nobody_can_look_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch, [SHELL])
+
+    def fails(_pids: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(module, "look", fails)
+    assert node.gathering.lateness() == ""
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

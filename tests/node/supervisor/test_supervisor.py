@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -311,10 +312,13 @@ def test_a_node_that_never_comes_ends_the_run_with_its_name(make_run: MakeRun) -
 
 def test_a_rank_that_gets_no_answer_at_the_rendezvous_ends_the_start(make_run: MakeRun) -> None:
     connect = """
-import os, socket
-print("here"); socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])), 300)
+import os, socket, time
+print("here", flush=True)
+if os.environ["RANK"] == "1":
+    time.sleep(300)
+socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])), 300)
 """
-    run = make_run(connect, start_timeout=2.0)
+    run = make_run(connect, nodes=2, start_timeout=2.0)
     address = ("127.0.0.1", run.plan.master_port)
     # A listener whose queue is full lets the packets fall, as a firewall does.
     with socket.create_server(address, backlog=0) as full, ExitStack() as taken:
@@ -327,6 +331,11 @@ print("here"); socket.create_connection(("127.0.0.1", int(os.environ["MASTER_POR
     assert node["end"]["by"] == "start-timeout"
     where = f"127.0.0.1:{run.plan.master_port}"
     assert node["end"]["reason"] == f"not gathered within 2 s: rank 0 does not reach {where}"
+    run.ended(1)
+    first, busy = ([e["message"] for e in run.events(n) if e["kind"] == "late"] for n in (0, 1))
+    assert first == [f"rank 0 does not reach {where}"]
+    told = rf"rank 1 has run for \d+ s without connecting to {where}; last line: here"
+    assert re.fullmatch(told, *busy)
 
 
 def test_a_job_without_a_rendezvous_is_not_waited_for(make_run: MakeRun) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.cli.parser import build_parser
 from clusterctl.errors import NodeError
+from clusterctl.inventory.select import select
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.launch.join_monitor import StartTimeout
@@ -123,6 +124,21 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
     assert relaunch(RUN, saves, "--exclude", "a") == again
 
 
+@pytest.mark.parametrize(
+    ("chosen", "left"), [(("g1", "g2", "g3"), ["g1", "g3"]), (("g2", "fd00::1"), ["fd00::1"])]
+)
+def test_a_launch_that_goes_on_has_only_nodes_of_the_one_before(
+    chosen: tuple[str, ...], left: list[str]
+) -> None:
+    names = (*chosen, "g4", "g5")
+    nodes = tuple(replace(CLUSTER.master, name=name, host=name) for name in names)
+    inventory = replace(CLUSTER, nodes=nodes)
+    typed = shlex.split(relaunch(RUN, select(inventory, str(len(chosen))), "--exclude", "g2"))
+    args = build_parser(["launch"]).parse_args(typed[1 : typed.index("--")])
+    picked = select(inventory, args.nodes, args.exclude)
+    assert [node.name for node in picked.nodes] == left
+
+
 def test_a_launch_that_goes_on_has_the_flags_of_the_one_before() -> None:
     flags = Options(
         launcher="torchrun",
@@ -152,6 +168,15 @@ def test_who_did_not_join_is_named() -> None:
     assert (found.exit_code, found.ended_by) == (125, "start-timeout")
     cause = found.document()["first_cause"]
     assert (cause["node"], cause["rank"], cause["kind"]) == ("b", 1, "start-timeout")
+
+
+@pytest.mark.parametrize("by", ["stop", "start-timeout"])
+def test_a_start_timeout_tells_what_a_late_node_was_doing(by: str) -> None:
+    waited = StartTimeout(seconds=60, missing=("b:1",)) if by == "stop" else None
+    a = {"state": "failed", **over(by)}
+    doing = {"kind": "late", "message": "rank 1 has not started"}
+    cause = judged(a, PEER, b_event=doing, late=waited).document()["first_cause"]
+    assert cause["message"].endswith("; b: rank 1 has not started")
 
 
 @pytest.mark.parametrize(

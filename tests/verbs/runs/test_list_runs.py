@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,20 @@ DEAD = {
     "b": answers(part("b", "failed", end=over("supervisor"))),
 }
 LATER = happened(50, "peer-lost", peer="b", since=2000.0)
+FINISHED = {"a": answers(part("a", "finished"), LOST)}
+"""Its ranks had ended well when it lost the other node."""
 FIRST_KILLED = {"a": answers(part("a", "lost", end=over("lost", "lost")), TOLD, LATER)}
 
 
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize(
     ("nodes", "state", "by"),
-    [(BOTH, "lost", "lost"), (DEAD, "lost", "lost"), (FIRST_KILLED, "failed", "job")],
+    [
+        (BOTH, "lost", "lost"),
+        (DEAD, "lost", "lost"),
+        (FINISHED, "lost", "lost"),
+        (FIRST_KILLED, "failed", "job"),
+    ],
 )
 def test_what_ended_a_run_first_decides(
     nodes: dict[str, Any], state: str, by: str, *, recorded: bool, tmp_path: Path
@@ -64,14 +72,33 @@ def test_what_ended_a_run_first_decides(
 ONE = {
     name: answers(part(name, "failed", end=over(by))) for name, by in (("a", "peer"), ("b", "rank"))
 }
-FINISHED = {"a": answers(part("a", "finished"))}
 
 
-@pytest.mark.parametrize(("nodes", "state"), [(ONE, "failed"), (FINISHED, "unreachable")])
-def test_a_run_whose_end_is_plain_costs_no_second_question(
-    nodes: dict[str, Any], state: str, tmp_path: Path
-) -> None:
-    pool = FakePool(CLUSTER, nodes)
+def test_a_run_whose_end_is_plain_costs_no_second_question(tmp_path: Path) -> None:
+    pool = FakePool(CLUSTER, ONE)
     (listed,) = list_runs.runs(pool, Records(tmp_path)).runs
-    assert listed.state == state
+    assert listed.state == "failed"
     assert {request.op for _, request in pool.requests} == {"runs"}
+
+
+NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
+UNKNOWN = {"runs": [Message({"runs": []})], "status": [NO_RUN]}
+
+
+@pytest.mark.parametrize("remembered", [None, "unreachable", "finished"])
+@pytest.mark.parametrize("dead", ["b", ""])
+def test_a_run_that_no_node_tells_of_has_the_same_state(
+    remembered: str | None, dead: str, tmp_path: Path
+) -> None:
+    records = Records(tmp_path)
+    record = RunRecord(run=RUN, began=1000.0, cluster=CLUSTER)
+    records.write(record)
+    if remembered:
+        records.write_end(record, {"state": remembered, "ended_by": "unknown"})
+    pool = FakePool(CLUSTER, {name: UNKNOWN for name in "ab" if name != dead})
+    (listed,) = list_runs.runs(pool, records).runs
+    _, shown = finish(status(pool, RUN, CLUSTER))
+    shown = replace(shown, remembered=records.end(record))
+    gone = "unreachable" if dead else "lost"
+    expected = "finished" if remembered == "finished" else gone
+    assert (listed.state, shown.state) == (expected, expected)
