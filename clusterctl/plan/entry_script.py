@@ -87,7 +87,7 @@ def _beginning(value: ast.expr, bound: _Bindings, depth: int = _DEPTH) -> str:
 def _bindings(tree: ast.Module) -> _Bindings:
     """Return the values of each variable and parameter, all scopes together.
 
-    None: one that the script does not tell.
+    None: one that the script does not set to a literal.
     """
     bound: _Bindings = {}
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
