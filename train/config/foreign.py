@@ -20,6 +20,7 @@ SPELLINGS: Mapping[str, str] = {
     "train_seed": "seed",
 }
 """Spellings of axolotl and Surogate → the key that means the same; common ones are in Config."""
+ON = frozenset({"true", "yes", "on", "1"})
 OFF = frozenset({"", "none", "null", "~", "false", "no", "off", "0", "[]", "{}"})
 """Values that leave another program's feature off, as it is here."""
 
@@ -238,20 +239,20 @@ def why_refused(name: str, raw: object) -> str | None:
     value = str(raw).lower()
     if name in ALWAYS:
         return ALWAYS[name] if value in OFF and raw is not None else ""
-    why = REFUSED.get(name)
-    if why is None:
-        why = next(
-            (w for start, (w, no) in PREFIXES.items() if no and name.startswith(start)), None
-        )
-    if why is None:
-        return None
-    return "" if value in OFF | NEUTRAL.get(name, frozenset()) else why
+    why = REFUSED.get(name) or _by_prefix(name, refused=True)
+    return "" if why and value in OFF | NEUTRAL.get(name, frozenset()) else why
 
 
 def why_no_effect(name: str) -> str | None:
     """Return why a key of another program changes no result here."""
-    starts = (why for start, (why, no) in PREFIXES.items() if not no and name.startswith(start))
-    return NO_EFFECT.get(name) or next(starts, None)
+    return NO_EFFECT.get(name) or _by_prefix(name, refused=False)
+
+
+def _by_prefix(name: str, *, refused: bool) -> str | None:
+    starts = (
+        why for start, (why, no) in PREFIXES.items() if name.startswith(start) and no == refused
+    )
+    return next(starts, None)
 
 
 def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
