@@ -42,13 +42,16 @@ _VALUES: dict[str, dict[str, str | None]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renamed:
-    """A spelling settled: the key's own name and the value as it is written there."""
+class Given:
+    """One key as somebody wrote it, under its own name, whatever the spelling was."""
 
     name: str
     value: Any
+    """As it is written, and then of the key's type."""
+    source: str = ""
+    """`config.yaml:12` or the flag."""
     weight: int = 2
-    """Of two spellings of one key the higher one counts: what is switched off yields."""
+    """Of two spellings of one key in a file the higher one counts: what is switched off yields."""
     note: str = ""
     """What to print about the value."""
 
@@ -61,14 +64,14 @@ class NoEffect:
     """What to print about it; nothing, where its value asks for what is done anyway."""
 
 
-def _to(name: str, value: str, weight: int = 2) -> Renamed:
-    return Renamed(name=name, value=value, weight=weight)
+def _to(name: str, value: str, weight: int = 2) -> Given:
+    return Given(name=name, value=value, weight=weight)
 
 
 _SKIP = NoEffect()
 _EPOCHS = _to("save_epochs", "1")
 _EVALS = _to("eval_epochs", "1")
-_SWITCHES: Mapping[str, Mapping[str, Renamed | NoEffect | str]] = {
+_SWITCHES: Mapping[str, Mapping[str, Given | NoEffect | str]] = {
     key: answers
     for keys, answers in (
         ("packing sample_packing", {
@@ -135,13 +138,13 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (
 def settle(  # noqa: PLR0911  (one for each kind of answer)
     spelling: str,
     raw: Any,  # noqa: ANN401  (a value as written)
-) -> Renamed | NoEffect | str:
+) -> Given | NoEffect | str:
     """Return our own key and value for a spelling, that it has no effect, or why it cannot be."""
     name = _plain(spelling)
     if raw is None and name.startswith("lora_"):
         return NoEffect()  # templates without LoRA leave its keys empty
     if name in FIELDS:
-        return Renamed(name=name, value=_value(name, raw))
+        return Given(name=name, value=_value(name, raw))
     switched = _switch(name, raw)
     if switched is not None:
         return switched
@@ -176,7 +179,7 @@ def _plain(spelling: str) -> str:
     return name if known else name.removeprefix("fsdp_")
 
 
-def _switch(name: str, raw: Any) -> Renamed | NoEffect | str | None:  # noqa: ANN401  (as above)
+def _switch(name: str, raw: Any) -> Given | NoEffect | str | None:  # noqa: ANN401  (as above)
     """Return what a yes/no or a word of other programs stands for; None: it is none."""
     value = str(raw).lower()
     if name in {"fsdp", "ddp"}:
@@ -194,10 +197,10 @@ def _switch(name: str, raw: Any) -> Renamed | NoEffect | str | None:  # noqa: AN
     return answers.get(value, answers.get(word, answers.get("*")))
 
 
-def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a value as written)
+def _renamed(spelling: str, raw: Any) -> Given | str:  # noqa: ANN401  (a value as written)
     name = ALIASES[spelling]
     if not (isinstance(raw, list) and name in {"dataset_path", "eval_dataset_path"}):
-        return Renamed(name=name, value=_value(name, raw))
+        return Given(name=name, value=_value(name, raw))
     try:
         value = foreign.read_datasets(raw)
     except ValueError as error:
@@ -210,7 +213,7 @@ def _renamed(spelling: str, raw: Any) -> Renamed | str:  # noqa: ANN401  (a valu
             )
         value = ",".join(map(str, value))
     typed = any(isinstance(item, Mapping) and item.get("type") for item in raw)
-    return Renamed(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
+    return Given(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
 
 
 def _value(name: str, raw: Any) -> Any:  # noqa: ANN401  (a value as written)

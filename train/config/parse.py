@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import yaml
 
-from train.config import columns, datasets, toml_file
-from train.config.aliases import FIELDS, SECTIONS, NoEffect, expand, nearest, own_name, settle
+from train.config import aliases, columns, datasets, toml_file
+from train.config.aliases import FIELDS, SECTIONS, Given, NoEffect, nearest
 from train.config.config import Config
 from train.config.datasets import expanded
 from train.config.foreign import ON, takes_structure
@@ -40,19 +40,6 @@ MAPPINGS: Mapping[str, Callable[[Any], Any]] = {
 }
 """Keys whose value is a mapping → what reads it."""
 FALSE, NONE = {"false", "no", "off", "0"}, {"null", "none", "~", ""}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """One key as somebody wrote it."""
-
-    name: str
-    """The key's own name, whatever the spelling was."""
-    value: Any
-    source: str
-    """`config.yaml:12` or the flag."""
-    weight: int = 2
-    """Of two spellings of one key in a file the higher one counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +226,7 @@ def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any
         MarkedYAMLError: the value is of a type that plain YAML has not.
         ValueError: the key takes no such structure.
     """
-    full, own = _full(name, section), own_name(name)
+    full, own = _full(name, section), aliases.own_name(name)
     if isinstance(node, yaml.ScalarNode):
         return full, None if node.tag == "tag:yaml.org,2002:null" else node.value
     is_mapping = isinstance(node, yaml.MappingNode)
@@ -300,11 +287,11 @@ def _sets(sets: list[str], problems: list[str]) -> list[Pair]:
 def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dict[str, Given]:
     """Settle spellings, convert values, and refuse a key that is there twice."""
     given: dict[str, Given] = {}
-    several = ((*pair, source) for name, value, source in pairs for pair in expand(name, value))
+    several = ((*pair, at) for name, raw, at in pairs for pair in aliases.expand(name, raw))
     for spelling, raw, source in several:
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
-        answer = settle(spelling, raw)
+        answer = aliases.settle(spelling, raw)
         if isinstance(answer, NoEffect):
             notes += [f"{where}: has no effect: {answer.note}"] if answer.note else []
             continue
@@ -312,12 +299,10 @@ def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dic
             meant = nearest(spelling, OPTIONS) if source == f"--{spelling}" else ""
             problems.append(f"{where}: {f'unknown flag; nearest: --{meant}' if meant else answer}")
             continue
-        name, weight = answer.name, answer.weight
         try:
-            value = convert(name, answer.value)
-            new = Given(name=name, value=value, source=source, weight=weight)
-            before = None if is_flag else given.get(name)  # of two flags the last one holds
-            given[name] = new if before is None else _one_of(before, new)
+            new = replace(answer, value=convert(answer.name, answer.value), source=source)
+            before = None if is_flag else given.get(new.name)  # of two flags the last one holds
+            given[new.name] = new if before is None else _one_of(before, new)
         except ValueError as error:
             problems.append(f"{where}: expected {error}, found {answer.value!r}")
         except ConfigError as error:

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from train.errors import counted, without_credentials
+from train.files import write_text
 
 if TYPE_CHECKING:
     from train.config.config import Config
@@ -348,9 +349,7 @@ class Trackers:
         """Write down the run of a tracker."""
         with self._lock, contextlib.suppress(OSError):
             self._ids[name] = run_id
-            aside = self._file.with_name(f".{RUNS}.tmp")
-            aside.write_text(json.dumps(self._ids) + "\n")
-            aside.replace(self._file)
+            write_text(self._file, json.dumps(self._ids) + "\n")
 
 
 def _words(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.config.aliases import NoEffect, Renamed, settle
+from train.config.aliases import Given, NoEffect, settle
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from train.config.aliases import NoEffect, Renamed, settle
 )
 def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, ours: str) -> None:
     answer = settle(spelling, value)
-    assert isinstance(answer, Renamed)
+    assert isinstance(answer, Given)
     assert (answer.name, answer.value) == (name, ours)
 
 
