@@ -92,7 +92,7 @@ def _foreign() -> str:
         *_grouped(refused),
         "",
         "Keys that begin with these words are refused too: "
-        + ", ".join(f"`{start}`" for start, (_, no) in foreign.PREFIXES.items() if no)
+        + ", ".join(f"`{start}`" for start in foreign.REFUSED_STARTS)
         + ".",
         "",
     ]

@@ -66,16 +66,6 @@ class Finding:
     state: State = "ok"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What was found of the model."""
-
-    findings: tuple[Finding, ...]
-    shape: Shape | None = None
-    weights: Weights | None = None
-    """None where the model is not here, or cannot be made."""
-
-
 def _refused(about: str, error: ConfigError | LauncherEnvError) -> Finding:
     """Return what the training would be refused with."""
     if isinstance(error, ConfigError):
@@ -115,22 +105,22 @@ def check(config: Config) -> Iterator[Finding]:
     if config.dtype == "auto" and not devices.bfloat16:
         config = replace(config, dtype="float32")  # as the run does
     yield from _batch(config, local)
-    look = _look(config)
-    yield from look.findings
-    if look.shape and look.weights:
-        yield from _memory(config, look.shape, look.weights, devices, local)
+    found, shape, weights = _model(config)
+    yield from found
+    if shape and weights:
+        yield from _memory(config, shape, weights, devices, local)
         if config.masks_attention and devices.are_gpus:
             yield Finding("attention", MASKED, "warn")
-        yield _network(config, look.shape, look.weights, local, devices)
-    if look.shape and 0 < look.shape.positions < config.seq_len:
-        said = f"the model was made for {look.shape.positions} positions, and seq_len is "
+        yield _network(config, shape, weights, local, devices)
+    if shape and 0 < shape.positions < config.seq_len:
+        said = f"the model was made for {shape.positions} positions, and seq_len is "
         said += f"{config.seq_len}: the banner tells if samples are longer"
         yield Finding("positions", said, "warn")
     data = list(_data(config))
     yield from data
-    if look.shape and _usable() and not any(finding.state == "fail" for finding in data):
+    if shape and _usable() and not any(finding.state == "fail" for finding in data):
         yield from _learned(config)
-    yield from _folders(config, look)
+    yield from _folders(config, shape, weights)
     yield from _trackers(config)
 
 
@@ -180,7 +170,7 @@ def _devices(devices: Devices, local: int) -> Iterator[Finding]:
         yield Finding("devices", said, "warn")
     if are_hidden() or not are_there() or not _usable():
         return
-    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _make)
+    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _model)
 
     try:
         refuse_unsuitable(local)
@@ -205,21 +195,24 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
         )
 
 
-def _look(config: Config) -> Look:
-    """Look at the model's files, and make it without its weights."""
+def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]:
+    """Look at the model's files, and make it without its weights.
+
+    The shape is None where the model is not here, the weights also where it cannot be made.
+    """
     name = config.name_or_path
     if hub.is_hub_id(name):
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         said = f"{name} is a hub id, downloaded once a node at the start, {token} HF_TOKEN: "
         said += "what would be trained is checked once it is a folder"
-        return Look(findings=(Finding("model", said, "warn"),))
+        return [Finding("model", said, "warn")], None, None
     try:
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        return Look(findings=(_refused("model", error),))
+        return [_refused("model", error)], None, None
     except (OSError, ValueError) as error:
-        return Look(findings=(Finding("model", f"{name}: cannot be read: {error}", "fail"),))
+        return [Finding("model", f"{name}: cannot be read: {error}", "fail")], None, None
     if shape.complete and shape.parameters:
         said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
         found = [Finding("model", said)]
@@ -228,25 +221,18 @@ def _look(config: Config) -> Look:
         found = [Finding("model", said, "fail")]
     if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
         found.insert(0, Finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
-    return _make(config, folder, shape, found)
-
-
-def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> Look:
-    """Make the model without its weights, and add what came of it to what was found."""
     if not _usable():
-        return Look(findings=tuple(found), shape=shape)
+        return found, shape, None
     from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
 
     try:
         weights = survey(config, folder)
     except ConfigError as error:
-        return Look(findings=(*found, _refused("trained", error)), shape=shape)
+        return [*found, _refused("trained", error)], shape, None
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
     trained, share = weights.trained_total, weights.trained_total / weights.total
     found.append(Finding("trained", f"{how}: {trained:,} weights ({share:.2%}): {weights.words()}"))
-    if not shape.complete:
-        shape = replace(shape, parameters=weights.total)
-    return Look(findings=tuple(found), shape=shape, weights=weights)
+    return found, shape if shape.complete else replace(shape, parameters=weights.total), weights
 
 
 def _memory(
@@ -334,8 +320,7 @@ def _data(config: Config) -> Iterator[Finding]:
 def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding, float]:
     """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
     if hub.is_hub_dataset(name):
-        said = f"{name} is a hub id: downloaded at start"
-        return Finding("data", said), 0
+        return Finding("data", f"{name} is a hub id: downloaded at start"), 0
     try:
         files = hub.dataset_files(name, config, key=key)
         return _lines(config, label(config, key, name), files, rules)
@@ -349,8 +334,7 @@ def _lines(
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
     columns = frozenset(rules.columns_of_lines.values())
     first = list(islice(lines.read(files, columns=columns), LOOKED_AT))
-    bad = []
-    chats = False
+    bad, chats = [], False
     for line in first:
         try:
             chats = formats.is_chat(rules.record_of(line.content), rules) or chats
@@ -419,7 +403,7 @@ def _templates(folder: Path) -> list[str] | None:
     return [t for name, t in texts.items() if name.endswith(".jinja") or '"chat_template"' in t]
 
 
-def _folders(config: Config, look: Look) -> Iterator[Finding]:
+def _folders(config: Config, shape: Shape | None, weights: Weights | None) -> Iterator[Finding]:
     """Try to write where the run will write, and look for room for its checkpoints."""
     folders = {"output_dir": Path(config.output_dir)}
     if config.cache_dir:
@@ -434,7 +418,9 @@ def _folders(config: Config, look: Look) -> Iterator[Finding]:
             yield Finding("folders", said, "fail")
             continue
         free = shutil.disk_usage(above).free
-        wanted = _checkpoints(config, look) if key == "output_dir" else 0
+        wanted = 0
+        if key == "output_dir" and shape and weights:
+            wanted = _checkpoints(config, shape, weights)
         said = f"{key}: {folder} can be written, {free / GIB:.1f} GiB free"
         if wanted:
             said += f", checkpoints and export take about {size_in_words(wanted)}"
@@ -445,11 +431,9 @@ def _folders(config: Config, look: Look) -> Iterator[Finding]:
         yield Finding("folders", said, "fail")
 
 
-def _checkpoints(config: Config, look: Look) -> int:
+def _checkpoints(config: Config, shape: Shape, weights: Weights) -> int:
     """Return the bytes that the kept checkpoints, the one being written and the export take."""
-    if look.shape is None or look.weights is None:
-        return 0
-    trained, kept = look.weights.trained_total, config.save_total_limit + 1
+    trained, kept = weights.trained_total, config.save_total_limit + 1
     if config.method == "lora":  # each checkpoint has its adapter in it
         return trained * ((CHECKPOINT_BYTES + EXPORT_BYTES) * kept + EXPORT_BYTES)
-    return trained * CHECKPOINT_BYTES * kept + look.shape.on_disk
+    return trained * CHECKPOINT_BYTES * kept + shape.on_disk

@@ -10,49 +10,40 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from train import versions
 from train.checkpoint import provenance, resume
-from train.checkpoint.save import Checkpoints
+from train.checkpoint.save import Checkpoints, Progress
 from train.checkpoint.schedule import Schedule
-from train.config.batch_size import batch_size
+from train.config.batch_size import BatchSize, batch_size
+from train.config.config import Config
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
+from train.data.dataset import Corpus
+from train.data.mixture import Share
+from train.data.progress import Phase
+from train.data.token_store import Ints
+from train.distributed.env import RankEnv
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
 from train.errors import ConfigError, explain_oom
 from train.lifecycle import garbage
-from train.lifecycle.signals import StopListener
+from train.lifecycle.signals import EarlySignals, StopListener
+from train.lifecycle.status import Status
 from train.model import kinds, layout, positions
+from train.model.layout import Layout
 from train.model.load import bare, compute_dtype, settle_dtype
-from train.model.model import build
+from train.model.model import Model, build
 from train.model.optimizer import Optimizer
 from train.observe import flops
 from train.observe.banner import banner
 from train.observe.metrics import Meter
 from train.observe.trackers import Trackers
-from train.trainer import Trainer
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from train.checkpoint.save import Progress
-    from train.config.batch_size import BatchSize
-    from train.config.config import Config
-    from train.data.dataset import Corpus
-    from train.data.mixture import Share
-    from train.data.progress import Phase
-    from train.data.token_store import Ints
-    from train.distributed.env import RankEnv
-    from train.lifecycle.signals import EarlySignals
-    from train.lifecycle.status import Status
-    from train.model.layout import Layout
-    from train.model.model import Model
-    from train.trainer import Outcome
-
+from train.trainer import Outcome, Trainer
 
 NOISE = (
     ".*is_gradient_checkpointing.* is deprecated",  # peft asks transformers for it

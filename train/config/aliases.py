@@ -15,7 +15,7 @@ from train.config.foreign import OFF, ON
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 ALIASES: Mapping[str, str] = {
     also: name for name, item in FIELDS.items() for also in item.metadata["also"]
-} | dict(foreign.SPELLINGS)
+} | foreign.SPELLINGS
 SECTIONS = (
     *dict.fromkeys(item.metadata["section"] for item in FIELDS.values()),
     "training", "train", "trainer", "optim", "optimizer", "dataset", "eval", "validation",

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch.distributed.tensor import DTensor
 
+from train.config.batch_size import BatchSize
+from train.config.config import Config
+from train.data.batches import Batches
+from train.distributed.process_group import Ranks
 from train.errors import counted
 from train.model import kinds
+from train.model.kinds import Weights
+from train.model.model import Model
 from train.model.optimizer import warm_up_steps
-
-if TYPE_CHECKING:
-    from train.config.batch_size import BatchSize
-    from train.config.config import Config
-    from train.data.batches import Batches
-    from train.distributed.process_group import Ranks
-    from train.model.kinds import Weights
-    from train.model.model import Model
 
 RULE = "=" * 80
 

@@ -12,18 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from train.config.config import Config
+from train.distributed.env import RankEnv
 from train.errors import counted
 from train.observe.flops import peak
 from train.observe.gpu_times import GpuTimes
 from train.observe.records import NAME, Records
 from train.observe.stragglers import Watch, Window
-
-if TYPE_CHECKING:
-    from train.config.config import Config
-    from train.distributed.env import RankEnv
-    from train.observe.trackers import Trackers
+from train.observe.trackers import Trackers
 
 T = TypeVar("T")
 WINDOW = 10

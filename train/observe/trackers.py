@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from train.config.config import Config
 from train.errors import counted, without_credentials
 from train.files import write_text
-
-if TYPE_CHECKING:
-    from train.config.config import Config
 
 WAITING = 10_000
 """Records that wait for a slow tracker; what comes after them is dropped and counted."""
@@ -43,32 +41,26 @@ SECRET = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """What is known of one step or evaluation."""
+Record = Mapping[str, Any]
+"""Of metrics.jsonl: what is known of one step or evaluation."""
 
-    step: int
-    time: float
-    values: Mapping[str, float]
-    """By the Trainer's names: `loss`, `learning_rate`, `eval_loss`."""
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Point:
-        """Take the numbers of a record of metrics.jsonl."""
-        left_out = NO_CURVE | ({"eval_s"} if record["kind"] == "step" else set())
-        values = {
-            TRAINER_NAMES.get(name, name): float(value)
-            for name, value in record.items()
-            if isinstance(value, int | float) and name not in left_out
-        }
-        return cls(step=record["step"], time=record["time"], values=values)
+def values(record: Record) -> dict[str, float]:
+    """Return a record's numbers by the Trainer's names: `loss`, `learning_rate`, `eval_loss`."""
+    left_out = NO_CURVE | ({"eval_s"} if record["kind"] == "step" else set())
+    return {
+        TRAINER_NAMES.get(name, name): float(value)
+        for name, value in record.items()
+        if isinstance(value, int | float) and name not in left_out
+    }
 
-    def by_panel(self) -> dict[str, float]:
-        """Return the values as the Trainer groups them: `train/loss`, `eval/loss`."""
-        return {
-            f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}": value
-            for name, value in self.values.items()
-        }
+
+def by_panel(record: Record) -> dict[str, float]:
+    """Return its numbers as the Trainer groups them: `train/loss`, `eval/loss`."""
+    return {
+        f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}": value
+        for name, value in values(record).items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +86,8 @@ class Tracker(ABC):
     run_id: str | None = None
 
     @abstractmethod
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points."""
+    def log(self, records: Sequence[Record]) -> None:
+        """Send records."""
 
     @abstractmethod
     def close(self, *, failed: bool) -> None:
@@ -114,10 +106,10 @@ class TensorBoard(Tracker):
         self._writer = SummaryWriter(self.name, purge_step=run.step + 1 if run.step else 0)
         self._writer.add_text("args", json.dumps(run.config, indent=2))
 
-    def log(self, points: Sequence[Point]) -> None:
-        for point in points:
-            for name, value in point.by_panel().items():
-                self._writer.add_scalar(name, value, point.step, walltime=point.time)
+    def log(self, records: Sequence[Record]) -> None:
+        for record in records:
+            for name, value in by_panel(record).items():
+                self._writer.add_scalar(name, value, record["step"], walltime=record["time"])
         self._writer.flush()
 
     def close(self, *, failed: bool) -> None:  # noqa: ARG002  (event files have no such mark)
@@ -149,9 +141,9 @@ class WeightsAndBiases(Tracker):
         self.run_id = self._run.id
         self.name = f"run {self.run_id}"
 
-    def log(self, points: Sequence[Point]) -> None:
-        for point in points:
-            self._run.log({**point.by_panel(), "train/global_step": point.step})
+    def log(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._run.log({**by_panel(record), "train/global_step": record["step"]})
 
     def close(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
@@ -188,13 +180,13 @@ class MLflow(Tracker):
         for first in range(0, len(items), most):
             self._client.log_batch(run_id, **{kind: items[first : first + most]})
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, records: Sequence[Record]) -> None:
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(name, value, round(point.time * 1000), point.step)
-            for point in points
-            for name, value in point.values.items()  # (the Trainer too gives MLflow no panels)
+            Metric(name, value, round(record["time"] * 1000), record["step"])
+            for record in records
+            for name, value in values(record).items()  # (the Trainer too gives MLflow no panels)
         ]
         self._send(self.run_id, "metrics", metrics)
 
@@ -233,19 +225,19 @@ class Feed:
     def __init__(self, name: str, run: Run, opened: Callable[[str, str], None]) -> None:
         """Open the tracker's run in the thread; `opened` gets the tracker's name and run ID."""
         self._name, self._run, self._opened = name, run, opened
-        self._queue: SimpleQueue[Point | None] = SimpleQueue()  # None ends it
+        self._queue: SimpleQueue[Record | None] = SimpleQueue()  # None ends it
         self._failed = self._complained = False
         self._given = self._sent = self._dropped = 0
         self._thread = threading.Thread(target=self._work, name=f"report-{name}", daemon=True)
         self._thread.start()
 
-    def put(self, point: Point) -> None:
-        """Add a point, or drop it if too many wait or the tracker could not start."""
+    def put(self, record: Record) -> None:
+        """Add a record, or drop it if too many wait or the tracker could not start."""
         if not self._thread.is_alive():
             return
         self._given += 1
         if self._queue.qsize() < WAITING:
-            self._queue.put(point)
+            self._queue.put(record)
         else:
             self._dropped += 1
 
@@ -275,10 +267,10 @@ class Feed:
         ended = False
         while not ended:
             taken = [self._queue.get(), *(self._queue.get() for _ in range(self._queue.qsize()))]
-            ended, points = None in taken, [point for point in taken if point]
-            if points:
-                self._try(tracker.log, points)
-            self._sent += len(points)
+            ended, records = None in taken, [record for record in taken if record]
+            if records:
+                self._try(tracker.log, records)
+            self._sent += len(records)
         self._try(partial(tracker.close, failed=self._failed))
 
     def _try(self, send: Callable[..., None], *what: object) -> None:
@@ -333,10 +325,10 @@ class Trackers:
         for feed in self._feeds:
             feed.wait(until)
 
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Hand a record of metrics.jsonl to all trackers; it returns at once."""
+    def log(self, record: Record) -> None:
+        """Hand a record to all trackers; it returns at once."""
         for feed in self._feeds:
-            feed.put(Point.of(record))
+            feed.put(record)
 
     def _known(self) -> dict[str, str]:
         try:

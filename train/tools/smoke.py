@@ -55,12 +55,12 @@ def main(arguments: Arguments) -> int:
 
 def _keys(arguments: Arguments) -> list[str]:
     """Return what was given, for the children, but for what the toy decides."""
-    found = []
-    for name, given in arguments.given.items():
-        if name not in OWN:
-            value = ",".join(given.value) if isinstance(given.value, tuple) else given.value
-            found.append(f"--set={name}={str(value).lower() if value in (True, False) else value}")
-    return found
+    values = {name: given.value for name, given in arguments.given.items() if name not in OWN}
+    texts = {
+        name: ",".join(value) if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }
+    return [f"--set={name}={text}" for name, text in texts.items()]
 
 
 def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
