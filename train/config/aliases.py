@@ -135,7 +135,7 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (
     return [(spelling, raw), *([("report_to", tracker)] if tracker and on else [])]
 
 
-def settle(  # noqa: PLR0911  (one for each kind of answer)
+def resolve(  # noqa: PLR0911  (one for each kind of answer)
     spelling: str,
     raw: Any,  # noqa: ANN401  (a value as written)
 ) -> Given | NoEffect | str:

@@ -301,7 +301,7 @@ NOT_THE_NUMBERS = frozenset({
 
 
 def _conflicts(config: Config) -> list[str]:
-    """Return what cannot be as written: required keys, ranges, and then _quarrels."""
+    """Return what cannot be as written: required keys, ranges, and then _exclusions."""
     files = "a .jsonl, .json, .parquet or .csv file, a folder of them, or a hub dataset id"
     found = [
         f"{name}: expected {what}, found nothing"
@@ -328,10 +328,10 @@ def _conflicts(config: Config) -> list[str]:
         ("seed", "a number of 64 bits", config.seed >= 1 << 64),
     ):
         found += [f"{name}: expected {wanted}, found {getattr(config, name)}"] if wrong else []
-    return found + _quarrels(config)
+    return found + _exclusions(config)
 
 
-def _quarrels(config: Config) -> list[str]:
+def _exclusions(config: Config) -> list[str]:
     """Return the keys that exclude each other, or need another beside them."""
     found = [
         f"{name}: expected a folder, found {value}; object stores are not written to: mount the "

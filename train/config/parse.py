@@ -291,7 +291,7 @@ def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dic
     for spelling, raw, source in several:
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
-        answer = aliases.settle(spelling, raw)
+        answer = aliases.resolve(spelling, raw)
         if isinstance(answer, NoEffect):
             notes += [f"{where}: has no effect: {answer.note}"] if answer.note else []
             continue

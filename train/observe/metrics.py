@@ -68,7 +68,7 @@ class Meter:
 
         self._config = config
         self._ranks = ranks
-        self._speaks = ranks.env.rank == 0
+        self._is_first = ranks.env.rank == 0
         self._records = Records(Path(config.output_dir) / NAME)
         self._trackers = trackers
         self._flops = flops_per_token
@@ -113,7 +113,7 @@ class Meter:
     def resumed(self, step: int) -> None:
         """Forget what was recorded after this step, which is done again."""
         self._resumed_from = step or None
-        if self._speaks and step:
+        if self._is_first and step:
             self._records.cut(step)
 
     def step(
@@ -170,11 +170,11 @@ class Meter:
         record |= {f"{name}_s": value for name, value in (self._parts | apart).items() if value}
         self._parts.clear()
         if self._window_steps >= WINDOW:
-            record |= self._look(step)
+            record |= self._compare_ranks(step)
         if step % self._config.logging_steps == 0 or step == total:
-            self._say(record, total - step, epochs=epoch + consumed / epoch_rows)
-        if self._speaks:
-            self._keep(record)
+            self._print_step(record, total - step, epochs=epoch + consumed / epoch_rows)
+        if self._is_first:
+            self._record(record)
 
     def forget_peak(self) -> None:
         """Let the most memory used so far not count, such as that of loading."""
@@ -187,14 +187,14 @@ class Meter:
         """Tell what the largest micro-batch took, on every rank."""
         shape = f"{rows} x {counted(width, 'token')}"
         taken, shape = max(self._ranks.gather((_memory(self._ranks.device), shape)))
-        if self._speaks:
+        if self._is_first:
             print(f"Memory:     {taken / 2**30:.2f} GiB for the largest micro-batch, {shape}")
 
     def evaluated(
         self, *, step: int, total: int, loss: float, accuracy: float, tokens: int
     ) -> None:
         """Tell of an evaluation, on every rank; the step's numbers are sums over all of them."""
-        if not self._speaks:
+        if not self._is_first:
             return
         perplexity = math.exp(min(loss, 700.0))
         seconds = self._parts.get("eval", 0.0)
@@ -203,7 +203,7 @@ class Meter:
             f"Accuracy: {accuracy:.1%} | {counted(tokens, 'token')} | {seconds:.2f}s",
             flush=True,
         )
-        self._keep({
+        self._record({
             "kind": "eval",
             "time": time.time(),
             "step": step,
@@ -219,7 +219,7 @@ class Meter:
         """End measuring."""
         self._clock.close()
 
-    def _look(self, step: int) -> dict[str, Any]:
+    def _compare_ranks(self, step: int) -> dict[str, Any]:
         """Compare all ranks over the window, name who is slow, and return what to record."""
         waited = self._clock.take()
         mine = Window(
@@ -236,7 +236,7 @@ class Meter:
         self._window_steps = self._window_padded_tokens = 0
         windows = [window for window, _ in rows]
         slow, hosts = self._watch.see(windows), self._ranks.hosts
-        if self._speaks:
+        if self._is_first:
             lines = [
                 f"Slow: rank {one.rank} on {hosts[one.rank]} takes {one.ratio:.1f}x the median "
                 f"({one.cause}) up to step {step}"
@@ -265,7 +265,7 @@ class Meter:
             ],
         }
 
-    def _say(self, record: dict[str, Any], left: int, *, epochs: float) -> None:
+    def _print_step(self, record: dict[str, Any], left: int, *, epochs: float) -> None:
         """Print the step line; the speed is that since the last one."""
         rate = self._log_tokens / self._log_seconds
         self._log_tokens = self._log_seconds = 0.0
@@ -280,11 +280,11 @@ class Meter:
             record["mfu"] = rate * self._flops / (self._peak * self._ranks.env.world_size)
             line += f" | MFU: {record['mfu']:.1%}"
         record["memory"] = memory
-        if self._speaks:
+        if self._is_first:
             eta = _duration(left * median(self._last))
             print(f"{line} | Mem: {memory / 2**30:.2f} GiB | ETA: {eta}", flush=True)
 
-    def _keep(self, record: dict[str, Any]) -> None:
+    def _record(self, record: dict[str, Any]) -> None:
         self._records.add(record)
         if self._trackers:
             self._trackers.log(record)
