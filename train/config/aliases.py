@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.config import foreign
-from train.config.config import TRACKERS, Config
+from train.config.config import Config
 from train.config.foreign import OFF, ON
 
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
@@ -22,23 +22,6 @@ SECTIONS = (
     "output", "fsdp", "parallel", "fsdp_config", "special_tokens",
 )  # fmt: skip
 """Headings that keys may stand under; which one is the writer's own choice."""
-
-_VALUES: dict[str, dict[str, str | None]] = {
-    "dtype": {"bf16": "bfloat16", "fp32": "float32", "torch.bfloat16": "bfloat16"},
-    "report_to": {"none": "", "false": "", "all": ",".join(TRACKERS)},
-    "checkpoint_storage": {"true": "shared", "false": "per-node", "per_node": "per-node"},
-    "learn": {"true": "last", "false": "all"},
-    "lora_target_modules": {"true": "all-linear", "all": "all-linear"},
-    "lr_scheduler_type": {"constant_with_warmup": "constant"},
-    "max_steps": {"-1": None},
-    "method": {"none": "full", "": "full", "false": "full"},
-    "overlong": {"truncate": "cut", "right": "cut", "delete": "drop"},
-    "parallel": {"fsdp2": "fsdp", "none": "single", "hybrid": "hsdp"},
-    "resume_from_checkpoint": {
-        "true": "latest", "auto": "latest", "last": "latest", "false": None,
-    },
-}  # fmt: skip
-"""Other spellings of values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,68 +47,21 @@ class NoEffect:
     """What to print about it; nothing, where its value asks for what is done anyway."""
 
 
-def _to(name: str, value: str, weight: int = 2) -> Given:
-    return Given(name=name, value=value, weight=weight)
+def _answer(meant: str | list[Any] | None) -> Given | NoEffect | str:
+    """Return what foreign.yaml says of a switch: key, value and weight; a refusal; or nothing."""
+    if isinstance(meant, list):
+        return Given(name=meant[0], value=meant[1], weight=meant[2] if meant[2:] else 2)
+    return meant or NoEffect()
 
 
-_SKIP = NoEffect()
-_EPOCHS = _to("save_epochs", "1")
-_EVALS = _to("eval_epochs", "1")
-_SWITCHES: Mapping[str, Mapping[str, Given | NoEffect | str]] = {
-    key: answers
-    for keys, answers in (
-        ("packing sample_packing", {
-            "on": _to("batching", "packed"), "*": _to("batching", "balanced", 0),
-        }),
-        ("balance group_by_length length_balance", {
-            "on": _to("batching", "balanced"), "*": _to("batching", "plain", 1),
-        }),
-        ("bf16 bfloat16", {
-            "on": _to("dtype", "bfloat16"), "auto": _to("dtype", "auto"),
-            "off": _to("dtype", "float32", 1), "*": _to("dtype", "float32"),
-        }),
-        ("use_lora lora", {"on": _to("method", "lora"), "*": _to("method", "full")}),
-        ("adapter", {
-            "lora": _to("method", "lora"), "off": _to("method", "full"),
-            "qlora": "quantized bases are not trained here; write adapter: lora",
-        }),
-        ("recipe", {
-            "bf16": _to("dtype", "bfloat16"),
-            "*": "FP8 and FP4 are not trained here; use dtype: bfloat16",
-        }),
-        *(
-            (keys, {"on": _to(name, value), "*": _SKIP})
-            for keys, name, value in (
-                ("lora_target_linear", "lora_target_modules", "all-linear"),
-                ("tensorboard use_tensorboard", "report_to", "tensorboard"),
-                ("use_wandb", "report_to", "wandb"),
-                ("use_mlflow", "report_to", "mlflow"),
-                ("flash_attention", "attn_implementation", "flash_attention_2"),
-                ("sdp_attention", "attn_implementation", "sdpa"),
-                ("flex_attention", "attn_implementation", "flex_attention"),
-                ("eager_attention", "attn_implementation", "eager"),
-                ("auto_resume_from_checkpoints", "resume_from_checkpoint", "latest"),
-            )
-        ),
-        ("saves_per_epoch", {
-            "1": _EPOCHS, "off": _SKIP, "*": "write save_steps, or save_epochs: 1",
-        }),
-        ("evals_per_epoch", {
-            "epoch": _EVALS, "1": _EVALS, "off": _SKIP,
-            "*": "write eval_steps: steps of an epoch divided by it, or eval_epochs: 1",
-        }),
-        ("save_strategy", {
-            "epoch": _EPOCHS, "1": _EPOCHS, "steps": _SKIP, "*": "expected the key save_steps",
-            **dict.fromkeys(("no", "false"), _to("save_minutes", "0")),
-        }),
-        ("eval_strategy evaluation_strategy", {
-            "epoch": _EVALS, "1": _EVALS, "steps": _SKIP, "no": _SKIP,
-            "*": "expected the key eval_steps",
-        }),
-    )
+_SWITCHES = {
+    key: {value: _answer(meant) for value, meant in answers.items()}
+    for keys, answers in foreign.TABLES["switches"].items()
     for key in keys.split()
-}  # fmt: skip
+}
 """Yes/no keys and words of other programs → value → what it means; `*` is any other value."""
+_VALUES: Mapping[str, Mapping[str, str | None]] = foreign.TABLES["values"]
+"""Our key → other spellings of its values."""
 
 
 def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (a value as written)
@@ -187,7 +123,7 @@ def _switch(name: str, raw: Any) -> Given | NoEffect | str | None:  # noqa: ANN4
             return NoEffect()
         if "offload" in value:
             return "nothing is moved to the CPU's memory; write parallel: fsdp"
-        return _to("parallel", "hsdp" if "hybrid_shard" in value else name)
+        return Given(name="parallel", value="hsdp" if "hybrid_shard" in value else name)
     answers = _SWITCHES.get(name)
     if answers is None:
         return None

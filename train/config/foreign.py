@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
-_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def _by_key(table: str) -> dict[str, str]:
     """Return key → meaning; beginnings of keys end in `*`."""
-    return {key: why for why, keys in _TABLES[table].items() for key in keys.split()}
+    return {key: why for why, keys in TABLES[table].items() for key in keys.split()}
 
 
 def _split(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -32,7 +32,7 @@ ALWAYS = _by_key("always")
 """Keys that are refused only where they are off."""
 NEUTRAL: dict[str, set[str]] = {}
 """Values of refused keys, besides OFF, that mean what is done here anyway."""
-for _values, _keys in _TABLES["neutral"].items():
+for _values, _keys in TABLES["neutral"].items():
     for _key in _keys.split():
         NEUTRAL.setdefault(_key, set()).update(_values.split())
 ON = frozenset({"true", "yes", "on", "1"})
@@ -106,7 +106,7 @@ def _columns(rest: dict[str, Any]) -> Any:  # noqa: ANN401  (what is no mapping 
         if not isinstance(mapping, Mapping):
             return mapping
         columns |= mapping
-    usual = _TABLES["usual"]  # read under both names anyway
+    usual = TABLES["usual"]  # read under both names anyway
     return {ours: name for ours, name in columns.items() if name not in {ours, usual.get(ours)}}
 
 
@@ -116,7 +116,7 @@ def _unlike(path: str, keys: Mapping[str, Any]) -> list[str]:
     for key, value in keys.items():
         if str(value).lower() in OFF:
             continue
-        known = _TABLES["item"].get(key, "").split()
+        known = TABLES["item"].get(key, "").split()
         if not known:
             problems.append(f"{key} of {path}: {REFUSED['shards']}")
         elif str(value) not in known:
