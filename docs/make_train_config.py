@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,10 +58,10 @@ def render() -> str:
     sections: dict[str, list[dataclasses.Field[object]]] = {}
     for item in dataclasses.fields(Config):
         sections.setdefault(item.metadata["section"], []).append(item)
-    blocks = [HEAD]
+    blocks, about = [HEAD], texts()
     for name, items in sections.items():
         rows = ["| key | value | default | what it means | also |", "|---|---|---|---|---|"]
-        rows += [_row(item) for item in items]
+        rows += [_row(item, about[item.name]) for item in items]
         blocks.append(f"## {name}\n\n" + "\n".join(rows) + "\n")
     return "\n".join((*blocks, _foreign()))
 
@@ -89,7 +92,7 @@ def _foreign() -> str:
         *_grouped(refused),
         "",
         "Keys that begin with these words are refused too: "
-        + ", ".join(f"`{start}`" for start, (_, no) in foreign.PREFIXES.items() if no)
+        + ", ".join(f"`{start}`" for start in foreign.REFUSED_STARTS)
         + ".",
         "",
     ]
@@ -104,9 +107,22 @@ def _grouped(keys: Mapping[str, str], *, code: bool = False) -> list[str]:
     return [f"| {' '.join(names)} | {meaning} |" for meaning, names in groups.items()]
 
 
-def _row(item: dataclasses.Field[object]) -> str:
+def texts() -> dict[str, str]:
+    """Return what each key means: the text below it in the source."""
+    (config,) = ast.parse(inspect.getsource(Config)).body
+    assert isinstance(config, ast.ClassDef)
+    return {
+        key.target.id: " ".join(text.value.value.split())
+        for key, text in itertools.pairwise(config.body)
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
+    }
+
+
+def _row(item: dataclasses.Field[object], text: str) -> str:
     kind = describe(TYPES[item.name]).replace("|", "\\|")
-    text = item.metadata["text"].replace("|", "\\|")
+    text = text.replace("|", "\\|")
     also = " ".join(f"`{name}`" for name in item.metadata["also"])
     return f"| `{item.name}` | {kind} | {_default(item.default)} | {text} | {also} |"
 

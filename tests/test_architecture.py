@@ -68,7 +68,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "model": {"data", "distributed", "config", "files", "errors", "versions"},
     "lifecycle": {"distributed", "errors", "lock"},
     "checkpoint": {"lifecycle", "model", "data", "distributed", "config", "files", "errors"},
-    "observe": {"model", "data", "distributed", "config", "errors"},
+    "observe": {"model", "data", "distributed", "config", "files", "errors"},
     "trainer": {
         "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config", "errors",
     },

@@ -7,25 +7,21 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from train import errors, versions
 from train.checkpoint import manifest
-from train.config.parse import parse
+from train.config.config import Config
+from train.config.parse import Arguments, parse
 from train.data import hub
 from train.distributed.env import RankEnv
 from train.errors import ConfigError, LauncherEnvError
 from train.lifecycle import run_lock, status
 from train.lifecycle.signals import EarlySignals, Stopped
 from train.lock import Lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from train.config.config import Config
-    from train.config.parse import Arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,11 +89,8 @@ def train(
 ) -> int:
     """Train as configured; rank 0 writes a status.json however it ends.
 
-    Args:
-        config: What to train.
-        env: This process among the ranks; from the environment if None.
-        rendezvous: Where ranks meet, as a torch init method; from the environment if None.
-        notes: What rank 0 prints about the configuration.
+    This process's place and the ranks' meeting point come from the environment if None; `notes` are
+    what rank 0 prints about the configuration.
     """
     output = Path(config.output_dir)
     try:

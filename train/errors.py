@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DONE = 0
 """All steps are done; or (`preempted`) all ranks agreed to stop, or they had not even met."""
@@ -96,12 +93,8 @@ def without_credentials(text: str) -> str:
 
 
 @contextmanager
-def room_for(what: str) -> Iterator[None]:
-    """Report a lack of memory with what to change.
-
-    Raises:
-        ConfigError: What was done within needs more than there is.
-    """
+def explain_oom(what: str) -> Iterator[None]:
+    """Turn the out-of-memory error of what is done within into a ConfigError: what to change."""
     try:
         yield
     except RuntimeError as error:

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -32,12 +33,10 @@ from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
 from train.errors import ConfigError, LauncherEnvError, counted
 from train.model import memory
 from train.model.activations import MASKED
-from train.model.memory import GIB
+from train.model.memory import GIB, size_in_words
 from train.observe import trackers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from train.data.preview import Preview
     from train.model.kinds import Weights
     from train.model.memory import Memory, Shape
@@ -55,35 +54,31 @@ EXPORT_BYTES = 4
 FAILED = 2
 NODES = (1, 2, 4)
 
-
 State = Literal["ok", "warn", "fail"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check."""
 
     about: str
-    state: State
     said: str
+    state: State = "ok"
 
 
-def _finding(about: str, said: str, state: State = "ok") -> Finding:
-    return Finding(about=about, state=state, said=said)
-
-
-def _refused(about: str, error: ConfigError) -> Finding:
+def _refused(about: str, error: ConfigError | LauncherEnvError) -> Finding:
     """Return what the training would be refused with."""
-    hint = f" (hint: {error.hint})" if error.hint else ""
-    return _finding(about, "; ".join(error.problems) + hint, "fail")
+    if isinstance(error, ConfigError):
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        return Finding(about, "; ".join(error.problems) + hint, "fail")
+    return Finding(about, str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
 
 
 def main(config: Config, notes: Sequence[str] = ()) -> int:
     """Look at everything, print a line each, and return 0 if nothing would fail."""
     hub.settle(config)
     findings = []
-    of_keys = (_finding("keys", note) for note in notes)
-    for finding in chain(of_keys, check(config)):
+    for finding in chain((Finding("keys", note) for note in notes), check(config)):
         findings.append(finding)
         print(f"{finding.state:4}  {finding.about:11} {finding.said}", flush=True)
     failed = sum(finding.state == "fail" for finding in findings)
@@ -105,27 +100,27 @@ def check(config: Config) -> Iterator[Finding]:
         env = RankEnv.from_environment()
         local = env.local_world_size if env.launched else local
     except LauncherEnvError as error:
-        yield _finding("ranks", str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
+        yield _refused("ranks", error)
     yield from _devices(devices, local)
     if config.dtype == "auto" and not devices.bfloat16:
         config = replace(config, dtype="float32")  # as the run does
     yield from _batch(config, local)
-    look = _look(config)
-    yield from look.findings
-    if look.shape and look.weights:
-        yield from _memory(config, look.shape, look.weights, devices, local)
+    found, shape, weights = _model(config)
+    yield from found
+    if shape and weights:
+        yield from _memory(config, shape, weights, devices, local)
         if config.masks_attention and devices.are_gpus:
-            yield _finding("attention", MASKED, "warn")
-        yield _network(config, look.shape, look.weights, local, devices)
-    if look.shape and 0 < look.shape.positions < config.seq_len:
-        said = f"the model was made for {look.shape.positions} positions, and seq_len is "
+            yield Finding("attention", MASKED, "warn")
+        yield _network(config, shape, weights, local, devices)
+    if shape and 0 < shape.positions < config.seq_len:
+        said = f"the model was made for {shape.positions} positions, and seq_len is "
         said += f"{config.seq_len}: the banner tells if samples are longer"
-        yield _finding("positions", said, "warn")
+        yield Finding("positions", said, "warn")
     data = list(_data(config))
     yield from data
-    if look.shape and _usable() and not any(finding.state == "fail" for finding in data):
+    if shape and _usable() and not any(finding.state == "fail" for finding in data):
         yield from _learned(config)
-    yield from _folders(config, look)
+    yield from _folders(config, shape, weights)
     yield from _trackers(config)
 
 
@@ -134,50 +129,53 @@ def _trackers(config: Config) -> Iterator[Finding]:
     absent = trackers.missing(config.report_to)
     for name in config.report_to:
         said = f"{name} is not installed, nothing is sent to it (hint: pip install {name})"
-        yield _finding("report_to", said, "warn") if name in absent else _finding("report_to", name)
+        yield Finding("report_to", said, "warn") if name in absent else Finding("report_to", name)
     if (config.project or config.run_name) and not {"wandb", "mlflow"} & {*config.report_to}:
         said = "project and run_name have no effect: expected wandb or mlflow, found neither"
-        yield _finding("report_to", said, "warn")
+        yield Finding("report_to", said, "warn")
 
 
 def _packages() -> Iterator[Finding]:
     missing = [NEEDED[name] for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        said = f"not installed: {', '.join(missing)}"
         hint = versions.install(**dict.fromkeys(missing, ""))
-        yield _finding("packages", f"{said} (hint: {hint})", "fail")
+        yield Finding("packages", f"not installed: {', '.join(missing)} (hint: {hint})", "fail")
         return
     try:
         versions.refuse_older()
     except ConfigError as error:
         yield _refused("packages", error)
         return
-    yield _finding("packages", ", ".join(map(" ".join, versions.installed().items())))
-    yield from (_finding("packages", remark, "warn") for remark in versions.remarks())
+    yield Finding("packages", ", ".join(map(" ".join, versions.installed().items())))
+    yield from (Finding("packages", remark, "warn") for remark in versions.remarks())
+
+
+def _usable() -> bool:
+    """Return whether all packages can be imported."""
+    return all(importlib.util.find_spec(name) for name in NEEDED) and not versions.older()
 
 
 def _devices(devices: Devices, local: int) -> Iterator[Finding]:
     """Report what this node computes on, and whether this torch can."""
     for gpu in devices.lost:
         said = f"GPU {gpu.index}: expected its memory, found {gpu.said} (hint: nvidia-smi -q)"
-        yield _finding("devices", said, "fail")
-    said = (
-        f"{devices.count} x {devices.name}, {devices.memory / GIB:.0f} GiB each"
-        if devices.are_gpus
-        else f"no GPU: processes on CPUs, {devices.memory / GIB:.0f} GiB of memory together"
-    )
-    yield _finding("devices", said)
+        yield Finding("devices", said, "fail")
+    room = f"{devices.memory / GIB:.0f} GiB"
+    if devices.are_gpus:
+        yield Finding("devices", f"{devices.count} x {devices.name}, {room} each")
+    else:
+        yield Finding("devices", f"no GPU: processes on CPUs, {room} of memory together")
     if not devices.bfloat16:
         said = f"{devices.name} only emulates bfloat16: dtype: auto is float32 here"
-        yield _finding("devices", said, "warn")
+        yield Finding("devices", said, "warn")
     if are_hidden() or not are_there() or not _usable():
         return
-    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _make)
+    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _model)
 
     try:
         refuse_unsuitable(local)
     except LauncherEnvError as error:
-        yield _finding("devices", str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
+        yield _refused("devices", error)
 
 
 def _batch(config: Config, local: int) -> Iterator[Finding]:
@@ -187,79 +185,54 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
             size = batch_size(config, local * nodes)
         except ConfigError as error:
             said = f"{nodes} x {local}: {'; '.join(error.problems)}"
-            yield _finding("batch", said, "fail" if nodes == 1 else "warn")
+            yield Finding("batch", said, "fail" if nodes == 1 else "warn")
             continue
-        of_nodes = counted(nodes, "node")
-        said = (
-            f"{size.per_device} local x {local} a node x {of_nodes} x {size.accumulation} "
-            f"accumulation = {counted(size.total, 'sample')} a step"
+        empty = f" ({size.empty} places stay empty)" if size.empty else ""
+        yield Finding(
+            "batch",
+            f"{size.per_device} local x {local} a node x {counted(nodes, 'node')} x "
+            f"{size.accumulation} accumulation = {counted(size.total, 'sample')} a step{empty}",
         )
-        if size.empty:
-            said += f" ({size.empty} places stay empty)"
-        yield _finding("batch", said)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What was found of the model."""
+def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]:
+    """Look at the model's files, and make it without its weights.
 
-    findings: tuple[Finding, ...]
-    shape: Shape | None = None
-    weights: Weights | None = None
-    """None where the model is not here, or cannot be made."""
-
-
-def _look(config: Config) -> Look:
-    """Look at the model's files, and make it without its weights."""
+    The shape is None where the model is not here, the weights also where it cannot be made.
+    """
     name = config.name_or_path
     if hub.is_hub_id(name):
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         said = f"{name} is a hub id, downloaded once a node at the start, {token} HF_TOKEN: "
         said += "what would be trained is checked once it is a folder"
-        return Look(findings=(_finding("model", said, "warn"),))
+        return [Finding("model", said, "warn")], None, None
     try:
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        return Look(findings=(_refused("model", error),))
+        return [_refused("model", error)], None, None
     except (OSError, ValueError) as error:
-        return Look(findings=(_finding("model", f"{name}: cannot be read: {error}", "fail"),))
+        return [Finding("model", f"{name}: cannot be read: {error}", "fail")], None, None
     if shape.complete and shape.parameters:
         said = f"{memory.weights_in_words(shape.parameters)}, {shape.layers} layers"
-        found = [_finding("model", said)]
+        found = [Finding("model", said)]
     else:  # its config.json is enough for what would be trained, and in how much memory
         said = f"{folder}: expected all its *.safetensors, found some missing"
-        found = [_finding("model", said, "fail")]
+        found = [Finding("model", said, "fail")]
     if not any((folder / file).is_file() for file in token_cache.TOKENIZER_FILES):
-        found.insert(0, _finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
-    return _make(config, folder, shape, found)
-
-
-def _usable() -> bool:
-    """Return whether all packages can be imported."""
-    return all(importlib.util.find_spec(name) for name in NEEDED) and not versions.older()
-
-
-def _make(config: Config, folder: Path, shape: Shape, found: list[Finding]) -> Look:
-    """Make the model without its weights, and add what came of it to what was found."""
+        found.insert(0, Finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
     if not _usable():
-        return Look(findings=tuple(found), shape=shape)
+        return found, shape, None
     from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
 
     try:
         weights = survey(config, folder)
     except ConfigError as error:
-        return Look(findings=(*found, _refused("trained", error)), shape=shape)
-    found.append(_finding("trained", _trained(config, weights)))
-    if not shape.complete:
-        shape = replace(shape, parameters=weights.total)
-    return Look(findings=tuple(found), shape=shape, weights=weights)
-
-
-def _trained(config: Config, weights: Weights) -> str:
+        return [*found, _refused("trained", error)], shape, None
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
-    share = weights.trained_total / weights.total
-    return f"{how}: {weights.trained_total:,} weights ({share:.2%}): {weights.words()}"
+    trained, share = weights.trained_total, weights.trained_total / weights.total
+    found.append(Finding("trained", f"{how}: {trained:,} weights ({share:.2%}): {weights.words()}"))
+    return found, shape if shape.complete else replace(shape, parameters=weights.total), weights
 
 
 def _memory(
@@ -272,7 +245,7 @@ def _memory(
     where = "a GPU" if devices.are_gpus else "a process"
     fits = need.total < room
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
-    yield _finding("memory", said, "ok" if fits else "warn")
+    yield Finding("memory", said, "ok" if fits else "warn")
     yield _host_memory(config, shape, need, shards=shards, local=local, gpu=devices.are_gpus)
     alone = memory.memory(config, shape, weights, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
@@ -282,7 +255,7 @@ def _memory(
     else:
         said = "this does not fit on one node: more nodes with parallel: fsdp, a smaller "
         said += "per_device_train_batch_size or seq_len, or activation_checkpointing: true"
-    yield _finding("nodes", said, "ok" if fits else "warn")
+    yield Finding("nodes", said, "ok" if fits else "warn")
 
 
 def _host_memory(
@@ -292,16 +265,14 @@ def _host_memory(
     host = memory.host_memory(config, shape, need, shards=shards, local=local, gpu=gpu)
     left = host_memory.available()
     processes = "one process" if local == 1 else f"{local} processes"
-    said = (
-        f"about {memory.size_in_words(host.total)} for {processes} "
-        f"({memory.size_in_words(host.reading)} of it while the base is read), "
-        f"{memory.size_in_words(left)} available"
-    )
+    reading = f"{size_in_words(host.reading)} of it while the base is read"
+    said = f"about {size_in_words(host.total)} for {processes} ({reading}), "
+    said += f"{size_in_words(left)} available"
     if host.total <= left:
-        return _finding("host memory", said)
+        return Finding("host memory", said)
     stops = gpu and host.certain > left  # without a GPU it may be checked on another machine
     said += f" (hint: {memory.MORE_ROOM})"
-    return _finding("host memory", said, "fail" if stops else "warn")
+    return Finding("host memory", said, "fail" if stops else "warn")
 
 
 def _network(
@@ -320,11 +291,11 @@ def _network(
             passes = 2 * batch_size(config, local * 2).accumulation
     gathered = shape.parameters * memory.dtype_bytes(config, gpu=devices.are_gpus) * passes
     said = (
-        f"each of two nodes sends about {memory.size_in_words(gradients)} of gradients a step with "
-        f"hsdp, and takes in {memory.size_in_words(gathered + gradients)} of weights and gradients "
+        f"each of two nodes sends about {size_in_words(gradients)} of gradients a step with "
+        f"hsdp, and takes in {size_in_words(gathered + gradients)} of weights and gradients "
         "with fsdp over nodes"
     )
-    return _finding("network", said)
+    return Finding("network", said)
 
 
 def _data(config: Config) -> Iterator[Finding]:
@@ -349,8 +320,7 @@ def _data(config: Config) -> Iterator[Finding]:
 def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding, float]:
     """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
     if hub.is_hub_dataset(name):
-        said = f"{name} is a hub id: downloaded at start"
-        return _finding("data", said), 0
+        return Finding("data", f"{name} is a hub id: downloaded at start"), 0
     try:
         files = hub.dataset_files(name, config, key=key)
         return _lines(config, label(config, key, name), files, rules)
@@ -364,8 +334,7 @@ def _lines(
     """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
     columns = frozenset(rules.columns_of_lines.values())
     first = list(islice(lines.read(files, columns=columns), LOOKED_AT))
-    bad = []
-    chats = False
+    bad, chats = [], False
     for line in first:
         try:
             chats = formats.is_chat(rules.record_of(line.content), rules) or chats
@@ -373,20 +342,20 @@ def _lines(
             bad.append(f"{line.where}: {error}")
     size = sum(path.stat().st_size for path in files)
     if not first:
-        return _finding("data", f"{named}: expected lines, found none", "fail"), 0
+        return Finding("data", f"{named}: expected lines, found none", "fail"), 0
     if len(bad) > config.max_bad_lines:
-        return _finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", "fail"), 0
+        return Finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", "fail"), 0
     templates = _templates(Path(config.name_or_path)) if chats else None
     if templates == []:
         said = f"{named}: expected a chat template in the model's folder for messages, found none"
-        return _finding("data", said, "fail"), 0
+        return Finding("data", said, "fail"), 0
     each = sum(len(line.content) for line in first if isinstance(line.content, bytes)) / len(first)
     count = lines.count(files, each) if each else len(first)
     names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {counted(count, 'line')}"
     if any("strftime_now" in text for text in templates or ()):
         said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
-    return _finding("data", said), count * each
+    return Finding("data", said), count * each
 
 
 def _learned(config: Config) -> Iterator[Finding]:
@@ -411,33 +380,30 @@ def _of_first(config: Config, named: str, first: Sequence[Preview]) -> Iterator[
             tally.add(sample.tally)
     of_first = f"{named}, first {len(first)} lines" if len(first) > 1 else f"{named}, first line"
     for note in tally.notes():
-        yield _finding("data", f"{of_first}: {note}")
+        yield Finding("data", f"{of_first}: {note}")
     dropped = [each.reason for each in first if each.usable and not each.samples]
     if dropped:
         said = f"{of_first}: {counted(len(dropped), 'line')} {dropped[0]}"
-        yield _finding("data", said, "warn" if len(dropped) < len(first) else "fail")
+        yield Finding("data", said, "warn" if len(dropped) < len(first) else "fail")
     bad = [f"{each.where}: {each.reason}" for each in first if not each.usable]
     if bad:
         state: State = "fail" if len(bad) > config.max_bad_lines else "warn"
-        yield _finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", state)
+        yield Finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", state)
 
 
 def _templates(folder: Path) -> list[str] | None:
     """Return the files with a model's chat templates; None if the folder is not here yet."""
     if not folder.is_dir():
         return None
-    names = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
     texts = {
-        path: path.read_text(encoding="utf-8", errors="replace")
-        for name in names
-        if (path := folder / name).is_file()
+        name: (folder / name).read_text(encoding="utf-8", errors="replace")
+        for name in ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+        if (folder / name).is_file()
     }
-    return [
-        text for path, text in texts.items() if path.suffix == ".jinja" or '"chat_template"' in text
-    ]
+    return [t for name, t in texts.items() if name.endswith(".jinja") or '"chat_template"' in t]
 
 
-def _folders(config: Config, look: Look) -> Iterator[Finding]:
+def _folders(config: Config, shape: Shape | None, weights: Weights | None) -> Iterator[Finding]:
     """Try to write where the run will write, and look for room for its checkpoints."""
     folders = {"output_dir": Path(config.output_dir)}
     if config.cache_dir:
@@ -449,25 +415,25 @@ def _folders(config: Config, look: Look) -> Iterator[Finding]:
                 pass
         except OSError as error:
             said = f"{key}: cannot write in {above}: {error.strerror}"
-            yield _finding("folders", said, "fail")
+            yield Finding("folders", said, "fail")
             continue
         free = shutil.disk_usage(above).free
-        wanted = _checkpoints(config, look) if key == "output_dir" else 0
+        wanted = 0
+        if key == "output_dir" and shape and weights:
+            wanted = _checkpoints(config, shape, weights)
         said = f"{key}: {folder} can be written, {free / GIB:.1f} GiB free"
         if wanted:
-            said += f", checkpoints and export take about {memory.size_in_words(wanted)}"
-        yield _finding("folders", said, "ok" if free > wanted else "fail")
+            said += f", checkpoints and export take about {size_in_words(wanted)}"
+        yield Finding("folders", said, "ok" if free > wanted else "fail")
     wanted_from = config.resume_from_checkpoint
     if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
         said = f"resume_from_checkpoint: expected COMPLETE in {wanted_from}, found none"
-        yield _finding("folders", said, "fail")
+        yield Finding("folders", said, "fail")
 
 
-def _checkpoints(config: Config, look: Look) -> int:
+def _checkpoints(config: Config, shape: Shape, weights: Weights) -> int:
     """Return the bytes that the kept checkpoints, the one being written and the export take."""
-    if look.shape is None or look.weights is None:
-        return 0
-    trained, kept = look.weights.trained_total, config.save_total_limit + 1
+    trained, kept = weights.trained_total, config.save_total_limit + 1
     if config.method == "lora":  # each checkpoint has its adapter in it
         return trained * ((CHECKPOINT_BYTES + EXPORT_BYTES) * kept + EXPORT_BYTES)
-    return trained * CHECKPOINT_BYTES * kept + look.shape.on_disk
+    return trained * CHECKPOINT_BYTES * kept + shape.on_disk

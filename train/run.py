@@ -10,49 +10,40 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from train import versions
 from train.checkpoint import provenance, resume
-from train.checkpoint.save import Checkpoints
+from train.checkpoint.save import Checkpoints, Progress
 from train.checkpoint.schedule import Schedule
-from train.config.batch_size import batch_size
+from train.config.batch_size import BatchSize, batch_size
+from train.config.config import Config
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
+from train.data.dataset import Corpus
+from train.data.mixture import Share
+from train.data.progress import Phase
+from train.data.token_store import Ints
+from train.distributed.env import RankEnv
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
-from train.errors import ConfigError, room_for
+from train.errors import ConfigError, explain_oom
 from train.lifecycle import garbage
-from train.lifecycle.signals import StopListener
+from train.lifecycle.signals import EarlySignals, StopListener
+from train.lifecycle.status import Status
 from train.model import kinds, layout, positions
+from train.model.layout import Layout
 from train.model.load import bare, compute_dtype, settle_dtype
-from train.model.model import build
+from train.model.model import Model, build
 from train.model.optimizer import Optimizer
 from train.observe import flops
 from train.observe.banner import banner
 from train.observe.metrics import Meter
 from train.observe.trackers import Trackers
-from train.trainer import Trainer
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from train.checkpoint.save import Progress
-    from train.config.batch_size import BatchSize
-    from train.config.config import Config
-    from train.data.dataset import Corpus
-    from train.data.mixture import Mixture, Share
-    from train.data.progress import Phase
-    from train.data.token_store import Ints
-    from train.distributed.env import RankEnv
-    from train.lifecycle.signals import EarlySignals
-    from train.lifecycle.status import Status
-    from train.model.layout import Layout
-    from train.model.model import Model
-    from train.trainer import Outcome
-
+from train.trainer import Outcome, Trainer
 
 NOISE = (
     ".*is_gradient_checkpointing.* is deprecated",  # peft asks transformers for it
@@ -74,11 +65,6 @@ class Lengths:
     targets: Ints
     shares: tuple[Share, ...]
 
-    @classmethod
-    def of(cls, samples: Mixture) -> Lengths:
-        """Take them from a node's samples."""
-        return cls(lengths=samples.lengths, targets=samples.targets, shares=samples.shares)
-
 
 def run(
     config: Config,
@@ -90,12 +76,8 @@ def run(
 ) -> Outcome:
     """Train, on every rank.
 
-    Args:
-        config: The same on every rank.
-        env: This process among them.
-        status: Receives every step and the outcome.
-        early_signals: Handles the signals until the ranks have joined.
-        rendezvous: Where ranks meet, as a torch init method; from the environment if None.
+    `early_signals` handles the signals until the ranks have joined. They meet at `rendezvous`, a
+    torch init method, or where the environment says.
     """
     set_up_libraries(config)
     # First: an hour of tokenizing or loading must not end in an arithmetic error.
@@ -105,7 +87,7 @@ def run(
     # Before any group exists: no collective may time out on a slow node's tokenizer.
     with Preparation(store, env, patience=timeout) as preparation:
         base = hub.model_folder(config)
-        tell = partial(tell_progress, status) if env.rank == 0 else None
+        tell = partial(report_phase, status) if env.rank == 0 else None
         corpus = dataset.prepare(config, env, check=preparation.check, tell=tell)
         early_signals.meet()
         preparation.wait()
@@ -114,10 +96,10 @@ def run(
     stop_listener.listen(early_signals)
     unwatch = ranks.first_failure.watch(lambda cause: status.set("failed", cause))
     # Last of all: a tracker may take its time when the outcome is written.
-    with ExitStack() as at_end:
-        at_end.callback(stop_listener.close)
+    with ExitStack() as cleanup:
+        cleanup.callback(stop_listener.close)
         try:
-            outcome = build_and_train(config, ranks, base, corpus, stop_listener, status, at_end)
+            outcome = build_and_train(config, ranks, base, corpus, stop_listener, status, cleanup)
             unwatch()
             status.set(outcome.state, outcome.reason)
             if ranks.is_first:
@@ -132,7 +114,7 @@ def run(
         return outcome
 
 
-def tell_progress(status: Status, phase: Phase) -> None:
+def report_phase(status: Status, phase: Phase) -> None:
     """Say how far the preparation is, in the log and in status.json."""
     print(phase.words(), flush=True)
     status.set("starting", phase=phase.about())
@@ -145,9 +127,9 @@ def build_and_train(
     corpus: Corpus,
     stop_listener: StopListener,
     status: Status,
-    at_end: ExitStack,
+    cleanup: ExitStack,
 ) -> Outcome:
-    """Agree, lay out, build the model, resume, deal out the data, train."""
+    """Agree, lay out, build the model, resume, distribute the data, train."""
     config, dtype_remarks = settle_dtype(config, ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
@@ -160,31 +142,27 @@ def build_and_train(
     choice = resume.choose(checkpoints, ranks, config.resume_from_checkpoint)
     model = build_model(config, ranks, base, laid, network, corpus)
     checkpoints.adapter = model.adapter
-    with room_for("the optimizer's state"):
+    with explain_oom("the optimizer's state"):
         optimizer = Optimizer(config, model)
         progress, resume_remarks = resume.start(choice, checkpoints, model, optimizer, ranks)
     size = batch_size(config, ranks.env.world_size)
-    batches = deal_out(config, ranks, corpus, size)
+    batches = make_batches(config, ranks, corpus, size)
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
     steps = config.max_steps or count_steps(config, batches, size, progress)
     work = flops.per_token(model.network, flops.typical(corpus.train))
     status.step = progress.step
     status.set("running")
     if ranks.is_first:
-        lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
         remarks = (
-            *versions.remarks(),
-            *version_remarks,
-            *dtype_remarks,
-            *laid.remarks,
-            *model.remarks,
-            *checkpoints.remarks(model),
-            *corpus.notes,
+            *versions.remarks(), *version_remarks, *dtype_remarks, *laid.remarks, *model.remarks,
+            *checkpoints.remarks(model), *corpus.notes,
             *positions.remarks(network, int(corpus.train.lengths.max())),
-        )
-        print("\n".join((*lines, *remarks, *resume_remarks, *data_remarks)), flush=True)
+            *resume_remarks, *data_remarks,
+        )  # fmt: skip
+        lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
+        print("\n".join((*lines, *remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()
-    trackers = at_end.enter_context(Trackers(config, reports, step=progress.step))
+    trackers = cleanup.enter_context(Trackers(config, reports, step=progress.step))
     meter = Meter(config, ranks, flops_per_token=work, trackers=trackers)
     meter.resumed(progress.step)
     trainer = Trainer(
@@ -230,9 +208,6 @@ def agree(
 
     Returns:
         What checkpoints record of this run, and remarks on the nodes' Python versions.
-
-    Raises:
-        NodesDiffer: On every rank, with each difference.
     """
     about = provenance.about(config, base, corpus.key, ranks.env.world_size)
     about["ranks_of_nodes"] = list(ranks.on_nodes().values())
@@ -257,9 +232,6 @@ def build_model(
     """Shard and fill the model; refuse data with tokens that it has no embeddings for.
 
     An embedding would be read past its end; on a GPU that is a failed assertion without a name.
-
-    Raises:
-        ConfigError: On all ranks; the tokenizer is another model's.
     """
     torch.manual_seed(config.seed)
     model = build(config, ranks, base, laid, network)
@@ -273,19 +245,18 @@ def build_model(
     return model
 
 
-def deal_out(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
+def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
     """Return this rank's batches; nodes with samples of their own first exchange the lengths."""
+    batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=ranks.env.rank)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
-        return Batches(corpus.train, corpus.eval, config, size, rank=ranks.env.rank)
-    mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)
+        return batches()
+    mine = [
+        one and Lengths(lengths=one.lengths, targets=one.targets, shares=one.shares)
+        for one in (corpus.train, corpus.eval)
+    ]
     rows = ranks.gather(mine if ranks.is_leader else None)
     theirs = [row for row in rows if row is not None]
-    return Batches(
-        corpus.train,
-        corpus.eval,
-        config,
-        size,
-        rank=ranks.env.rank,
+    return batches(
         pools=[train for train, _ in theirs],
         evaluation_pools=[held_out for _, held_out in theirs if held_out],
         ranks_of_pools=tuple(ranks.on_nodes().values()),

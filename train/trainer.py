@@ -11,7 +11,7 @@ import torch
 
 from train.checkpoint import last_copy
 from train.checkpoint.save import Progress
-from train.errors import CheckpointError, NonFinite, room_for
+from train.errors import CheckpointError, NonFinite, explain_oom
 from train.lifecycle import garbage
 from train.lifecycle.signals import StopDecision
 from train.model.optimizer import learning_rate
@@ -126,7 +126,7 @@ class Trainer:
         with (
             self.meter.time("rehearsal"),
             torch.random.fork_rng(devices),
-            room_for("the largest micro-batch"),
+            explain_oom("the largest micro-batch"),
         ):
             self.optimizer.state()  # made now: the first update would
             # With accumulation, the gradients of earlier micro-batches are in memory too.
@@ -141,9 +141,9 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number_in_step, batch in enumerate(step.micro_batches, 1):
             last = number_in_step == len(step.micro_batches)
-            with room_for("the batch"), self.model.only_last_synchronizes(last=last):
+            with explain_oom("the batch"), self.model.only_last_synchronizes(last=last):
                 total += self.learn(batch)
-        with self.meter.time("optimizer"), room_for("the optimizer"):
+        with self.meter.time("optimizer"), explain_oom("the optimizer"):
             # All that ranks exchange about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
             # The one moment of a step in which the CPU waits for a GPU.
@@ -215,7 +215,7 @@ class Trainer:
         self.model.network.eval()
         decision = StopDecision()
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
-        with self.meter.time("eval"), room_for("a batch of the evaluation"):
+        with self.meter.time("eval"), explain_oom("a batch of the evaluation"):
             garbage.collect_all()
             for number, batch in enumerate(self.batches.evaluate(), 1):
                 loss = self.forward(batch)

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 import sysconfig
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,14 +38,11 @@ TABLE = {
 
 def installed() -> dict[str, str]:
     """Return the versions of the table's packages, as they name themselves."""
-    return {name: _version(name) for name in TABLE}
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # absent, or built in place without metadata
-        return "unknown"
+    found = dict.fromkeys(TABLE, "unknown")  # absent, or built in place without metadata
+    for name in TABLE:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def release(text: str) -> tuple[int, ...]:
@@ -69,33 +67,23 @@ def remarks() -> tuple[str, ...]:
     """Return the installed packages that are newer than tested, or whose version says nothing."""
     found = []
     for name, text in installed().items():
-        tested, numbers = TABLE[name].tested, release(text)
+        tested, oldest, numbers = TABLE[name].tested, TABLE[name].oldest, release(text)
         if numbers[: len(release(tested))] > release(tested):
             found.append(f"{name} {text} is newer than the tested {tested}")
         elif not numbers:
-            found.append(
-                f"{name}: expected >= {TABLE[name].oldest}, found version {text}, not compared"
-            )
+            found.append(f"{name}: expected >= {oldest}, found version {text}, not compared")
     return tuple(found)
 
 
 def refuse_older() -> None:
-    """Refuse packages that are too old, before one of them fails to import.
-
-    Raises:
-        ConfigError: Some are.
-    """
+    """Refuse packages that are too old, before one of them fails to import."""
     if problems := older():
         names = {problem.partition(":")[0] for problem in problems}
         raise ConfigError(problems, hint=install(**{n: TABLE[n].oldest for n in sorted(names)}))
 
 
 def install(**least: str) -> str:
-    """Return the command that installs packages into this interpreter's environment.
-
-    Args:
-        **least: Package → its oldest version that will do, empty for any.
-    """
+    """Return the command that installs packages; `least` has the oldest of each, empty for any."""
     if importlib.util.find_spec("pip"):
         command = [sys.executable, "-m", "pip", "install"]
     else:  # uv leaves it out

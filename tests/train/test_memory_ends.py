@@ -103,9 +103,9 @@ def no_memory(*_: Any, **__: Any) -> Any:
     ],
 )
 def test_memory_that_other_libraries_lack_is_named_too(text: str, *, is_memory: bool) -> None:
-    from train.errors import ConfigError, room_for
+    from train.errors import ConfigError, explain_oom
 
-    with pytest.raises(ConfigError if is_memory else RuntimeError), room_for("the batch"):
+    with pytest.raises(ConfigError if is_memory else RuntimeError), explain_oom("the batch"):
         raise RuntimeError(text)
 
 

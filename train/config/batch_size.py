@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from train.config.config import Config
-from train.errors import ConfigError
+from train.errors import ConfigError, counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,8 @@ class BatchSize:
 
     def words(self) -> str:
         """Return the arithmetic as a line."""
-        line = (
-            f"{self.per_device} per device x {self.world_size} "
-            f"{'rank' if self.world_size == 1 else 'ranks'} x {self.accumulation} accumulation"
-        )
+        ranks = counted(self.world_size, "rank")
+        line = f"{self.per_device} per device x {ranks} x {self.accumulation} accumulation"
         rest = f" ({self.empty} places of a step stay empty)" if self.empty else ""
         return f"{line} = {self.total + self.empty}, global batch {self.total}{rest}"
 
@@ -43,30 +41,23 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
         ConfigError: the numbers given cannot all be true.
     """
     each, total = config.per_device_train_batch_size, config.global_batch_size
-    steps = config.gradient_accumulation_steps
+    steps, once = config.gradient_accumulation_steps, each * world_size
+    needed = (steps or 1) if total is None else -(-total // once)
     if total is None:
-        steps = steps or 1
-        return BatchSize(
-            per_device=each,
-            accumulation=steps,
-            world_size=world_size,
-            total=each * world_size * steps,
-        )
-    if total < world_size:
+        total = once * needed
+    elif total < world_size:
         raise ConfigError(
             (f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",),
             hint=f"fewer ranks, or --set global_batch_size={world_size}",
         )
-    needed = -(-total // (each * world_size))
-    if steps is not None and steps != needed:
-        comes_to = each * world_size * steps
+    elif steps is not None and steps != needed:
         found = (
             f"global_batch_size: expected {total}, found per_device_train_batch_size {each} x "
-            f"{world_size} ranks x gradient_accumulation_steps {steps} = {comes_to}"
+            f"{world_size} ranks x gradient_accumulation_steps {steps} = {once * steps}"
         )
         raise ConfigError(
             (found,),
             hint=f"leave gradient_accumulation_steps out (it becomes {needed}), "
-            f"or --set global_batch_size={comes_to}",
+            f"or --set global_batch_size={once * steps}",
         )
     return BatchSize(per_device=each, accumulation=needed, world_size=world_size, total=total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,46 +21,45 @@ IN_MESSAGES = frozenset({
 
 
 def read_columns(raw: Any) -> dict[str, str] | None:  # noqa: ANN401  (as written)
-    """Return our keys → the columns of a data set; a flag has the mapping as YAML.
+    """Return our keys → the columns of a data set.
 
     Raises:
         ValueError: it is no such mapping; the message says what was wanted.
     """
-    found = _mapping(raw)
-    if found is None:
-        return None
-    if unknown := sorted(found.keys() - IN_LINES - IN_MESSAGES):
+    found = read_mapping(raw)
+    if unknown := sorted((found or {}).keys() - IN_LINES - IN_MESSAGES):
         known = ", ".join(sorted(IN_LINES | IN_MESSAGES))
         raise ValueError(f"keys out of {known} (not {', '.join(unknown)})")
-    if not all(isinstance(name, str) and name for name in found.values()):
-        raise ValueError("a mapping of keys to names of columns")
-    return found
+    return _of_names(found, "a mapping of keys to names of columns")
 
 
 def read_roles(raw: Any) -> dict[str, str] | None:  # noqa: ANN401  (as written)
-    """Return a data set's names of roles → roles; axolotl's `{user: [visitor]}` means the same.
-
-    Raises:
-        ValueError: it is no such mapping.
-    """
-    given = _mapping(raw)
+    """Return a data set's names of roles → roles; axolotl's `{user: [visitor]}` means the same."""
+    given = read_mapping(raw)
     if given is None:
         return None
-    found: dict[Any, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in given.items():
         found |= dict.fromkeys(value, key) if isinstance(value, list) else {key: value}
-    if not all(isinstance(word, str) and word for word in (*found.keys(), *found.values())):
-        raise ValueError("a mapping of names to roles, such as {visitor: user}")
-    return found
+    return _of_names(found, "a mapping of names to roles, such as {visitor: user}")
 
 
-def _mapping(raw: Any) -> dict[str, Any] | None:  # noqa: ANN401  (as written)
+def read_mapping(raw: Any) -> dict[str, Any] | None:  # noqa: ANN401  (as written)
+    """Return a mapping that JSON can have; a flag writes it as YAML does: `{a: false}`."""
     try:
         value = yaml.safe_load(raw) if isinstance(raw, str) else raw
-    except yaml.YAMLError:
-        value = raw
+        json.dumps(value)
+    except (yaml.YAMLError, TypeError):
+        raise ValueError("a mapping") from None
     if value is None or str(value).lower() in {"", "none"}:  # Python's own None, written
         return None
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError("a mapping")
     return dict(value)
+
+
+def _of_names(found: dict[str, Any] | None, wanted: str) -> dict[str, str] | None:
+    words = (*(found or {}).keys(), *(found or {}).values())
+    if not all(isinstance(word, str) and word for word in words):
+        raise ValueError(wanted)
+    return found

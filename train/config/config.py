@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from train.config.datasets import Dataset, conflicts, listed
-from train.config.save_every import SaveEvery
+from train.config.datasets import Dataset, conflicts
 from train.errors import ConfigError
 
 Method = Literal["lora", "full"]
@@ -25,17 +24,25 @@ Overlong = Literal["cut", "drop"]
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
-def _key(  # (dataclasses.field is typed as what it stands for)
-    section: str,
-    default: Any,  # noqa: ANN401
-    text: str,
-    *,
-    also: str = "",
-    least: float | None = None,
-) -> Any:  # noqa: ANN401
-    """Describe one key: its section in the file, its default, what it means, other spellings."""
-    about = {"section": section, "text": text, "also": tuple(also.split()), "least": least}
+def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:  # noqa: ANN401  (typed as what it stands for)
+    """Describe one key: its section in the file, its default, other spellings, its least value."""
+    about = {"section": section, "also": tuple(also.split()), "least": least}
     return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveEvery:
+    """How often a checkpoint is written; 0 is never, and whichever comes first counts."""
+
+    steps: int = 0
+    epochs: int = 0
+    minutes: float = 0.0
+
+    def words(self) -> str:
+        """Return it as a line says it."""
+        units = dataclasses.asdict(self).items()
+        parts = [f"{n:g} {unit}" if n != 1 else unit.removesuffix("s") for unit, n in units if n]
+        return f"a checkpoint every {' or '.join(parts)}" if parts else "a checkpoint at the end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,350 +52,201 @@ class Config:
     name_or_path: str = _key(
         "model",
         "",
-        "The base model: a folder on every node, or a Hugging Face hub id. Required.",
         also="model_name_or_path model_name base_model model_path model_id pretrained_model",
     )
-    revision: str | None = _key("model", None, "Branch, tag or commit of a hub model.")
-    method: Method = _key(
-        "model",
-        "lora",
-        "`lora` trains small adapters next to the frozen base; `full` trains every weight.",
-        also="finetuning_type adapter train_type",
-    )
-    dtype: Dtype = _key(
-        "model",
-        "auto",
-        "Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, else float32. "
-        "What is trained is always kept in float32.",
-        also="torch_dtype precision",
-    )
-    attn_implementation: str = _key(
-        "model", "sdpa", "How attention is computed, as transformers names it.", also="attention"
-    )
-    activation_checkpointing: bool = _key(
-        "model",
-        False,
-        "Recompute activations in the backward pass: much less memory, about a third more time.",
-        also="gradient_checkpointing",
-    )
-    trust_remote_code: bool = _key(
-        "model", False, "Run Python that comes with the model. Only for models you have read."
-    )
-    offline: bool = _key(
-        "model", False, "Never ask the hub: take only what this machine has.", also="hf_hub_offline"
-    )
+    """The base model: a folder on every node, or a Hugging Face hub id. Required."""
+    revision: str | None = _key("model", None)
+    """Branch, tag or commit of a hub model."""
+    method: Method = _key("model", "lora", also="finetuning_type adapter train_type")
+    """`lora` trains small adapters next to the frozen base; `full` trains every weight."""
+    dtype: Dtype = _key("model", "auto", also="torch_dtype precision")
+    """Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, else float32. What
+    is trained is always kept in float32."""
+    attn_implementation: str = _key("model", "sdpa", also="attention")
+    """How attention is computed, as transformers names it."""
+    activation_checkpointing: bool = _key("model", False, also="gradient_checkpointing")
+    """Recompute activations in the backward pass: much less memory, about a third more time."""
+    trust_remote_code: bool = _key("model", False)
+    """Run Python that comes with the model. Only for models you have read."""
+    offline: bool = _key("model", False, also="hf_hub_offline")
+    """Never ask the hub: take only what this machine has."""
 
-    lora_r: int = _key("lora", 16, "Rank of the adapters.", also="lora_rank", least=1)
-    lora_alpha: int = _key("lora", 32, "Scale of the adapters (the factor is alpha / r).")
-    lora_dropout: float = _key("lora", 0.0, "Share of the adapters' inputs dropped.", least=0)
+    lora_r: int = _key("lora", 16, also="lora_rank", least=1)
+    """Rank of the adapters."""
+    lora_alpha: int = _key("lora", 32)
+    """Scale of the adapters (the factor is alpha / r)."""
+    lora_dropout: float = _key("lora", 0.0, least=0)
+    """Share of the adapters' inputs dropped."""
     lora_target_modules: tuple[str, ...] = _key(
-        "lora",
-        ("all-linear",),
-        "Which modules get an adapter, by the end of their name; `all-linear` is every "
-        "linear layer but the output head and, in a mixture of experts, but the routed experts "
-        "and the router.",
-        also="lora_target lora_target_linear",
+        "lora", ("all-linear",), also="lora_target lora_target_linear"
     )
-    lora_target_parameters: tuple[str, ...] = _key(
-        "lora",
-        (),
-        "Single weights that get an adapter besides, by the end of their name: routed experts "
-        "(`[experts.gate_up_proj, experts.down_proj]`), a router (`[mlp.gate.weight]`). PEFT folds "
-        "each product into the weights, so memory grows with them.",
-    )
+    """Which modules get an adapter, by the end of their name; `all-linear` is every linear layer
+    but the output head and, in a mixture of experts, but the routed experts and the router."""
+    lora_target_parameters: tuple[str, ...] = _key("lora", ())
+    """Single weights that get an adapter besides, by the end of their name: routed experts
+    (`[experts.gate_up_proj, experts.down_proj]`), a router (`[mlp.gate.weight]`). PEFT folds each
+    product into the weights, so memory grows with them."""
 
-    parallel: Parallel = _key(
-        "distributed",
-        "auto",
-        "`fsdp` shards over all ranks. `hsdp` shards within each node and replicates over the "
-        "nodes. `ddp` keeps the whole model on each rank. `single` is one process. `auto`: single "
-        "for one rank, hsdp for several equal nodes if a node's share of the model fits, else "
-        "fsdp.",
-        also="strategy parallelism",
-    )
-    reshard_after_forward: bool | None = _key(
-        "distributed",
-        None,
-        "Free gathered weights after each layer's forward pass, and gather them again for the "
-        "backward pass. Default: only where keeping them would, by the estimate of `--check`, fill "
-        "more than 60 % of a rank's memory.",
-    )
-    start_timeout: float = _key(
-        "distributed",
-        300.0,
-        "Seconds a collective may take until the first step is done. A rank that downloads or "
-        "tokenizes may take hours, but at most this long without a heartbeat.",
-        also="ddp_timeout init_timeout",
-        least=1,
-    )
-    step_timeout: float = _key(
-        "distributed", 100.0, "Seconds a collective may take after the first step.", least=1
-    )
+    parallel: Parallel = _key("distributed", "auto", also="strategy parallelism")
+    """`fsdp` shards over all ranks. `hsdp` shards within each node and replicates over the nodes.
+    `ddp` keeps the whole model on each rank. `single` is one process. `auto`: single for one rank,
+    hsdp for several equal nodes if a node's share of the model fits, else fsdp."""
+    reshard_after_forward: bool | None = _key("distributed", None)
+    """Free gathered weights after each layer's forward pass, and gather them again for the backward
+    pass. Default: only where keeping them would, by the estimate of `--check`, fill more than 60 %
+    of a rank's memory."""
+    start_timeout: float = _key("distributed", 300.0, also="ddp_timeout init_timeout", least=1)
+    """Seconds a collective may take until the first step is done. A rank that downloads or
+    tokenizes may take hours, but at most this long without a heartbeat."""
+    step_timeout: float = _key("distributed", 100.0, least=1)
+    """Seconds a collective may take after the first step."""
 
     dataset_path: str | tuple[Dataset, ...] = _key(
-        "data",
-        "",
-        "Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern "
-        "(`data/*.jsonl`), a folder and those below it, a hub dataset id, or several with commas. "
-        "Where files are named by split (train, validation, test), only those of train. Or a list "
-        "of these, or of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may "
-        "have `columns` and `roles` of its own. Required.",
-        also="dataset dataset_name train_path train_file data_path train_data datasets",
+        "data", "", also="dataset dataset_name train_path train_file data_path train_data datasets"
     )
+    """Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern
+    (`data/*.jsonl`), a folder and those below it, a hub dataset id, or several with commas. Where
+    files are named by split (train, validation, test), only those of train. Or a list of these, or
+    of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may have `columns` and
+    `roles` of its own. Required."""
     eval_dataset_path: str | None = _key(
         "data",
         None,
-        "Evaluation samples in the same form; of split files those of validation, else of test.",
         also="eval_path eval_file validation_path eval_dataset validation_file val_path",
     )
+    """Evaluation samples in the same form; of split files those of validation, else of test."""
     eval_split: float = _key(
-        "data",
-        0.0,
-        "Without eval_dataset_path: share of the training samples held out for evaluation.",
-        also="val_set_size validation_split eval_fraction val_size",
-        least=0,
+        "data", 0.0, also="val_set_size validation_split eval_fraction val_size", least=0
     )
+    """Without eval_dataset_path: share of the training samples held out for evaluation."""
     seq_len: int = _key(
         "data",
         1024,
-        "Longest sample in tokens. Longer text continues in the next sample; longer prompts, "
-        "completions and chats are cut.",
-        also="sequence_len sequence_length max_length max_seq_length max_seq_len cutoff_len "
-        "block_size",
+        also="sequence_len sequence_length max_length max_seq_length max_seq_len "
+        "cutoff_len block_size",
         least=2,
     )
-    overlong: Overlong = _key(
-        "data",
-        "cut",
-        "What happens to prompts with completions and to chats that are longer than seq_len: `cut` "
-        "at the end, or `drop` them. The banner counts them.",
-        also="excess_length_strategy truncation_strategy",
-    )
-    columns: Mapping[str, str] | None = _key(
-        "data",
-        None,
-        "Other names of what is read: `{prompt: question, completion: answer}` reads the column "
-        "`question` as `prompt`. Also of the keys in messages: `{messages: chat, role: speaker, "
-        "content: said}`.",
-    )
-    roles: Mapping[str, str] | None = _key(
-        "data",
-        None,
-        "Other names of roles: `{visitor: user, bot: assistant}`. Known without it: human, gpt, "
-        "chatgpt, bot, model, function, observation, function_response, in any case.",
-    )
-    learn: Learn = _key(
-        "data",
-        "all",
-        "Which answers of a chat the loss counts: `all`, or only the `last` one.",
-        also="mask_history",
-    )
-    split_special_tokens: bool = _key(
-        "data",
-        False,
-        "Keep a special token in a text of a chat, such as `<|im_end|>` in a question, as text. "
-        "Otherwise it is read as the template's own, and the banner counts it.",
-    )
-    chat_template_kwargs: Mapping[str, Any] | None = _key(
-        "data",
-        None,
-        "What the chat template is given besides messages and tools, such as "
-        "`{enable_thinking: false}`. A line may have its own under the same name, which win.",
-        also="chat_template_args",
-    )
-    batching: Batching = _key(
-        "data",
-        "balanced",
-        "`balanced` gives each rank samples of about the same work; `packed` joins short samples "
-        "to rows of seq_len (they do not see each other); `plain` takes them as they come. The "
-        "spelling `packing: true` means packed.",
-    )
-    max_bad_lines: int = _key(
-        "data",
-        0,
-        "Lines that may be unusable (named with file and line, and left out) before it is an "
-        "error.",
-        least=0,
-    )
-    node_data: NodeData = _key(
-        "data",
-        "whole",
-        "`whole`: every node reads all samples, and results do not depend on how many nodes there "
-        "are. `strided`: node i keeps only the samples i, i+N, ... of N nodes; another number of "
-        "nodes resumes from the end of an epoch only.",
-    )
+    """Longest sample in tokens. Longer text continues in the next sample; longer prompts,
+    completions and chats are cut."""
+    overlong: Overlong = _key("data", "cut", also="excess_length_strategy truncation_strategy")
+    """What happens to prompts with completions and to chats that are longer than seq_len: `cut` at
+    the end, or `drop` them. The banner counts them."""
+    columns: Mapping[str, str] | None = _key("data", None)
+    """Other names of what is read: `{prompt: question, completion: answer}` reads the column
+    `question` as `prompt`. Also of the keys in messages: `{messages: chat, role: speaker, content:
+    said}`."""
+    roles: Mapping[str, str] | None = _key("data", None)
+    """Other names of roles: `{visitor: user, bot: assistant}`. Known without it: human, gpt,
+    chatgpt, bot, model, function, observation, function_response, in any case."""
+    learn: Learn = _key("data", "all", also="mask_history")
+    """Which answers of a chat the loss counts: `all`, or only the `last` one."""
+    split_special_tokens: bool = _key("data", False)
+    """Keep a special token in a text of a chat, such as `<|im_end|>` in a question, as text.
+    Otherwise it is read as the template's own, and the banner counts it."""
+    chat_template_kwargs: Mapping[str, Any] | None = _key("data", None, also="chat_template_args")
+    """What the chat template is given besides messages and tools, such as `{enable_thinking:
+    false}`. A line may have its own under the same name, which win."""
+    batching: Batching = _key("data", "balanced")
+    """`balanced` gives each rank samples of about the same work; `packed` joins short samples to
+    rows of seq_len (they do not see each other); `plain` takes them as they come. The spelling
+    `packing: true` means packed."""
+    max_bad_lines: int = _key("data", 0, least=0)
+    """Lines that may be unusable (named with file and line, and left out) before it is an error."""
+    node_data: NodeData = _key("data", "whole")
+    """`whole`: every node reads all samples, and results do not depend on how many nodes there are.
+    `strided`: node i keeps only the samples i, i+N, ... of N nodes; another number of nodes resumes
+    from the end of an epoch only."""
     cache_dir: str | None = _key(
-        "data",
-        None,
-        "Where tokenized data is kept, shared or per node. Default: `tokens` in output_dir.",
-        also="dataset_prepared_path worker_output_dir data_cache_dir",
+        "data", None, also="dataset_prepared_path worker_output_dir data_cache_dir"
     )
+    """Where tokenized data is kept, shared or per node. Default: `tokens` in output_dir."""
 
     per_device_train_batch_size: int = _key(
         "batch",
         1,
-        "Samples in one forward pass of one rank.",
         also="per_device_batch_size micro_batch_size batch_size train_batch_size",
         least=1,
     )
+    """Samples in one forward pass of one rank."""
     gradient_accumulation_steps: int | None = _key(
-        "batch",
-        None,
-        "Forward passes of one rank in one step. Default: what global_batch_size needs, else 1.",
-        also="grad_accum accumulation_steps gradient_accumulation",
-        least=1,
+        "batch", None, also="grad_accum accumulation_steps gradient_accumulation", least=1
     )
+    """Forward passes of one rank in one step. Default: what global_batch_size needs, else 1."""
     global_batch_size: int | None = _key(
-        "batch",
-        None,
-        "Samples in one step over all ranks; kept on any number of nodes.",
-        also="total_batch_size effective_batch_size train_batch_size_global",
-        least=1,
+        "batch", None, also="total_batch_size effective_batch_size train_batch_size_global", least=1
     )
-    per_device_eval_batch_size: int | None = _key(
-        "batch",
-        None,
-        "Samples in one forward pass of evaluation. Default: per_device_train_batch_size.",
-        also="eval_batch_size",
-        least=1,
-    )
+    """Samples in one step over all ranks; kept on any number of nodes."""
+    per_device_eval_batch_size: int | None = _key("batch", None, also="eval_batch_size", least=1)
+    """Samples in one forward pass of evaluation. Default: per_device_train_batch_size."""
 
-    learning_rate: float = _key("optimization", 1e-4, "Highest learning rate.", also="lr", least=0)
-    weight_decay: float = _key(
-        "optimization",
-        0.0,
-        "AdamW's weight decay. As in transformers' Trainer, biases and norms have none.",
-        least=0,
-    )
-    adam_beta1: float = _key("optimization", 0.9, "AdamW's first moment.", least=0)
-    adam_beta2: float = _key("optimization", 0.999, "AdamW's second moment.", least=0)
-    adam_epsilon: float = _key("optimization", 1e-8, "AdamW's epsilon.", least=0)
+    learning_rate: float = _key("optimization", 1e-4, also="lr", least=0)
+    """Highest learning rate."""
+    weight_decay: float = _key("optimization", 0.0, least=0)
+    """AdamW's weight decay. As in transformers' Trainer, biases and norms have none."""
+    adam_beta1: float = _key("optimization", 0.9, least=0)
+    """AdamW's first moment."""
+    adam_beta2: float = _key("optimization", 0.999, least=0)
+    """AdamW's second moment."""
+    adam_epsilon: float = _key("optimization", 1e-8, least=0)
+    """AdamW's epsilon."""
     lr_scheduler_type: Schedule = _key(
-        "optimization",
-        "cosine",
-        "How the learning rate falls after the warm-up.",
-        also="lr_scheduler schedule scheduler",
+        "optimization", "cosine", also="lr_scheduler schedule scheduler"
     )
-    warmup_steps: int = _key(
-        "optimization",
-        0,
-        "Steps in which the learning rate rises from 0; at most all steps of the run.",
-        also="warmup",
-        least=0,
-    )
-    warmup_ratio: float = _key("optimization", 0.0, "The same as a share of all steps.", least=0)
-    min_lr_ratio: float = _key(
-        "optimization", 0.0, "Where the schedule ends, as a share of learning_rate.", least=0
-    )
+    """How the learning rate falls after the warm-up."""
+    warmup_steps: int = _key("optimization", 0, also="warmup", least=0)
+    """Steps in which the learning rate rises from 0; at most all steps of the run."""
+    warmup_ratio: float = _key("optimization", 0.0, least=0)
+    """The same as a share of all steps."""
+    min_lr_ratio: float = _key("optimization", 0.0, least=0)
+    """Where the schedule ends, as a share of learning_rate."""
     max_grad_norm: float = _key(
-        "optimization",
-        1.0,
-        "Gradients are scaled down to this norm; 0 leaves them as they are.",
-        also="clip gradient_clipping grad_clip clip_grad_norm",
-        least=0,
+        "optimization", 1.0, also="clip gradient_clipping grad_clip clip_grad_norm", least=0
     )
-    num_train_epochs: float = _key(
-        "optimization",
-        1,
-        "Times over the data, unless max_steps. Of 0.5 or 1.5, steps are rounded up.",
-        also="num_epochs epochs",
-        least=0,
-    )
-    max_steps: int | None = _key(
-        "optimization", None, "Steps to train, instead of num_train_epochs.", least=1
-    )
-    seed: int = _key(
-        "optimization",
-        42,
-        "Seed of the order of the data and of dropout.",
-        also="data_seed",
-        least=0,
-    )
-    deterministic: bool = _key(
-        "optimization",
-        False,
-        "Only operations that give the same bits each time; slower on GPUs.",
-        also="full_determinism",
-    )
+    """Gradients are scaled down to this norm; 0 leaves them as they are."""
+    num_train_epochs: float = _key("optimization", 1, also="num_epochs epochs", least=0)
+    """Times over the data, unless max_steps. Of 0.5 or 1.5, steps are rounded up."""
+    max_steps: int | None = _key("optimization", None, least=1)
+    """Steps to train, instead of num_train_epochs."""
+    seed: int = _key("optimization", 42, also="data_seed", least=0)
+    """Seed of the order of the data and of dropout."""
+    deterministic: bool = _key("optimization", False, also="full_determinism")
+    """Only operations that give the same bits each time; slower on GPUs."""
 
-    output_dir: str = _key(
-        "checkpoint",
-        "output",
-        "Folder of the run: checkpoints, adapter, metrics.jsonl, status.json.",
-        also="output_path save_dir checkpoint_dir",
-    )
-    save_steps: int | None = _key(
-        "checkpoint", None, "A checkpoint every so many steps.", also="save_every", least=1
-    )
-    save_epochs: int | None = _key(
-        "checkpoint",
-        None,
-        "A checkpoint every so many epochs. The spelling `save_strategy: epoch` means 1.",
-        least=1,
-    )
-    save_minutes: float | None = _key(
-        "checkpoint",
-        None,
-        "A checkpoint where the last one is so many minutes old, by rank 0's clock; also "
-        "with save_steps or save_epochs. Default: 30 and each epoch's end, where none of the "
-        "three is set. 0 or `save_strategy: no`: never. There is always one at the end.",
-        least=0,
-    )
-    save_total_limit: int = _key(
-        "checkpoint", 3, "Good checkpoints kept.", also="keep keep_checkpoints", least=1
-    )
-    async_save: bool = _key(
-        "checkpoint", False, "Write checkpoints while training continues.", also="async"
-    )
-    checkpoint_storage: Storage = _key(
-        "checkpoint",
-        "auto",
-        "Whether all nodes see one output_dir; `auto` finds out with a file.",
-        also="shared shared_storage",
-    )
-    resume_from_checkpoint: str | None = _key(
-        "checkpoint", None, "`latest`, or the path of a checkpoint.", also="resume resume_from"
-    )
+    output_dir: str = _key("checkpoint", "output", also="output_path save_dir checkpoint_dir")
+    """Folder of the run: checkpoints, adapter, metrics.jsonl, status.json."""
+    save_steps: int | None = _key("checkpoint", None, also="save_every", least=1)
+    """A checkpoint every so many steps."""
+    save_epochs: int | None = _key("checkpoint", None, least=1)
+    """A checkpoint every so many epochs. The spelling `save_strategy: epoch` means 1."""
+    save_minutes: float | None = _key("checkpoint", None, least=0)
+    """A checkpoint where the last one is so many minutes old, by rank 0's clock; also with
+    save_steps or save_epochs. Default: 30 and each epoch's end, where none of the three is set. 0
+    or `save_strategy: no`: never. There is always one at the end."""
+    save_total_limit: int = _key("checkpoint", 3, also="keep keep_checkpoints", least=1)
+    """Good checkpoints kept."""
+    async_save: bool = _key("checkpoint", False, also="async")
+    """Write checkpoints while training continues."""
+    checkpoint_storage: Storage = _key("checkpoint", "auto", also="shared shared_storage")
+    """Whether all nodes see one output_dir; `auto` finds out with a file."""
+    resume_from_checkpoint: str | None = _key("checkpoint", None, also="resume resume_from")
+    """`latest`, or the path of a checkpoint."""
 
-    eval_steps: int | None = _key(
-        "evaluation",
-        None,
-        "Evaluate every so many steps. Default: at the end only, where there is evaluation data.",
-        also="eval_every eval_freq",
-        least=1,
-    )
-    eval_epochs: int | None = _key(
-        "evaluation",
-        None,
-        "Evaluate at the end of every so many epochs. The spelling `eval_strategy: epoch` means 1.",
-        least=1,
-    )
+    eval_steps: int | None = _key("evaluation", None, also="eval_every eval_freq", least=1)
+    """Evaluate every so many steps. Default: at the end only, where there is evaluation data."""
+    eval_epochs: int | None = _key("evaluation", None, least=1)
+    """Evaluate at the end of every so many epochs. The spelling `eval_strategy: epoch` means 1."""
 
-    logging_steps: int = _key("logging", 1, "A step line every so many steps.", least=1)
-    report_to: tuple[str, ...] = _key(
-        "logging",
-        (),
-        "Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`, or `all`. A "
-        "tracker that is not installed or fails is reported, and the training continues.",
-    )
-    project: str | None = _key(
-        "logging",
-        None,
-        "W&B project and MLflow experiment. Default: WANDB_PROJECT, MLFLOW_EXPERIMENT_NAME.",
-        also="wandb_project mlflow_experiment_name",
-    )
-    run_name: str | None = _key(
-        "logging",
-        None,
-        "Name of the run in W&B and MLflow. Default: the tracker invents one.",
-        also="wandb_name mlflow_run_name",
-    )
-    slow_ratio: float = _key(
-        "logging",
-        1.2,
-        "A rank that takes this many times the median is named as slow.",
-        least=1,
-    )
+    logging_steps: int = _key("logging", 1, least=1)
+    """A step line every so many steps."""
+    report_to: tuple[str, ...] = _key("logging", ())
+    """Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`, or `all`. A tracker
+    that is not installed or fails is reported, and the training continues."""
+    project: str | None = _key("logging", None, also="wandb_project mlflow_experiment_name")
+    """W&B project and MLflow experiment. Default: WANDB_PROJECT, MLFLOW_EXPERIMENT_NAME."""
+    run_name: str | None = _key("logging", None, also="wandb_name mlflow_run_name")
+    """Name of the run in W&B and MLflow. Default: the tracker invents one."""
+    slow_ratio: float = _key("logging", 1.2, least=1)
+    """A rank that takes this many times the median is named as slow."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, all reasons at once."""
@@ -398,19 +256,17 @@ class Config:
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
-        """What is trained on."""
-        return listed(self.dataset_path)
+        """What is trained on; a path alone is a data set of weight 1."""
+        named = self.dataset_path
+        return (Dataset(path=named),) if isinstance(named, str) else named
 
     @property
     def save_every(self) -> SaveEvery:
         """How often a checkpoint is written; the defaults keep the cost of a failure small."""
-        if self.save_steps is None and self.save_epochs is None and self.save_minutes is None:
+        steps, epochs, minutes = self.save_steps, self.save_epochs, self.save_minutes
+        if steps is epochs is minutes is None:
             return SaveEvery(epochs=1, minutes=30.0)
-        return SaveEvery(
-            steps=self.save_steps or 0,
-            epochs=self.save_epochs or 0,
-            minutes=self.save_minutes or 0.0,
-        )
+        return SaveEvery(steps=steps or 0, epochs=epochs or 0, minutes=minutes or 0.0)
 
     @property
     def eval_batch_size(self) -> int:
@@ -445,15 +301,13 @@ NOT_THE_NUMBERS = frozenset({
 
 
 def _conflicts(config: Config) -> list[str]:
-    """Return what cannot be as written: required keys, ranges, and then _quarrels."""
+    """Return what cannot be as written: required keys, ranges, and then _exclusions."""
+    files = "a .jsonl, .json, .parquet or .csv file, a folder of them, or a hub dataset id"
     found = [
         f"{name}: expected {what}, found nothing"
         for name, what in (
             ("name_or_path", "the base model's folder or hub id"),
-            (
-                "dataset_path",
-                "a .jsonl, .json, .parquet or .csv file, a folder of them, or a hub dataset id",
-            ),
+            ("dataset_path", files),
             ("output_dir", "a folder for checkpoints and the adapter"),
         )
         if not getattr(config, name)
@@ -468,16 +322,16 @@ def _conflicts(config: Config) -> list[str]:
         for name in ("lora_dropout", "eval_split", "warmup_ratio", "adam_beta1", "adam_beta2")
         if getattr(config, name) >= 1
     ]
-    if config.min_lr_ratio > 1:
-        found.append(f"min_lr_ratio: expected at most 1, found {config.min_lr_ratio}")
-    if not config.num_train_epochs:
-        found.append("num_train_epochs: expected more than 0, found 0")
-    if config.seed >= 1 << 64:
-        found.append(f"seed: expected a number of 64 bits, found {config.seed}")
-    return found + _quarrels(config)
+    for name, wanted, wrong in (
+        ("min_lr_ratio", "at most 1", config.min_lr_ratio > 1),
+        ("num_train_epochs", "more than 0", not config.num_train_epochs),
+        ("seed", "a number of 64 bits", config.seed >= 1 << 64),
+    ):
+        found += [f"{name}: expected {wanted}, found {getattr(config, name)}"] if wrong else []
+    return found + _exclusions(config)
 
 
-def _quarrels(config: Config) -> list[str]:
+def _exclusions(config: Config) -> list[str]:
     """Return the keys that exclude each other, or need another beside them."""
     found = [
         f"{name}: expected a folder, found {value}; object stores are not written to: mount the "
@@ -498,13 +352,13 @@ def _quarrels(config: Config) -> list[str]:
         for name in ("eval_steps", "eval_epochs")
         if getattr(config, name) and not (config.eval_dataset_path or config.eval_split)
     ]
-    several = config.per_device_train_batch_size > 1
-    if config.flash_attention and config.batching == "packed" and several:
+    rows = config.per_device_train_batch_size
+    if config.flash_attention and config.batching == "packed" and rows > 1:
         # transformers tells packed documents apart there only where they are one row.
         found.append(
-            f"per_device_train_batch_size: expected 1 for packed rows with "
+            "per_device_train_batch_size: expected 1 for packed rows with "
             f"{config.attn_implementation}, whose documents would see each other otherwise, found "
-            f"{config.per_device_train_batch_size}; a longer seq_len fills the GPU as well, and "
+            f"{rows}; a longer seq_len fills the GPU as well, and "
             "attn_implementation: sdpa takes several rows"
         )
     name = "adapter" if config.method == "lora" else "model"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-import os.path
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from train.config import columns
-from train.config.environment import expanded
 from train.errors import ConfigError
 
 KEYS = ("path", "weight", "columns", "roles")
 """Of a data set in the list."""
+VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w*)\})")
+HOME = re.compile(r"(?:^|(?<=,)) *(~[^/,]*)")
+"""Of a user, at the beginning of a path, or of one in a list with commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +36,8 @@ class Dataset:
     """Names of roles → roles; instead of the configuration's."""
 
 
-def listed(named: str | tuple[Dataset, ...]) -> tuple[Dataset, ...]:
-    """Return the data sets that a configuration names; a path alone is one of weight 1."""
-    return (Dataset(path=named),) if isinstance(named, str) else named
-
-
 def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
-    """Return one path, or the data sets of a list; a flag has the list as YAML.
-
-    Raises:
-        ConfigError: it is neither; every problem is listed.
-    """
+    """Return one path, or the data sets of a list; a flag has the list as YAML."""
     if isinstance(raw, str) and raw.startswith("["):
         try:
             raw = yaml.safe_load(raw)
@@ -59,8 +54,6 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
             found.append(_dataset(item))
         except ConfigError as error:
             problems += error.problems
-        except ValueError as error:
-            problems.append(str(error))
     if problems:
         raise ConfigError(tuple(problems))
     return tuple(found)
@@ -85,23 +78,50 @@ def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
     if isinstance(item, str):
         return Dataset(path=expanded(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
-        raise ValueError(f"expected a path, or path and weight, found {item!r}")  # noqa: TRY004  (the user's value)
+        raise ConfigError((f"expected a path, or path and weight, found {item!r}",))
     path = item["path"]
     if unknown := [str(key) for key in item if key not in KEYS]:
         wanted = ", ".join(KEYS[:-1]) + f" and {KEYS[-1]}"
-        raise ValueError(f"expected {wanted}, found {', '.join(unknown)} in {path}")
-    weight = item.get("weight", 1.0)
-    path = expanded(item["path"])
-    try:
-        share = float(str(weight))
-    except ValueError:
-        wanted = f"expected a number as the weight of {path}"
-        raise ValueError(f"{wanted}, found {weight!r}") from None
-    names: dict[str, dict[str, str] | None] = {}
-    for key, read_names in (("columns", columns.read_columns), ("roles", columns.read_roles)):
+        raise ConfigError((f"expected {wanted}, found {', '.join(unknown)} in {path}",))
+    found: dict[str, Any] = {"path": expanded(path)}
+    for key, reader in (
+        ("weight", _weight), ("columns", columns.read_columns), ("roles", columns.read_roles),
+    ):  # fmt: skip
         try:
-            names[key] = read_names(item.get(key))
+            found |= {key: reader(item[key])} if key in item else {}
         except ValueError as error:
-            wanted = f"expected {error} as the {key} of {path}"
-            raise ValueError(f"{wanted}, found {item[key]!r}") from None
-    return Dataset(path=path, weight=share, columns=names["columns"], roles=names["roles"])
+            wanted = f"expected {error} as the {key} of {found['path']}"
+            raise ConfigError((f"{wanted}, found {item[key]!r}",)) from None
+    return Dataset(**found)
+
+
+def _weight(raw: Any) -> float:  # noqa: ANN401  (as written)
+    try:
+        return float(str(raw))
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def expanded(path: str) -> str:
+    """Return a path with the values of `$NAME`, `${NAME}` and `~`; a hub id stays as it is.
+
+    Raises:
+        ConfigError: a variable is not set, or there is no such user: a folder of that name, made
+            by mistake, would be found by nobody.
+    """
+    return VARIABLE.sub(_variable, HOME.sub(_home, path))
+
+
+def _variable(match: re.Match[str]) -> str:
+    name = match[1] or match[2]
+    if value := os.environ.get(name):
+        return value
+    found = "empty" if name in os.environ else "unset"
+    raise ConfigError((f"expected the variable {name} to be set, found it {found}",))
+
+
+def _home(match: re.Match[str]) -> str:
+    try:
+        return str(Path(match[1]).expanduser())
+    except RuntimeError:
+        raise ConfigError((f"expected a user's home, found no user {match[1]}",)) from None

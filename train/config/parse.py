@@ -3,63 +3,43 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
+import math
 import re
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal
 
 import yaml
 
-from train.config import columns, datasets, toml_file
-from train.config.aliases import NoEffect, expand, nearest, own_name, section_names, settle
+from train.config import aliases, columns, datasets, toml_file
+from train.config.aliases import FIELDS, SECTIONS, Given, NoEffect, nearest
 from train.config.config import Config
-from train.config.environment import expanded
-from train.config.foreign import takes_structure
+from train.config.datasets import expanded
+from train.config.foreign import ON, takes_structure
 from train.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 Mode = Literal["train", "check", "smoke", "show-sample", "version"]
+Pair = tuple[str, Any, str]
+"""A key as somebody wrote it: its spelling, its raw value, its source."""
 OPTIONS = ("config", "set", "check", "smoke", "show-sample", "version", "help")
 """Flags that are no keys."""
 START = "python -m train --config FILE; `python -m train.tools.demo_assets demo` makes one to try"
-FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
 PATHS = {
     "name_or_path", "dataset_path", "eval_dataset_path", "output_dir", "cache_dir",
     "resume_from_checkpoint",
 }  # fmt: skip
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "dataset_path": datasets.read,
+MAPPINGS: Mapping[str, Callable[[Any], Any]] = {
     "columns": columns.read_columns,
     "roles": columns.read_roles,
+    "chat_template_kwargs": columns.read_mapping,
 }
-"""Keys whose value has a form of its own → what reads it."""
-TRUE, FALSE, NONE = (
-    {"true", "yes", "on", "1"},
-    {"false", "no", "off", "0"},
-    {"null", "none", "~", ""},
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """One key as somebody wrote it."""
-
-    name: str
-    """The key's own name, whatever the spelling was."""
-    value: Any
-    source: str
-    """`config.yaml:12` or the flag."""
-    weight: int = 2
-    """Of two spellings of one key in a file the higher one counts."""
+"""Keys whose value is a mapping → what reads it."""
+FALSE, NONE = {"false", "no", "off", "0"}, {"null", "none", "~", ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +77,24 @@ def parse(argv: Sequence[str]) -> Arguments:
     Raises:
         ConfigError: a file or a flag is not as it must be; every problem is listed.
     """
-    known, rest = _parser().parse_known_args(list(argv))
+    try:
+        known, rest = _parser().parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise ConfigError((str(error),), hint="python -m train --help") from None
     problems: list[str] = []
     notes: list[str] = []
-    given: dict[str, Given] = {}
-    if known.config:
-        given |= _read_file(Path(known.config), problems, notes)
+    given = _read_file(Path(known.config), problems, notes) if known.config else {}
     flags = [*_flags(rest, problems), *_sets(known.set, problems)]
     given |= _read_pairs(flags, problems, notes)
     if problems:
         raise ConfigError(tuple(problems), hint="every key is in docs/reference/train-config.md")
-    if known.show_sample is not None:
-        sample = known.show_sample
-        return Arguments(mode="show-sample", given=given, sample=sample, notes=tuple(notes))
-    chosen: tuple[Mode, ...] = ("check", "smoke", "version")
-    mode: Mode = next((mode for mode in chosen if getattr(known, mode)), "train")
-    return Arguments(mode=mode, given=given, notes=tuple(notes))
+    shows = known.show_sample is not None
+    return Arguments(
+        mode="show-sample" if shows else known.mode,
+        given=given,
+        sample=known.show_sample if shows else 1,
+        notes=tuple(notes),
+    )
 
 
 def _epilog() -> str:
@@ -120,49 +102,34 @@ def _epilog() -> str:
     sections: dict[str, list[str]] = {}
     for name, item in FIELDS.items():
         sections.setdefault(item.metadata["section"], []).append(name)
-    width = max(map(len, sections)) + 2
-    lines = [
+    width = max(map(len, sections)) + 4
+    keys = [
+        textwrap.fill(
+            " ".join(names), 80, initial_indent=f"  {section}".ljust(width),
+            subsequent_indent=" " * width,
+        )
+        for section, names in sections.items()
+    ]  # fmt: skip
+    return "\n".join((
         "keys, in the file or as flags (--learning-rate 1e-4);",
         "name_or_path and dataset_path are required, all others have defaults:",
-    ]
-    for section, names in sections.items():
-        first = f"  {section:{width}}"
-        lines.append(
-            textwrap.fill(
-                " ".join(names), 80, initial_indent=first, subsequent_indent=" " * len(first)
-            )
-        )
-    return "\n".join(
-        (
-            *lines,
-            "docs/reference/train-config.md explains each; train/config.example.yaml",
-            "",
-            "to begin:",
-            "  python -m train.tools.demo_assets demo      make a small model and data",
-            "  python -m train --config demo/config.yaml   train, here and in one process",
-            "  clusterctl launch -- -m train --config ...  train on all nodes",
-            "  python -m train.tools.plot demo/output      draw losses and speed",
-            "  python -m train.tools.generate --help       ask the model, before and after",
-        )
-    )
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as any other problem."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print.
-
-        Raises:
-            ConfigError: Always.
-        """
-        raise ConfigError((message,), hint=f"{self.prog} --help")
+        *keys,
+        "docs/reference/train-config.md explains each; train/config.example.yaml",
+        "",
+        "to begin:",
+        "  python -m train.tools.demo_assets demo      make a small model and data",
+        "  python -m train --config demo/config.yaml   train, here and in one process",
+        "  clusterctl launch -- -m train --config ...  train on all nodes",
+        "  python -m train.tools.plot demo/output      draw losses and speed",
+        "  python -m train.tools.generate --help       ask the model, before and after",
+    ))  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m train",
         allow_abbrev=False,
+        exit_on_error=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Fine-tune a Hugging Face causal language model on as many nodes as there are.",
         epilog=_epilog(),
@@ -172,19 +139,18 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="replace one key"
     )
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--version", action="store_true", help="print the versions, and end")
-    modes.add_argument("--check", action="store_true", help="say what would not work, and end")
+    for mode, about in (
+        ("version", "print the versions, and end"),
+        ("check", "say what would not work, and end"),
+        ("smoke", "train, save, resume and export a toy, in seconds"),
+    ):
+        modes.add_argument(
+            f"--{mode}", action="store_const", dest="mode", const=mode, default="train", help=about
+        )
     modes.add_argument(
-        "--smoke", action="store_true", help="train, save, resume and export a toy, in seconds"
-    )
-    modes.add_argument(
-        "--show-sample",
-        type=int,
-        nargs="?",
-        const=1,
-        metavar="N",
+        "--show-sample", type=int, nargs="?", const=1, metavar="N",
         help="print sample N (from 1) as tokenized, with what is learned, and end",
-    )
+    )  # fmt: skip
     return parser
 
 
@@ -235,49 +201,47 @@ def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, G
 
 def _pairs(
     node: yaml.MappingNode, path: Path, section: str | None, problems: list[str]
-) -> list[tuple[str, Any, str]]:
-    """Return (spelling, raw value, source) of a mapping and of the sections in it."""
-    found: list[tuple[str, Any, str]] = []
+) -> list[Pair]:
+    """Return the keys of a mapping and of the sections in it."""
+    found: list[Pair] = []
     for key, value in node.value:
         source = f"{path}:{key.start_mark.line + 1}"
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+        if section is None and isinstance(value, yaml.MappingNode) and name in SECTIONS:
+            found += _pairs(value, path, name, problems)
+            continue
         try:
-            found += _pair(name, value, path, section, problems, source)
+            found.append((*_value_of(name, value, section), source))
         except yaml.MarkedYAMLError as error:
             problems.append(f"{source}: {name}: expected plain values, found: {error.problem}")
+        except ValueError as error:
+            problems.append(f"{source}: {name}: expected {error}")
     return found
 
 
-def _pair(
-    name: str, value: yaml.Node, path: Path, section: str | None, problems: list[str], source: str
-) -> list[tuple[str, Any, str]]:
-    """Return (spelling, raw value, source) of one key, or of those of a section.
+def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any]:
+    """Return a key's spelling and its raw value: texts, for the key's own type to read.
 
     Raises:
         MarkedYAMLError: the value is of a type that plain YAML has not.
+        ValueError: the key takes no such structure.
     """
-    full = _full(name, section)
-    if isinstance(value, yaml.ScalarNode):
-        empty = value.tag == "tag:yaml.org,2002:null"
-        return [(full, None if empty else value.value, source)]
-    is_mapping = isinstance(value, yaml.MappingNode)
-    own = own_name(name)
-    whole = takes_structure(name) and not (is_mapping and name in section_names())
-    if whole or (is_mapping and own in FIELDS and _is_mapping(_kind(own))):
-        return [(name if whole else full, _plain(value), source)]
-    if isinstance(value, yaml.MappingNode):
-        if section is None and name in section_names():
-            return _pairs(value, path, name, problems)
-        close = nearest(name, section_names()) if section is None else ""
+    full, own = _full(name, section), aliases.own_name(name)
+    if isinstance(node, yaml.ScalarNode):
+        return full, None if node.tag == "tag:yaml.org,2002:null" else node.value
+    is_mapping = isinstance(node, yaml.MappingNode)
+    if takes_structure(name) and not (is_mapping and name in SECTIONS):
+        return name, _plain(node)
+    if is_mapping and own not in MAPPINGS:
+        close = nearest(name, SECTIONS) if section is None else ""
         where = f"; nearest: {close}" if close else ""
-        problems.append(f"{source}: {name}: expected a value or a section, found a mapping{where}")
-        return []
-    items = [item.value for item in value.value if isinstance(item, yaml.ScalarNode)]
-    if len(items) < len(value.value):
-        if own == "dataset_path":
-            return [(full, _plain(value), source)]
-        problems.append(f"{source}: {name}: expected a plain list, found one with more in it")
-    return [(full, items, source)]
+        raise ValueError(f"a value or a section, found a mapping{where}")
+    items = [item.value for item in node.value if isinstance(item, yaml.ScalarNode)]
+    if is_mapping or (len(items) < len(node.value) and own == "dataset_path"):
+        return full, _plain(node)
+    if len(items) < len(node.value):
+        raise ValueError("a plain list, found one with more in it")
+    return full, items
 
 
 def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
@@ -290,17 +254,14 @@ def _full(name: str, section: str | None) -> str:
     return f"lora_{name}" if section == "lora" and f"lora_{name}" in FIELDS else name
 
 
-def _flags(rest: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
+def _flags(rest: list[str], problems: list[str]) -> list[Pair]:
     """Return the flags that argparse left: `--key value`, `--key=value`, or a bare switch."""
-    found: list[tuple[str, Any, str]] = []
+    found: list[Pair] = []
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            meant = (
-                f"; a file is given as --config {word}"
-                if word.endswith((".yaml", ".yml", ".toml"))
-                else ""
-            )
+            is_file = word.endswith((".yaml", ".yml", ".toml"))
+            meant = f"; a file is given as --config {word}" if is_file else ""
             problems.append(f"{word}: expected a flag (--key value), found a word alone{meant}")
             continue
         flag, equals, value = word.partition("=")
@@ -310,9 +271,9 @@ def _flags(rest: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
     return found
 
 
-def _sets(sets: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
+def _sets(sets: list[str], problems: list[str]) -> list[Pair]:
     """Return the `--set`s; the key may be written `section.key`."""
-    found: list[tuple[str, Any, str]] = []
+    found: list[Pair] = []
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
@@ -323,16 +284,14 @@ def _sets(sets: list[str], problems: list[str]) -> list[tuple[str, Any, str]]:
     return found
 
 
-def _read_pairs(
-    pairs: list[tuple[str, Any, str]], problems: list[str], notes: list[str]
-) -> dict[str, Given]:
+def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dict[str, Given]:
     """Settle spellings, convert values, and refuse a key that is there twice."""
     given: dict[str, Given] = {}
-    expanded = ((*pair, source) for name, value, source in pairs for pair in expand(name, value))
-    for spelling, raw, source in expanded:
+    several = ((*pair, at) for name, raw, at in pairs for pair in aliases.expand(name, raw))
+    for spelling, raw, source in several:
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
-        answer = settle(spelling, raw)
+        answer = aliases.resolve(spelling, raw)
         if isinstance(answer, NoEffect):
             notes += [f"{where}: has no effect: {answer.note}"] if answer.note else []
             continue
@@ -341,12 +300,7 @@ def _read_pairs(
             problems.append(f"{where}: {f'unknown flag; nearest: --{meant}' if meant else answer}")
             continue
         try:
-            new = Given(
-                name=answer.name,
-                value=convert(answer.name, answer.value),
-                source=source,
-                weight=answer.weight,
-            )
+            new = replace(answer, value=convert(answer.name, answer.value), source=source)
             before = None if is_flag else given.get(new.name)  # of two flags the last one holds
             given[new.name] = new if before is None else _one_of(before, new)
         except ValueError as error:
@@ -371,95 +325,61 @@ def _one_of(before: Given, new: Given) -> Given:
     return max(before, new, key=lambda given: given.weight)
 
 
-def convert(  # (the key's own type)
-    name: str, raw: str | list[str] | Mapping[str, Any] | None
-) -> Any:  # noqa: ANN401
+def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:  # noqa: ANN401
     """Return the text as the key's type.
 
     Raises:
         ValueError: it is not of that type; the message says what was wanted.
         ConfigError: a data set of a list is not as it must be.
     """
-    if name in READERS:
-        return READERS[name](raw)
-    optional = isinstance(TYPES[name], types.UnionType)
-    if optional and (raw is None or (isinstance(raw, str) and raw.lower() in NONE)):
-        return None
-    kind = _kind(name)
-    if _is_mapping(kind):
-        return _mapping(raw)
-    if isinstance(raw, Mapping):
-        raise ValueError(describe(kind))  # noqa: TRY004  (the person's value, not a type error)
-    if typing.get_origin(kind) is tuple:
-        return _words(raw)
-    if name == "eval_dataset_path" and isinstance(raw, list):
-        raw = ",".join(raw)
-    if not isinstance(raw, str):
-        raise ValueError(f"{describe(kind)}")  # noqa: TRY004  (the person's value, not a type error)
-    return expanded(raw.strip()) if name in PATHS else _scalar(kind, raw.strip())
-
-
-def _kind(name: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
-    """Return the type of a key, without null."""
+    if name == "dataset_path":
+        return datasets.read(raw)
+    if name in MAPPINGS:
+        return MAPPINGS[name](raw)
     kind = TYPES[name]
     if isinstance(kind, types.UnionType):
-        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    return kind
-
-
-def _is_mapping(kind: Any) -> bool:  # noqa: ANN401  (as above)
-    return typing.get_origin(kind) is Mapping
-
-
-def _mapping(raw: Any) -> dict[str, Any]:  # noqa: ANN401  (as written)
-    """Return a mapping; a flag writes it as YAML does: `{enable_thinking: false}`."""
-    try:
-        value = yaml.safe_load(raw) if isinstance(raw, str) else raw
-        json.dumps(value)
-    except (yaml.YAMLError, TypeError):
-        value = None
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(describe(Mapping[str, Any]))
-    return dict(value)
-
-
-def _words(raw: str | list[str] | None) -> tuple[str, ...]:
-    if isinstance(raw, list):
-        return tuple(raw)
-    return tuple(part.strip(" '\"") for part in (raw or "").strip("[] ").split(",") if part.strip())
-
-
-def _scalar(kind: Any, raw: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
-    if typing.get_origin(kind) is Literal:
-        if raw not in typing.get_args(kind):
-            raise ValueError(describe(kind))
-        return raw
-    if kind is bool:
-        if raw.lower() not in TRUE | FALSE:
-            raise ValueError(describe(kind))
-        return raw.lower() in TRUE
-    if kind is str:
-        return raw
-    try:
-        number = float(raw)
-    except ValueError:
-        raise ValueError(describe(kind)) from None
-    if number - number != 0 or (kind is int and number != int(number)):
+        if raw is None or (isinstance(raw, str) and raw.lower() in NONE):
+            return None
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        return tuple(raw) if isinstance(raw, list) else _words(str(raw or ""))
+    if name == "eval_dataset_path" and isinstance(raw, list):
+        raw = ",".join(raw)
+    value = _scalar(kind, raw.strip()) if isinstance(raw, str) else None
+    if value is None:
         raise ValueError(describe(kind))
-    return int(number) if kind is int else number
+    return expanded(value) if name in PATHS else value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(part.strip(" '\"") for part in text.strip("[] ").split(",") if part.strip())
+
+
+def _scalar(kind: Any, text: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
+    """Return a text as its type; None if it is not of that type."""
+    if typing.get_origin(kind) is Literal:
+        return text if text in typing.get_args(kind) else None
+    if kind is bool:
+        return text.lower() in ON if text.lower() in ON | FALSE else None
+    if kind is str:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    fits = math.isfinite(number) and (kind is float or number == int(number))
+    return kind(number) if fits else None
 
 
 def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may have)
     """Return a type as a person says it."""
+    inner = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
-        return ", or ".join(
-            "null" if part is types.NoneType else describe(part) for part in typing.get_args(kind)
-        )
+        return ", or ".join("null" if part is types.NoneType else describe(part) for part in inner)
     if typing.get_origin(kind) is Literal:
-        return " | ".join(typing.get_args(kind))
+        return " | ".join(inner)
     if typing.get_origin(kind) is tuple:
-        of_names = typing.get_args(kind)[0] is str
-        return "a list of names" if of_names else "a list of paths with weights"
-    if _is_mapping(kind):
+        return "a list of names" if inner[0] is str else "a list of paths with weights"
+    if typing.get_origin(kind) is Mapping:
         return "a mapping"
     return {bool: "true | false", int: "a whole number", float: "a number", str: "text"}[kind]

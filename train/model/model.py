@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from train.data.encoding import IGNORED
 from train.distributed import host_memory
-from train.errors import ConfigError, room_for
+from train.errors import ConfigError, explain_oom
 from train.model import kinds, memory, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
@@ -257,7 +257,7 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
     disable_progress_bar()
     mesh = ranks.mesh(laid.name)
     dtype = compute_dtype(config, ranks.device)
-    with room_for("the base model"):
+    with explain_oom("the base model"):
         network, remarks = _laid_out(config, ranks, folder, laid.name, mesh, network)
         if config.masks_attention and ranks.device.type == "cuda":
             remarks += (MASKED,)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch.distributed.tensor import DTensor
 
+from train.config.batch_size import BatchSize
+from train.config.config import Config
+from train.data.batches import Batches
+from train.distributed.process_group import Ranks
 from train.errors import counted
 from train.model import kinds
+from train.model.kinds import Weights
+from train.model.model import Model
 from train.model.optimizer import warm_up_steps
-
-if TYPE_CHECKING:
-    from train.config.batch_size import BatchSize
-    from train.config.config import Config
-    from train.data.batches import Batches
-    from train.distributed.process_group import Ranks
-    from train.model.kinds import Weights
-    from train.model.model import Model
 
 RULE = "=" * 80
 
@@ -38,10 +34,16 @@ def banner(
     start = "" if env.launched else f" ({alone})"
     what = "row" if config.batching == "packed" else "sample"
     what = what if size.total == 1 else f"{what}s"
-    tokens = round(batches.tokens_per_step)
+    tokens = counted(round(batches.tokens_per_step), "token")
     samples, held_out = batches.samples
     evaluated = f", {held_out} for evaluation" if held_out else ""
     made = "adapter" if config.method == "lora" else "model"
+    done = f", {step} of them done" if step else ""
+    if step and step >= steps:
+        done += "; to train on, raise max_steps or num_train_epochs"
+    if config.warmup_steps > steps:
+        warm_up = warm_up_steps(config, steps)
+        done += f"; warmup_steps: {config.warmup_steps} is shortened to {warm_up}"
     return [
         RULE,
         f"Hosts:      {hosts}",
@@ -51,26 +53,11 @@ def banner(
         f"Trained:    {weights.words()}",
         f"Data:       {counted(samples, 'sample')}{evaluated}",
         *_datasets(config, batches),
-        f"Batch:      {size.words()} {what} a step, about {counted(tokens, 'token')} a step",
-        f"Steps:      {steps}{_done(step, steps)}{_shortened(config, steps)}",
+        f"Batch:      {size.words()} {what} a step, about {tokens} a step",
+        f"Steps:      {steps}{done}",
         f"Output:     {config.output_dir}, {config.save_every.words()}; {made}/ at the end",
         RULE,
     ]
-
-
-def _done(step: int, steps: int) -> str:
-    """Return how many steps are done, and what to change if none is left."""
-    if not step:
-        return ""
-    more = "; to train on, raise max_steps or num_train_epochs" if step >= steps else ""
-    return f", {step} of them done{more}"
-
-
-def _shortened(config: Config, steps: int) -> str:
-    """Say that not all of the warm-up fits."""
-    if config.warmup_steps <= steps:
-        return ""
-    return f"; warmup_steps: {config.warmup_steps} is shortened to {warm_up_steps(config, steps)}"
 
 
 def _datasets(config: Config, batches: Batches) -> list[str]:

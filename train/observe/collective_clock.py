@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from train.observe.gpu_times import GpuTimes
 
 NAMES = (
     "all_gather_single",
@@ -33,19 +32,15 @@ class CollectiveClock:
         """Wrap torch.distributed's functions; `close` puts them back."""
         self.counting = False
         self._seconds = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._gpu = GpuTimes()
         self._originals = {name: getattr(dist, name) for name in NAMES if hasattr(dist, name)}
         for name, original in self._originals.items():
             setattr(dist, name, self._timed(original))
 
     def take(self) -> float:
-        """Return the seconds since the last take."""
+        """Return the seconds since the last take, of a GPU's collectives those that are done."""
         seconds, self._seconds = self._seconds, 0.0
-        events, self._events = self._events, []
-        for before, after in events:
-            after.synchronize()
-            seconds += before.elapsed_time(after) / 1000
-        return seconds
+        return seconds + sum(self._gpu.take().values())
 
     def close(self) -> None:
         """Put torch.distributed's own functions back."""
@@ -59,15 +54,8 @@ class CollectiveClock:
                 return original(*args, **kwargs)
             tensor = args[0] if args else next(iter(kwargs.values()))
             if tensor.is_cuda:
-                before, after = (
-                    torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                    for _ in range(2)
-                )
-                before.record()
-                answer = original(*args, **kwargs)
-                after.record()
-                self._events.append((before, after))
-                return answer
+                with self._gpu.time(original.__name__):
+                    return original(*args, **kwargs)
             began = time.perf_counter()
             answer = original(*args, **kwargs)
             self._seconds += time.perf_counter() - began

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from train.data.mixture import by_share
+from train.data.mixture import Sizes, by_share
 from train.model.kinds import Kinds
-
-if TYPE_CHECKING:
-    from train.data.mixture import Sizes
 
 PEAKS = {
     "GB300": 2500e12,

@@ -1,4 +1,4 @@
-"""How long the parts of a step take on a GPU, idle moments included, by events in its own queue.
+"""How long work takes on a GPU, idle moments included, by events in its own queue.
 
 The CPU only queues the work: by its clock a forward pass takes what it takes to queue it, and the
 part that waits for a result takes all the rest.
@@ -6,11 +6,9 @@ part that waits for a result takes all the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 
 class Event(Protocol):
@@ -26,11 +24,16 @@ class Event(Protocol):
         """Return the milliseconds from this event to another one."""
 
 
+def _event() -> Any:  # noqa: ANN401  (an Event; torch has no types for it)
+    import torch  # noqa: PLC0415  (takes long to import)
+
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 class GpuTimes:
     """Adds up the time of each part, and never waits for the GPU."""
 
-    def __init__(self, event: Callable[[], Event]) -> None:
-        """Measure with events that this function makes."""
+    def __init__(self, event: Callable[[], Event] = _event) -> None:
         self._event = event
         self._queued: list[tuple[str, Event, Event]] = []
 

@@ -7,23 +7,21 @@ import math
 import resource
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from train.config.config import Config
+from train.distributed.env import RankEnv
 from train.errors import counted
 from train.observe.flops import peak
-from train.observe.gpu_times import Event, GpuTimes
+from train.observe.gpu_times import GpuTimes
 from train.observe.records import NAME, Records
 from train.observe.stragglers import Watch, Window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from train.config.config import Config
-    from train.distributed.env import RankEnv
-    from train.observe.trackers import Trackers
+from train.observe.trackers import Trackers
 
 T = TypeVar("T")
 WINDOW = 10
@@ -31,6 +29,8 @@ WINDOW = 10
 RECENT = 50
 """Steps whose median time the forecast is made of."""
 STEP_PARTS = ("forward", "backward", "optimizer")
+APART = ("eval", "save", "rehearsal")
+"""What happens between steps, and is no part of their time."""
 
 
 class Ranks(Protocol):
@@ -63,29 +63,23 @@ class Meter:
         flops_per_token: float | None = None,
         trackers: Trackers | None = None,
     ) -> None:
-        """Begin to measure.
+        """Begin to measure; without `flops_per_token` there is no MFU."""
+        from train.observe.collective_clock import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
 
-        Args:
-            config: Says how often to speak, and where to write.
-            ranks: All ranks; `gather` is called on each of them at the same steps.
-            flops_per_token: From `train.observe.flops`, for MFU.
-            trackers: Get each record too, on rank 0.
-        """
         self._config = config
         self._ranks = ranks
-        self._speaks = ranks.env.rank == 0
+        self._is_first = ranks.env.rank == 0
         self._records = Records(Path(config.output_dir) / NAME)
         self._trackers = trackers
         self._flops = flops_per_token
-        self._peak = peak(_device_name(ranks.device)) if ranks.device.type == "cuda" else None
-        from train.observe.collective_clock import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
-
+        gpu = ranks.device.type == "cuda"
+        self._peak = peak(_device_name(ranks.device)) if gpu else None
         self._clock = CollectiveClock()
-        self._gpu = GpuTimes(_event) if ranks.device.type == "cuda" else None
+        self._gpu = GpuTimes() if gpu else None
         self._watch = Watch(config.slow_ratio)
         self._named: set[int] = set()
-        self._parts: dict[str, float] = {}
-        self._window: dict[str, float] = {}
+        self._parts: defaultdict[str, float] = defaultdict(float)
+        self._window: defaultdict[str, float] = defaultdict(float)
         self._window_steps = self._window_padded_tokens = 0
         self._since = time.perf_counter()
         self._last: deque[float] = deque(maxlen=RECENT)
@@ -97,40 +91,29 @@ class Meter:
         """Measure a part of a step: data, forward, backward, optimizer, eval, save."""
         of_step = name in STEP_PARTS
         before, self._clock.counting = self._clock.counting, of_step
-        measured = self._gpu.time(name) if self._gpu and of_step else self._on_cpu(name)
+        began = time.perf_counter()
         try:
-            with measured:
+            with self._gpu.time(name) if self._gpu and of_step else contextlib.nullcontext():
                 yield
         finally:
             self._clock.counting = before
-
-    @contextlib.contextmanager
-    def _on_cpu(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._add({name: time.perf_counter() - began})
-
-    def _add(self, parts: Mapping[str, float]) -> None:
-        for name, seconds in parts.items():
-            self._parts[name] = self._parts.get(name, 0.0) + seconds
+            if not (self._gpu and of_step):
+                self._parts[name] += time.perf_counter() - began
 
     def timed(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """Measure how long the items are waited for."""
-        walk = iter(items)
+        walk, end = iter(items), object()
         while True:
             with self.time(name):
-                try:
-                    item = next(walk)
-                except StopIteration:
-                    return
-            yield item
+                item = next(walk, end)
+            if item is end:
+                return
+            yield cast("T", item)
 
     def resumed(self, step: int) -> None:
         """Forget what was recorded after this step, which is done again."""
         self._resumed_from = step or None
-        if self._speaks and step:
+        if self._is_first and step:
             self._records.cut(step)
 
     def step(
@@ -150,22 +133,14 @@ class Meter:
     ) -> None:
         """Tell of a step, on every rank.
 
-        Args:
-            step: Its number, from 1.
-            total: How many there will be.
-            epoch: Where the data is after it.
-            consumed: The same within the epoch.
-            epoch_rows: Rows of an epoch.
-            loss: Mean over the labels of all ranks.
-            norm: Of the gradient, before clipping.
-            lr: The learning rate it was done with.
-            valid: Labels that counted, on all ranks.
-            tokens: Tokens of all ranks, padding not counted.
-            padded_tokens: Tokens of this rank, padding counted.
+        Loss, valid and tokens are those of all ranks, padded_tokens (padding counted) those of this
+        one; epoch, consumed and epoch_rows tell where the data is after the step; norm is that of
+        the gradient before clipping.
         """
         now = time.perf_counter()
-        self._add(self._gpu.take() if self._gpu else {})
-        apart = {name: self._parts.pop(name, 0.0) for name in ("eval", "save", "rehearsal")}
+        for name, taken in (self._gpu.take() if self._gpu else {}).items():
+            self._parts[name] += taken
+        apart = {name: self._parts.pop(name, 0.0) for name in APART}
         seconds = max(1e-9, now - self._since - sum(apart.values()))
         self._since = now
         self._last.append(seconds)
@@ -174,7 +149,7 @@ class Meter:
         self._window_steps += 1
         self._window_padded_tokens += padded_tokens
         for name, value in (("wall", seconds), *self._parts.items()):
-            self._window[name] = self._window.get(name, 0.0) + value
+            self._window[name] += value
         record: dict[str, Any] = {
             "kind": "step",
             "time": time.time(),
@@ -195,11 +170,11 @@ class Meter:
         record |= {f"{name}_s": value for name, value in (self._parts | apart).items() if value}
         self._parts.clear()
         if self._window_steps >= WINDOW:
-            record |= self._look(step)
+            record |= self._compare_ranks(step)
         if step % self._config.logging_steps == 0 or step == total:
-            self._say(record, total - step, epochs=epoch + consumed / epoch_rows)
-        if self._speaks:
-            self._keep(record)
+            self._print_step(record, total - step, epochs=epoch + consumed / epoch_rows)
+        if self._is_first:
+            self._record(record)
 
     def forget_peak(self) -> None:
         """Let the most memory used so far not count, such as that of loading."""
@@ -212,14 +187,14 @@ class Meter:
         """Tell what the largest micro-batch took, on every rank."""
         shape = f"{rows} x {counted(width, 'token')}"
         taken, shape = max(self._ranks.gather((_memory(self._ranks.device), shape)))
-        if self._speaks:
+        if self._is_first:
             print(f"Memory:     {taken / 2**30:.2f} GiB for the largest micro-batch, {shape}")
 
     def evaluated(
         self, *, step: int, total: int, loss: float, accuracy: float, tokens: int
     ) -> None:
         """Tell of an evaluation, on every rank; the step's numbers are sums over all of them."""
-        if not self._speaks:
+        if not self._is_first:
             return
         perplexity = math.exp(min(loss, 700.0))
         seconds = self._parts.get("eval", 0.0)
@@ -228,53 +203,53 @@ class Meter:
             f"Accuracy: {accuracy:.1%} | {counted(tokens, 'token')} | {seconds:.2f}s",
             flush=True,
         )
-        self._keep(
-            {
-                "kind": "eval",
-                "time": time.time(),
-                "step": step,
-                "total": total,
-                "eval_loss": _number(loss),
-                "eval_perplexity": _number(perplexity),
-                "eval_accuracy": accuracy,
-                "eval_tokens": tokens,
-                "eval_s": seconds,
-            }
-        )
+        self._record({
+            "kind": "eval",
+            "time": time.time(),
+            "step": step,
+            "total": total,
+            "eval_loss": _number(loss),
+            "eval_perplexity": _number(perplexity),
+            "eval_accuracy": accuracy,
+            "eval_tokens": tokens,
+            "eval_s": seconds,
+        })  # fmt: skip
 
     def close(self) -> None:
         """End measuring."""
         self._clock.close()
 
-    def _look(self, step: int) -> dict[str, Any]:
+    def _compare_ranks(self, step: int) -> dict[str, Any]:
         """Compare all ranks over the window, name who is slow, and return what to record."""
         waited = self._clock.take()
-        sees = self._parts_are_seen(waited)
         mine = Window(
             steps=self._window_steps,
-            wall=self._window.get("wall", 0.0),
-            data=self._window.get("data", 0.0),
-            forward=self._window.get("forward", 0.0),
-            waited=waited if sees else None,
+            wall=self._window["wall"],
+            data=self._window["data"],
+            forward=self._window["forward"],
+            # DDP's collectives happen inside its backward, where nobody can see them.
+            waited=waited if waited > 0 and self._config.parallel != "ddp" else None,
             padded_tokens=self._window_padded_tokens,
         )
         rows: list[tuple[Window, int]] = self._ranks.gather((mine, _memory(self._ranks.device)))
-        self._window, self._window_steps, self._window_padded_tokens = {}, 0, 0
+        self._window.clear()
+        self._window_steps = self._window_padded_tokens = 0
         windows = [window for window, _ in rows]
-        slow = self._watch.see(windows)
-        if self._speaks:
-            for one in slow:
-                print(
-                    f"Slow: rank {one.rank} on {self._ranks.hosts[one.rank]} takes "
-                    f"{one.ratio:.1f}x the median ({one.cause}) up to step {step}",
-                    flush=True,
-                )
-            for rank in sorted(self._named - {one.rank for one in slow}):
-                print(f"Slow: rank {rank} on {self._ranks.hosts[rank]} no longer", flush=True)
+        slow, hosts = self._watch.see(windows), self._ranks.hosts
+        if self._is_first:
+            lines = [
+                f"Slow: rank {one.rank} on {hosts[one.rank]} takes {one.ratio:.1f}x the median "
+                f"({one.cause}) up to step {step}"
+                for one in slow
+            ]
+            healed = sorted(self._named - {one.rank for one in slow})
+            lines += [f"Slow: rank {rank} on {hosts[rank]} no longer" for rank in healed]
+            for line in lines:
+                print(line, flush=True)
             self._named = {one.rank for one in slow}
         data = [window.data / window.steps for window in windows]
-        padded_tokens = sum(window.padded_tokens for window in windows)
         forward = [window.forward / window.steps for window in windows]
+        padded_tokens = sum(window.padded_tokens for window in windows)
         return {
             "window": WINDOW,
             "data_s_max": max(data),
@@ -285,21 +260,12 @@ class Meter:
             "places": padded_tokens,  # the old name, for one version
             "memory_max": max(memory for _, memory in rows),
             "slow": [
-                {
-                    "rank": one.rank,
-                    "host": self._ranks.hosts[one.rank],
-                    "ratio": round(one.ratio, 3),
-                    "cause": one.cause,
-                }
+                {"host": hosts[one.rank]} | asdict(one) | {"ratio": round(one.ratio, 3)}
                 for one in slow
             ],
         }
 
-    def _parts_are_seen(self, waited: float) -> bool:
-        """Whether collectives of a micro-batch were seen: DDP's happen inside its backward."""
-        return waited > 0 and self._config.parallel != "ddp"
-
-    def _say(self, record: dict[str, Any], left: int, *, epochs: float) -> None:
+    def _print_step(self, record: dict[str, Any], left: int, *, epochs: float) -> None:
         """Print the step line; the speed is that since the last one."""
         rate = self._log_tokens / self._log_seconds
         self._log_tokens = self._log_seconds = 0.0
@@ -314,11 +280,11 @@ class Meter:
             record["mfu"] = rate * self._flops / (self._peak * self._ranks.env.world_size)
             line += f" | MFU: {record['mfu']:.1%}"
         record["memory"] = memory
-        if self._speaks:
+        if self._is_first:
             eta = _duration(left * median(self._last))
             print(f"{line} | Mem: {memory / 2**30:.2f} GiB | ETA: {eta}", flush=True)
 
-    def _keep(self, record: dict[str, Any]) -> None:
+    def _record(self, record: dict[str, Any]) -> None:
         self._records.add(record)
         if self._trackers:
             self._trackers.log(record)
@@ -337,12 +303,6 @@ def _memory(device: Any) -> int:  # noqa: ANN401  (a torch.device)
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _event() -> Event:
-    import torch  # noqa: PLC0415  (as above)
-
-    return cast("Event", torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
 def _device_name(device: Any) -> str:  # noqa: ANN401  (a torch.device)

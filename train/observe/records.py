@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from train.files import write_text
 
 NAME = "metrics.jsonl"
 
@@ -24,15 +23,9 @@ class Records:
 
     def cut(self, step: int) -> None:
         """Drop what comes after a step: it is about to be done again. Torn lines go too."""
-        if not self._path.exists():
-            return
-        kept = [record for record in read(self._path) if record["step"] <= step]
-        aside = self._path.with_name(f"{NAME}.tmp")
-        with aside.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._path)
+        if self._path.exists():
+            kept = [record for record in read(self._path) if record["step"] <= step]
+            write_text(self._path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def add(self, record: dict[str, Any]) -> None:
         """Append a record, whole, so that somebody who reads along sees whole lines.

@@ -7,12 +7,10 @@ less what it waited more than the one that waited least.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median_low
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Literal
 
 Cause = Literal["data", "compute"]
 BACKWARD = 2.0

@@ -10,18 +10,17 @@ import re
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from queue import SimpleQueue
+from typing import Any, Self
 
+from train.config.config import Config
 from train.errors import counted, without_credentials
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from train.config.config import Config
+from train.files import write_text
 
 WAITING = 10_000
 """Records that wait for a slow tracker; what comes after them is dropped and counted."""
@@ -42,46 +41,26 @@ SECRET = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """What is known of one step or evaluation."""
-
-    step: int
-    time: float
-    values: Mapping[str, float]
-    """By the Trainer's names: `loss`, `learning_rate`, `eval_loss`."""
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Point:
-        """Take the numbers of a record of metrics.jsonl."""
-        left_out = NO_CURVE | ({"eval_s"} if record["kind"] == "step" else set())
-        values = {
-            TRAINER_NAMES.get(name, name): float(value)
-            for name, value in record.items()
-            if isinstance(value, int | float) and name not in left_out
-        }
-        return cls(step=record["step"], time=record["time"], values=values)
-
-    def by_panel(self) -> dict[str, float]:
-        """Return the values as the Trainer groups them: `train/loss`, `eval/loss`."""
-        return {
-            f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}": value
-            for name, value in self.values.items()
-        }
+Record = Mapping[str, Any]
+"""Of metrics.jsonl: what is known of one step or evaluation."""
 
 
-class Tracker(Protocol):
-    """An open run of one tracker."""
+def values(record: Record) -> dict[str, float]:
+    """Return a record's numbers by the Trainer's names: `loss`, `learning_rate`, `eval_loss`."""
+    left_out = NO_CURVE | ({"eval_s"} if record["kind"] == "step" else set())
+    return {
+        TRAINER_NAMES.get(name, name): float(value)
+        for name, value in record.items()
+        if isinstance(value, int | float) and name not in left_out
+    }
 
-    name: str
-    """Where the run is, for a person."""
-    run_id: str | None
 
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points."""
-
-    def close(self, *, failed: bool) -> None:
-        """Send what is left, and end the run."""
+def by_panel(record: Record) -> dict[str, float]:
+    """Return its numbers as the Trainer groups them: `train/loss`, `eval/loss`."""
+    return {
+        f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}": value
+        for name, value in values(record).items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,40 +78,52 @@ class Run:
     """The last step that is done."""
 
 
-class TensorBoard:
-    """Event files in `output_dir/tensorboard`."""
+class Tracker(ABC):
+    """An open run of one tracker, made from a `Run`."""
 
+    name: str
+    """Where the run is, for a person."""
     run_id: str | None = None
 
+    @abstractmethod
+    def log(self, records: Sequence[Record]) -> None:
+        """Send records."""
+
+    @abstractmethod
+    def close(self, *, failed: bool) -> None:
+        """Send what is left, and end the run."""
+
+
+# ruff: noqa: PLC0415, D102  (each package is optional and slow; the methods are Tracker's)
+class TensorBoard(Tracker):
+    """Event files in `output_dir/tensorboard`."""
+
     def __init__(self, run: Run) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional, and slow)
+        from torch.utils.tensorboard import SummaryWriter
 
-        folder = str(run.output / "tensorboard")
+        self.name = str(run.output / "tensorboard")
         # Steps that are repeated after a resume replace those of the files before.
-        self._writer = SummaryWriter(folder, purge_step=run.step + 1 if run.step else 0)
+        self._writer = SummaryWriter(self.name, purge_step=run.step + 1 if run.step else 0)
         self._writer.add_text("args", json.dumps(run.config, indent=2))
-        self.name = folder
 
-    def log(self, points: Sequence[Point]) -> None:
-        """Write events."""
-        for point in points:
-            for name, value in point.by_panel().items():
-                self._writer.add_scalar(name, value, point.step, walltime=point.time)
+    def log(self, records: Sequence[Record]) -> None:
+        for record in records:
+            for name, value in by_panel(record).items():
+                self._writer.add_scalar(name, value, record["step"], walltime=record["time"])
         self._writer.flush()
 
     def close(self, *, failed: bool) -> None:  # noqa: ARG002  (event files have no such mark)
-        """Close the file."""
         self._writer.close()
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
     """A run of Weights & Biases; key, mode and server come from the WANDB_ variables."""
 
     def __init__(self, run: Run) -> None:
         # Neither a prompt for a key nor its hook at exit may wait for long.
         os.environ.setdefault("WANDB_LOGIN_TIMEOUT", "5")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", str(FLUSH_SECONDS))
-        import wandb  # noqa: PLC0415  (optional)
+        import wandb
 
         self._run = wandb.init(
             project=run.project,
@@ -147,61 +138,59 @@ class WeightsAndBiases:
         # As the Trainer does: W&B refuses a step of its own that goes back after a resume.
         self._run.define_metric("train/global_step")
         self._run.define_metric("*", step_metric="train/global_step", step_sync=True)
-        self.run_id: str | None = self._run.id
+        self.run_id = self._run.id
         self.name = f"run {self.run_id}"
 
-    def log(self, points: Sequence[Point]) -> None:
-        """Hand points to W&B's own process."""
-        for point in points:
-            self._run.log({**point.by_panel(), "train/global_step": point.step})
+    def log(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._run.log({**by_panel(record), "train/global_step": record["step"]})
 
     def close(self, *, failed: bool) -> None:
-        """Wait until everything is sent."""
         self._run.finish(exit_code=int(failed))
 
 
-class MLflow:
+class MLflow(Tracker):
     """A run of MLflow; the server comes from MLFLOW_TRACKING_URI."""
 
-    PARAMETERS = 100
-    METRICS = 1000
+    LIMITS: Mapping[str, int] = {"params": 100, "metrics": 1000}
     """The most that its API takes in one call."""
 
     def __init__(self, run: Run) -> None:
-        from mlflow import MlflowClient  # noqa: PLC0415  (optional, and slow)
+        from mlflow import MlflowClient
 
         # Not mlflow.start_run: that sends at exit too, and tries for minutes.
         self._client = MlflowClient()
-        self.run_id: str | None = run.run_id or self._new(run)
+        self.run_id = run.run_id or self._new(run)
         self._client.update_run(self.run_id, status="RUNNING")
         self.name = f"run {self.run_id} at {self._client.tracking_uri}"
 
     def _new(self, run: Run) -> str:
+        from mlflow.entities import Param
+
         project = run.project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         known = self._client.get_experiment_by_name(project)
         experiment = known.experiment_id if known else self._client.create_experiment(project)
         run_id: str = self._client.create_run(experiment, run_name=run.run_name).info.run_id
-        from mlflow.entities import Param  # noqa: PLC0415  (as above)
-
         parameters = [Param(name, str(value)[:500]) for name, value in run.config.items()]
-        for first in range(0, len(parameters), self.PARAMETERS):
-            self._client.log_batch(run_id, params=parameters[first : first + self.PARAMETERS])
+        self._send(run_id, "params", parameters)
         return run_id
 
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points; the Trainer gives MLflow its names without a panel before them."""
-        from mlflow.entities import Metric  # noqa: PLC0415  (as above)
+    def _send(self, run_id: str | None, kind: str, items: list[Any]) -> None:
+        most = self.LIMITS[kind]
+        for first in range(0, len(items), most):
+            self._client.log_batch(run_id, **{kind: items[first : first + most]})
+
+    def log(self, records: Sequence[Record]) -> None:
+        from mlflow.entities import Metric
 
         metrics = [
-            Metric(name, value, round(point.time * 1000), point.step)
-            for point in points
-            for name, value in point.values.items()
+            Metric(name, value, round(record["time"] * 1000), record["step"])
+            for record in records
+            for name, value in values(record).items()  # (the Trainer too gives MLflow no panels)
         ]
-        for first in range(0, len(metrics), self.METRICS):
-            self._client.log_batch(self.run_id, metrics=metrics[first : first + self.METRICS])
+        self._send(self.run_id, "metrics", metrics)
 
     def close(self, *, failed: bool) -> None:
-        """Mark the run as ended."""
         self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
 
 
@@ -236,35 +225,32 @@ class Feed:
     def __init__(self, name: str, run: Run, opened: Callable[[str, str], None]) -> None:
         """Open the tracker's run in the thread; `opened` gets the tracker's name and run ID."""
         self._name, self._run, self._opened = name, run, opened
-        self._waiting: list[Point] = []
-        self._changed = threading.Condition()
-        self._ended = self._failed = self._complained = False
-        self._dropped = self._sending = 0
+        self._queue: SimpleQueue[Record | None] = SimpleQueue()  # None ends it
+        self._failed = self._complained = False
+        self._given = self._sent = self._dropped = 0
         self._thread = threading.Thread(target=self._work, name=f"report-{name}", daemon=True)
         self._thread.start()
 
-    def put(self, point: Point) -> None:
-        """Add a point, or drop it if too many wait or the tracker could not start."""
-        with self._changed:
-            if not self._thread.is_alive():
-                return
-            if len(self._waiting) < WAITING:
-                self._waiting.append(point)
-                self._changed.notify()
-            else:
-                self._dropped += 1
+    def put(self, record: Record) -> None:
+        """Add a record, or drop it if too many wait or the tracker could not start."""
+        if not self._thread.is_alive():
+            return
+        self._given += 1
+        if self._queue.qsize() < WAITING:
+            self._queue.put(record)
+        else:
+            self._dropped += 1
 
     def end(self, *, failed: bool) -> None:
         """Let the thread send the rest and end the run."""
-        with self._changed:
-            self._ended, self._failed = True, failed
-            self._changed.notify()
+        self._failed = failed
+        self._queue.put(None)
 
     def wait(self, until: float) -> None:
         """Wait for the thread to end, until a time of the monotonic clock."""
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
-            left = self._dropped + len(self._waiting) + self._sending
+            left = self._given - self._sent
             _note(f"{self._name}: did not finish in time, up to {counted(left, 'record')} not sent")
         elif self._dropped:
             _note(f"{self._name}: too slow, {counted(self._dropped, 'record')} not sent")
@@ -278,17 +264,14 @@ class Feed:
         _note(f"{self._name}: {tracker.name}")
         if tracker.run_id:
             self._opened(self._name, tracker.run_id)
-        while points := self._take():
-            self._try(tracker.log, points)
+        ended = False
+        while not ended:
+            taken = [self._queue.get(), *(self._queue.get() for _ in range(self._queue.qsize()))]
+            ended, records = None in taken, [record for record in taken if record]
+            if records:
+                self._try(tracker.log, records)
+            self._sent += len(records)
         self._try(partial(tracker.close, failed=self._failed))
-
-    def _take(self) -> list[Point]:
-        """Wait for points, and return all that are there; none at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._ended)
-            found, self._waiting = self._waiting, []
-            self._sending = len(found)
-            return found
 
     def _try(self, send: Callable[..., None], *what: object) -> None:
         """Send something; the first failure is reported, and later records are still tried."""
@@ -317,19 +300,16 @@ class Trackers:
         absent = missing(names)
         for name in absent:
             _note(f"{name}: not installed, the training continues without it (pip install {name})")
+        run = Run(
+            output=Path(config.output_dir).absolute(),
+            config=without_secrets(config.to_dict()),
+            project=config.project,
+            run_name=config.run_name,
+            run_id=None,
+            step=step,
+        )
         self._feeds = [
-            Feed(
-                name,
-                Run(
-                    output=Path(config.output_dir).absolute(),
-                    config=without_secrets(config.to_dict()),
-                    project=config.project,
-                    run_name=config.run_name,
-                    run_id=self._ids.get(name),
-                    step=step,
-                ),
-                self._keep,
-            )
+            Feed(name, replace(run, run_id=self._ids.get(name)), self._opened)
             for name in dict.fromkeys(names)
             if name not in absent
         ]
@@ -337,12 +317,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         limit = FLUSH_SECONDS_AFTER_FAILURE if kind else FLUSH_SECONDS
         until = time.monotonic() + limit
         for feed in self._feeds:
@@ -350,12 +325,10 @@ class Trackers:
         for feed in self._feeds:
             feed.wait(until)
 
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Hand a record of metrics.jsonl to all trackers; it returns at once."""
-        if self._feeds:
-            point = Point.of(record)
-            for feed in self._feeds:
-                feed.put(point)
+    def log(self, record: Record) -> None:
+        """Hand a record to all trackers; it returns at once."""
+        for feed in self._feeds:
+            feed.put(record)
 
     def _known(self) -> dict[str, str]:
         try:
@@ -364,13 +337,11 @@ class Trackers:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _keep(self, name: str, run_id: str) -> None:
+    def _opened(self, name: str, run_id: str) -> None:
         """Write down the run of a tracker."""
         with self._lock, contextlib.suppress(OSError):
             self._ids[name] = run_id
-            aside = self._file.with_name(f".{RUNS}.tmp")
-            aside.write_text(json.dumps(self._ids) + "\n")
-            aside.replace(self._file)
+            write_text(self._file, json.dumps(self._ids) + "\n")
 
 
 def _words(error: Exception) -> str:

@@ -4,6 +4,7 @@ Training reads a base in slices, which `.bin` files do not allow. The new files 
 ones, in shards of 2 GB. No more than a shard is in memory, or a file that torch wrote before 1.6.
 Every tensor is compared with its original before the files get their names.
 """
+# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -15,15 +16,14 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.errors import counted
+from train.errors import USAGE, ConfigError, counted
 from train.files import sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
 SOURCE = "pytorch_model.bin"
@@ -35,14 +35,6 @@ AGAIN = "download the model again: hf download ORG/NAME --local-dir FOLDER"
 DISK = "look for errors of the disk with dmesg, and convert again"
 
 
-class CannotConvert(Exception):  # noqa: N818  (named for what is so)
-    """The files cannot be converted; the message says why, and the hint what to do."""
-
-    def __init__(self, problem: str, *, hint: str) -> None:
-        """Take what was expected and found, and what to do about it."""
-        super().__init__(f"{problem}\nhint: {hint}")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert the folder's weights and print what was written."""
     parser = argparse.ArgumentParser(
@@ -50,13 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="a model's folder with pytorch_model*.bin")
     folder = parser.parse_args(argv).folder
-    from safetensors import SafetensorError  # noqa: PLC0415  (--help must not wait for it)
+    from safetensors import SafetensorError
 
     try:
         written = convert(folder)
-    except (CannotConvert, OSError, SafetensorError) as error:
+    except (ConfigError, OSError, SafetensorError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return USAGE
     size = sum(path.stat().st_size for path in written)
     wrote = f"{counted(len(written), 'file')}, {size / 2**30:.1f} GiB"
     print(f"{folder}: wrote {wrote}, equal to {SOURCE[:-4]}*.bin")
@@ -71,24 +63,23 @@ def convert(folder: Path) -> list[Path]:
         The new files.
 
     Raises:
-        CannotConvert: There are no such files, or they are damaged, or there is no room.
-        OSError: A file cannot be read or written.
-        SafetensorError: The same, as its library puts it.
+        ConfigError: There are no such files, or they are damaged, or there is no room.
+        OSError, SafetensorError: A file cannot be read or written.
     """
-    from huggingface_hub import save_torch_state_dict  # noqa: PLC0415  (seconds, with torch)
+    from huggingface_hub import save_torch_state_dict
 
     for name in TARGETS:
         if (folder / name).exists():
-            raise CannotConvert(
-                f"{folder}: expected no {name}, found one: nothing to convert",
+            raise ConfigError(
+                (f"{folder}: expected no {name}, found one: nothing to convert",),
                 hint=f"train on it as it is, or move {name} away to convert again",
             )
     sources = _sources(folder)
     needed, free = sum(path.stat().st_size for path in sources), shutil.disk_usage(folder).free
     if needed > free:
         found = f"{free / 2**30:.1f} GiB free"
-        raise CannotConvert(
-            f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}",
+        raise ConfigError(
+            (f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}",),
             hint=f"free {(needed - free) / 2**30:.1f} GiB on that disk, or move the folder",
         )
     weights = _load(sources)
@@ -118,13 +109,11 @@ def _sources(folder: Path) -> list[Path]:
             index = json.loads((folder / SOURCE_INDEX).read_text(encoding="utf-8"))
             names = sorted({os.fspath(name) for name in index["weight_map"].values()})
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise CannotConvert(
-                f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none",
-                hint=AGAIN,
-            ) from None
+            problem = f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none"
+            raise ConfigError((problem,), hint=AGAIN) from None
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise CannotConvert(f"{folder}: expected {missing[0]}, found none", hint=AGAIN)
+        raise ConfigError((f"{folder}: expected {missing[0]}, found none",), hint=AGAIN)
     return [folder / name for name in names]
 
 
@@ -133,7 +122,7 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
 
     Files that torch wrote before 1.6 are no zip files, and are read whole.
     """
-    import torch  # noqa: PLC0415  (seconds)
+    import torch
 
     weights: dict[str, Tensor] = {}
     storages: set[int] = set()
@@ -143,13 +132,12 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
             said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise CannotConvert(
-                f"{path}: expected tensors as torch.save writes them: {said}", hint=AGAIN
-            ) from error
+            problem = f"{path}: expected tensors as torch.save writes them: {said}"
+            raise ConfigError((problem,), hint=AGAIN) from error
         for name, tensor in found.items() if isinstance(found, dict) else [("", None)]:
             if not isinstance(tensor, torch.Tensor):
-                raise CannotConvert(
-                    f"{path}: expected a tensor by each name, found {name!r}",
+                raise ConfigError(
+                    (f"{path}: expected a tensor by each name, found {name!r}",),
                     hint="it must hold a state_dict and nothing else",
                 )
             # Tied weights share their storage, which safetensors does not write.
@@ -157,20 +145,18 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
             storages.add(tensor.untyped_storage().data_ptr())
             weights[name] = tensor.clone() if shared else tensor
     if not weights:
-        raise CannotConvert(
-            f"{sources[0]}: expected tensors as torch.save writes them: found none", hint=AGAIN
-        )
+        problem = f"{sources[0]}: expected tensors as torch.save writes them: found none"
+        raise ConfigError((problem,), hint=AGAIN)
     return weights
 
 
 def _compare(folder: Path, weights: dict[str, Tensor]) -> None:
-    """Compare what was written with its originals, bit by bit.
+    """Refuse what was written if it is not its originals, bit by bit."""
+    import torch
+    from safetensors import safe_open
 
-    Raises:
-        CannotConvert: A tensor is not there, or not the same.
-    """
-    import torch  # noqa: PLC0415  (seconds)
-    from safetensors import safe_open  # noqa: PLC0415
+    def bits(tensor: Tensor) -> Tensor:  # a number that is none is equal to itself
+        return tensor.contiguous().reshape(-1).view(torch.uint8)
 
     left = dict(weights)
     for path in sorted(folder.glob("*.safetensors")):
@@ -178,17 +164,10 @@ def _compare(folder: Path, weights: dict[str, Tensor]) -> None:
             for name in file.keys():  # noqa: SIM118  (no dict)
                 one, other = file.get_tensor(name), left.pop(name)
                 same = one.dtype == other.dtype and one.shape == other.shape
-                if not same or not torch.equal(_bits(one), _bits(other)):
-                    raise CannotConvert(f"{path}: {name} is not what was written", hint=DISK)
+                if not same or not torch.equal(bits(one), bits(other)):
+                    raise ConfigError((f"{path}: {name} is not what was written",), hint=DISK)
     if left:
-        raise CannotConvert(f"{folder}: {next(iter(left))} was not written", hint=DISK)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """Return a tensor's bytes: a number that is none is equal to itself."""
-    import torch  # noqa: PLC0415  (seconds)
-
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+        raise ConfigError((f"{folder}: {next(iter(left))} was not written",), hint=DISK)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Any
 
 VOCABULARY = 400
 CONTEXT = 256
@@ -79,36 +77,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make(folder: Path, *, steps: int = 50, pretrain: int = 800, seed: int = 0) -> None:
-    """Make model, data and configuration; what is there already is made again.
-
-    Args:
-        folder: Where.
-        steps: max_steps of the configuration.
-        pretrain: Steps that the base is trained for on code; 0 leaves it random.
-        seed: Of the base's weights.
-    """
+    """Make model, data and configuration anew; the base is trained on code for `pretrain` steps."""
     folder.mkdir(parents=True, exist_ok=True)
     prose = list(_samples())
-    for name, keep in (("eval", 0), ("train", None)):
-        chosen = [
-            text for number, text in enumerate(prose) if (number % EVERY == 0) is (keep is not None)
-        ]
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in chosen)
+    rest = [text for number, text in enumerate(prose) if number % EVERY]
+    for name, texts in (("eval", prose[::EVERY]), ("train", rest)):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     _make_model(folder / "model", prose, pretrain, seed)
-    text = CONFIG.format(folder=_as_nodes_see_it(folder), steps=steps, warmup=min(WARMUP, steps))
+    # What is below the current folder is mirrored to the nodes and stays relative; the dot in
+    # front tells it from a hub id.
+    elsewhere = folder.is_absolute() or ".." in folder.parts
+    seen = str(folder.resolve()) if elsewhere else f"./{folder}"
+    text = CONFIG.format(folder=seen, steps=steps, warmup=min(WARMUP, steps))
     (folder / "config.yaml").write_text(text, encoding="utf-8")
-
-
-def _as_nodes_see_it(folder: Path) -> str:
-    """Return the folder's path for the configuration.
-
-    What is below the current folder is mirrored to the nodes and stays relative; the dot in front
-    tells it from a hub id.
-    """
-    if folder.is_absolute() or ".." in folder.parts:
-        return str(folder.resolve())
-    return f"./{folder}"
 
 
 def _samples() -> Iterator[str]:
@@ -122,18 +104,13 @@ def _samples() -> Iterator[str]:
             yield f"{QUESTION.format(name=name)}{answer}\n"
 
 
-def _code() -> str:
-    """Return some of the standard library's source."""
-    files = sorted(Path(os.__file__).parent.glob("[a-f]*.py"))
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
-
-
 def _make_model(folder: Path, prose: list[str], pretrain: int, seed: int) -> None:
     import torch  # noqa: PLC0415  (takes seconds: not for --help)
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
 
-    code = _code()
+    files = sorted(Path(os.__file__).parent.glob("[a-f]*.py"))  # of the standard library
+    code = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
     tokenizer = make_tokenizer([*prose, *(code[i : i + 2000] for i in range(0, 600_000, 2000))])
     torch.manual_seed(seed)
     model = LlamaForCausalLM(

@@ -3,21 +3,20 @@
 Both run on the GPUs if there are any, and choose the likeliest token each time, as PEFT and other
 programs do without sampling: the answers are the same every time.
 """
+# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
 import argparse
 import sys
-import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from train.data.chat import dated
 from train.data.encoding import begin_of
 from train.errors import DONE, USAGE, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from train.tools.merge import ADAPTER, load_adapter, load_base, loaded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,15 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not penalty > 0:
         parser.error(f"--repetition-penalty: expected more than 0, found {penalty}")
     encode = as_question if options.chat else as_text
+    asked = (options.model, options.adapter, options.prompt, options.max_new_tokens)
     try:
-        texts = answers(
-            options.model,
-            options.adapter,
-            options.prompt,
-            options.max_new_tokens,
-            encode,
-            penalty=penalty,
-        )
+        texts = answers(*asked, encode, penalty=penalty)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
@@ -108,42 +101,25 @@ def answers(
     *,
     penalty: float = 1.0,
 ) -> dict[str, str]:
-    """Return how the base, and the adapter if there is one, continue a prompt.
-
-    Args:
-        model: The base model.
-        adapter: The trained adapter's folder.
-        prompt: The text or question.
-        most: New tokens at most.
-        encode: `as_text` or `as_question`.
-        penalty: On tokens that have occurred; 1 is none.
+    """Return how the base, and the adapter if there is one, continue a prompt by `most` tokens.
 
     Raises:
         ConfigError: The model, the prompt or the adapter cannot be used.
     """
-    # ruff: noqa: PLC0415  (they take seconds: not for --help)
-    if adapter and not (adapter / "adapter_config.json").exists():
-        found = "no adapter_config.json in it" if adapter.is_dir() else "no such folder"
+    if adapter and not (adapter / ADAPTER).exists():
+        found = f"no {ADAPTER} in it" if adapter.is_dir() else "no such folder"
         raise ConfigError(
             (f"--adapter: expected an exported adapter, found {found}",),
             hint="a finished training writes one to its output_dir/adapter",
         )
     import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        ids = encode(tokenizer, prompt)
-        # In the dtype on disk: float32 may not fit a GPU that the file fits.
-        base = AutoModelForCausalLM.from_pretrained(
-            model, dtype="auto", device_map="auto" if torch.cuda.is_available() else None
-        )
-    except (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError) as error:
-        message = f"--model: expected a causal language model, found: {_first_line(error)}"
-        raise ConfigError((message,)) from error
+    device_map = "auto" if torch.cuda.is_available() else None
+    base, tokenizer = loaded(
+        lambda: load_base(model, device_map=device_map),
+        "--model: expected a causal language model",
+    )
+    ids = encode(tokenizer, prompt)
     room = getattr(base.config, "max_position_embeddings", None) or sys.maxsize
     if not ids or len(ids) + most > room:
         message = (
@@ -153,29 +129,10 @@ def answers(
         raise ConfigError((message,))
     texts = {"base": _continue(base, tokenizer, ids, most, penalty)}
     if adapter is not None:
-        from peft import PeftModel
-
-        with warnings.catch_warnings():
-            # peft asks transformers by a deprecated name.
-            warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
-            # A layer without a weight would run as the base's, under the adapter's name.
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            try:
-                trained = PeftModel.from_pretrained(base, str(adapter))
-            except (
-                OSError, KeyError, RuntimeError, SafetensorError, UserWarning, ValueError
-            ) as error:  # fmt: skip
-                found = f"{type(error).__name__}: {_first_line(error)}"
-                message = f"--adapter: expected an adapter of {model}, found: {found}"
-                raise ConfigError((message,)) from error
+        wanted = f"--adapter: expected an adapter of {model}"
+        trained = loaded(lambda: load_adapter(base, adapter), wanted)
         texts["adapter"] = _continue(trained, tokenizer, ids, most, penalty)
     return texts
-
-
-def _first_line(error: Exception) -> str:
-    """Return an error's first line, without a list of all the weights that it is about."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].partition(": [")[0]
 
 
 def _continue(

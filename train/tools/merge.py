@@ -3,6 +3,7 @@
 The new folder is a model as any other: to train on, to serve, or to export. The weights keep the
 dtype of the base, and are added up in memory: it must have room for the base.
 """
+# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -11,13 +12,11 @@ import json
 import shutil
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from train.errors import DONE, USAGE, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ADAPTER = "adapter_config.json"
 
@@ -46,51 +45,74 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
     Raises:
         ConfigError: The adapter, the base or the output cannot be used.
     """
-    # ruff: noqa: PLC0415  (they take seconds: not for --help)
-    about = _about(adapter)
+    try:
+        about: dict[str, str] = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError((f"{adapter}: expected {ADAPTER} in it, found: {error}",)) from error
     name = model or about.get("base_model_name_or_path")
     if not name:
         raise ConfigError((f"--model: expected the base of {adapter}, found no name in it",))
     if output.exists():
         raise ConfigError((f"{output}: expected a new folder, found that it exists",))
-    from peft import PeftModel
-    from safetensors import SafetensorError
+    aside = output.with_name(f"{output.name}.tmp-merge")
+    shutil.rmtree(aside, ignore_errors=True)
+
+    def write() -> None:
+        base, tokenizer = load_base(name)
+        load_adapter(base, adapter).merge_and_unload().save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+
+    wanted = f"{adapter}: expected an adapter of {name}"
+    try:
+        loaded(write, wanted, "--model BASE if the base is elsewhere")
+    except ConfigError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    for path in aside.glob("*.safetensors"):
+        path.chmod(0o644)  # (safetensors makes files that one user alone can read)
+    aside.rename(output)
+    return name
+
+
+def load_base(name: str, **how: Any) -> tuple[Any, Any]:  # noqa: ANN401  (transformers' own types)
+    """Return a model in the dtype on disk, for which there is room, and its tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    aside = output.with_name(f"{output.name}.tmp-merge")
-    shutil.rmtree(aside, ignore_errors=True)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    return AutoModelForCausalLM.from_pretrained(name, dtype="auto", **how), tokenizer
+
+
+def load_adapter(base: Any, adapter: Path) -> Any:  # noqa: ANN401  (as above)
+    """Return the base with a trained adapter, which must have weights for all its layers."""
+    from peft import PeftModel
+
+    with warnings.catch_warnings():
+        # peft asks transformers by a deprecated name.
+        warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
+        # A layer without a weight would run as the base's, under the adapter's name.
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        return PeftModel.from_pretrained(base, str(adapter))
+
+
+def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any:  # noqa: ANN401
+    """Return what is loaded; say what was expected, and the first line of the error, if it fails.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    from safetensors import SafetensorError
+
     try:
-        base = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        with warnings.catch_warnings():
-            # peft asks transformers by a deprecated name.
-            warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
-            # A layer without a weight would stay the base's.
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
-        merged.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
+        return load()
     except (
         ImportError, KeyError, OSError, RuntimeError, SafetensorError, UserWarning, ValueError
     ) as error:  # fmt: skip
-        shutil.rmtree(aside, ignore_errors=True)
-        found = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        problem = f"{adapter}: expected an adapter of {name}, found: {found}"
-        raise ConfigError((problem,), hint="--model BASE if the base is elsewhere") from error
-    for path in aside.glob("*.safetensors"):
-        path.chmod(0o644)  # (safetensors makes files that one user alone can read)
-    aside.rename(output)
-    return str(name)
-
-
-def _about(adapter: Path) -> dict[str, str]:
-    try:
-        about: dict[str, str] = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError((f"{adapter}: expected {ADAPTER} in it, found: {error}",)) from error
-    return about
+        lines = str(error).strip().splitlines() or [""]
+        first = lines[0].partition(": [")[0]  # without a list of all the weights it is about
+        problem = f"{wanted}, found: {type(error).__name__}: {first}"
+        raise ConfigError((problem,), hint=hint) from error
 
 
 if __name__ == "__main__":

@@ -6,31 +6,80 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
+from statistics import fmean, median
+from typing import Any
 
 from train.observe.records import NAME, read
-from train.tools.compare import compare
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from train.tools.compare import Run
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = ".:-=+*#@"
 """For a terminal that has no others."""
 WIDTH = 80
 LABEL = 18
-TITLES = {
-    "loss": "loss",
-    "eval_loss": "eval loss",
-    "tokens_per_second": "tokens/s",
-    "memory": "memory, GiB",
-}
 GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What is drawn of a run, by step."""
+
+    title: str
+    kind: str
+    """Of its records."""
+    keys: tuple[str, ...]
+    """Names of its value in a record: the first one found counts."""
+    unit: int = 1
+
+
+CURVES: Mapping[str, Curve] = {
+    "loss": Curve(title="loss", kind="step", keys=("loss",)),
+    "eval_loss": Curve(title="eval loss", kind="eval", keys=("eval_loss",)),
+    "tokens_per_second": Curve(title="tokens/s", kind="step", keys=("tok_s",)),
+    "memory": Curve(title="memory, GiB", kind="step", keys=("memory_max", "memory"), unit=GIB),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a comparison."""
+
+    name: str
+    curves: Mapping[str, Mapping[int, float]]
+    """Each of CURVES as step → value, in the order of the steps."""
+
+    @property
+    def steps(self) -> int:
+        """The last step that was done."""
+        return max(self.curves["loss"], default=0)
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the last step."""
+        return self.curves["loss"].get(self.steps)
+
+    @property
+    def best_eval(self) -> tuple[int, float] | None:
+        """Step and value of the lowest evaluation loss."""
+        finite = ((s, v) for s, v in self.curves["eval_loss"].items() if math.isfinite(v))
+        return min(finite, key=lambda point: point[1], default=None)
+
+    def row(self) -> dict[str, Any]:
+        """Return the run in one row, as JSON has it."""
+        step, best = self.best_eval or (None, None)
+        loss, speeds = self.loss, self.curves["tokens_per_second"].values()
+        return {
+            "name": self.name,
+            "steps": self.steps,
+            "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+            "best_eval_loss": best,
+            "best_eval_step": step,
+            "median_tokens_per_second": median(speeds) if speeds else None,
+            "peak_memory_bytes": max(self.curves["memory"].values(), default=None),
+        }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,6 +104,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         target = options.output or files[0].with_name("plot.png")
         problems += _picture(runs, target, is_asked_for=options.output is not None)
     return 2 if problems else 0
+
+
+def compare(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Run, ...]:
+    """Return what the runs' records say, in the order of the runs.
+
+    Args:
+        runs: Name → records as metrics.jsonl has them. Where the steps go back, as after a
+            resume, the later records count, and the earlier ones from that step on do not.
+    """
+    return tuple(Run(name=name, curves=_curves(records)) for name, records in runs.items())
+
+
+def _curves(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {name: {} for name in CURVES}
+    last = -1
+    for record in records:
+        step, kind = record["step"], record.get("kind")
+        if kind == "step":
+            if step <= last:
+                for name, values in found.items():
+                    found[name] = {at: value for at, value in values.items() if at < step}
+            last = step
+        for name, curve in CURVES.items():
+            value = next((record[key] for key in curve.keys if record.get(key) is not None), None)
+            if kind == curve.kind and (number := _number(value)) is not None:
+                found[name][step] = number
+    return {name: dict(sorted(values.items())) for name, values in found.items()}
+
+
+def _number(value: object) -> float | None:
+    """Return a number; a loss that is none is written as text (`nan`)."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _read(files: Mapping[str, Path]) -> tuple[tuple[Run, ...], list[str]]:
@@ -103,7 +187,8 @@ def table(runs: Sequence[Run]) -> list[str]:
 
 
 def _cells(number: int, run: Run) -> tuple[str, ...]:
-    best, speed, memory = run.best_eval, run.tokens_per_second, run.peak_memory
+    best, row = run.best_eval, run.row()
+    speed, memory = row["median_tokens_per_second"], row["peak_memory_bytes"]
     return (
         str(number),
         run.name,
@@ -128,17 +213,17 @@ def curves(runs: Sequence[Run], bars: str) -> list[str]:
     width = max(map(len, labels))
     columns = max(1, min(WIDTH - width - 4, last - first + 1))
     lines = []
-    for curve, title in TITLES.items():
-        unit = GIB if curve == "memory" else 1
-        rows = [_binned(run.curves[curve], first, last, columns) for run in runs]
+    for name, curve in CURVES.items():
+        rows = [_binned(run.curves[name], first, last, columns) for run in runs]
         shown = [value for row in rows for value in row if value is not None]
         if not shown:
             continue
         low, high = min(shown), max(shown)
+        unit = curve.unit
         ends = [f"{value / unit:,.4f}" if value < 1000 * unit else f"{value:,.0f}"
                 for value in (low, high)]  # fmt: skip
         scale = f"{bars[0]} {ends[0]}, {bars[-1]} {ends[1]}"
-        lines += ["", f"{title}, steps {first} to {last}: {scale}"]
+        lines += ["", f"{curve.title}, steps {first} to {last}: {scale}"]
         lines += [
             f"  {label:{width}}  {''.join(_bar(value, low, high, bars) for value in row)}".rstrip()
             for label, row in zip(labels, rows, strict=True)
@@ -189,51 +274,34 @@ def _picture(runs: Sequence[Run], target: Path, *, is_asked_for: bool) -> list[s
         problem = f"{target}: expected a picture written, found: {error}"
         print(f"error: {problem}", file=sys.stderr)
         return [problem]
-    else:
-        print(f"picture: {target}", file=sys.stderr)
+    print(f"picture: {target}", file=sys.stderr)
     return []
 
 
 def draw(runs: Sequence[Run], target: Path) -> None:
-    """Write the picture: a panel a curve; runs differ in color, dashes and markers.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file cannot be written.
-        ValueError: its ending is of no kind of picture.
-    """
+    """Write the picture: a panel a curve; runs differ in color, dashes and markers."""
     import matplotlib as mpl  # noqa: PLC0415  (optional, and slow)
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
-    shown = [curve for curve in TITLES if any(run.curves[curve] for run in runs)]
-    figure, axes = plt.subplots(
-        len(shown), 1, figsize=(9, 3 * len(shown)), sharex=True, squeeze=False
-    )
-    looks = cycle(zip(("-", "--", "-.", ":"), ("o", "s", "^", "D"), strict=True))
-    for number, (run, (dashes, marker)) in enumerate(zip(runs, looks, strict=False), 1):
-        for axis, curve in zip(axes.flat, shown, strict=True):
-            unit = GIB if curve == "memory" else 1
-            values = [value / unit for value in run.curves[curve].values()]
+    shown = [name for name in CURVES if any(run.curves[name] for run in runs)]
+    size = (9, 3 * len(shown))
+    figure, axes = plt.subplots(len(shown), 1, figsize=size, sharex=True, squeeze=False)
+    for axis, name in zip(axes.flat, shown, strict=True):
+        curve, looks = CURVES[name], cycle(("-o", "--s", "-.^", ":D"))
+        for number, (run, look) in enumerate(zip(runs, looks, strict=False), 1):
+            values = [value / curve.unit for value in run.curves[name].values()]
             axis.plot(
-                list(run.curves[curve]),
-                values,
-                color=f"C{number - 1}",
-                linestyle=dashes,
-                linewidth=1.2,
-                marker=marker,
-                markersize=4,
-                markevery=max(1, len(values) // 20),
-                label=f"{number} {run.name}",
-            )
-    for axis, curve in zip(axes.flat, shown, strict=True):
-        axis.set_ylabel(TITLES[curve])
+                list(run.curves[name]), values, look, color=f"C{number - 1}", linewidth=1.2,
+                markersize=4, markevery=max(1, len(values) // 20), label=f"{number} {run.name}",
+            )  # fmt: skip
+        axis.set_ylabel(curve.title)
         axis.grid(alpha=0.3)
-        if curve in {"tokens_per_second", "memory"}:
+        if name in {"tokens_per_second", "memory"}:
             axis.set_ylim(bottom=0)
-            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+            axis.yaxis.set_major_formatter("{x:,g}")
     axes[0, 0].legend()
     axes[-1, 0].set_xlabel("step")
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))

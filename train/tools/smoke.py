@@ -9,19 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from train.config.config import Config
+from train.config.parse import Arguments
 from train.distributed.env import RankEnv
 from train.errors import DONE, USAGE, ConfigError
 from train.observe.records import NAME, read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from train.config.config import Config
-    from train.config.parse import Arguments
+from train.tools.merge import ADAPTER, load_adapter, load_base
 
 STEPS, SAVED = 4, 2
 LIMIT = 300.0
@@ -39,10 +35,6 @@ OWN = {
 """Keys that the toy has its own values for; the others are taken as given."""
 
 
-class SmokeError(Exception):
-    """A part of it did not work; the message names it."""
-
-
 def main(arguments: Arguments) -> int:
     """Run it on this machine; under torchrun, srun or mpirun, on each node's first rank only."""
     if RankEnv.from_environment().local_rank:
@@ -54,7 +46,7 @@ def main(arguments: Arguments) -> int:
         try:
             for said in _stages(Path(name), _keys(arguments), _processes(config)):
                 print(f"{time.perf_counter() - began:6.1f} s  {said}", flush=True)
-        except (SmokeError, ConfigError, subprocess.TimeoutExpired) as error:
+        except (ConfigError, subprocess.TimeoutExpired) as error:
             print(f"error: {error}", file=sys.stderr)
             return USAGE
     print("everything works here")
@@ -63,12 +55,12 @@ def main(arguments: Arguments) -> int:
 
 def _keys(arguments: Arguments) -> list[str]:
     """Return what was given, for the children, but for what the toy decides."""
-    found = []
-    for name, given in arguments.given.items():
-        if name not in OWN:
-            value = ",".join(given.value) if isinstance(given.value, tuple) else given.value
-            found.append(f"--set={name}={str(value).lower() if value in (True, False) else value}")
-    return found
+    values = {name: given.value for name, given in arguments.given.items() if name not in OWN}
+    texts = {
+        name: ",".join(value) if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }
+    return [f"--set={name}={text}" for name, text in texts.items()]
 
 
 def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
@@ -83,19 +75,16 @@ def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     _train(folder, processes, [*common, f"--output-dir={whole}"])
     losses = _losses(whole)
     if len(losses) != STEPS or not all(map(math.isfinite, losses.values())):
-        raise SmokeError(f"expected {STEPS} steps with finite losses, found {losses}")
+        raise ConfigError((f"expected {STEPS} steps with finite losses, found {losses}",))
     yield f"trained {STEPS} steps on {processes} processes, checkpoints at {SAVED}, {STEPS}"
     checkpoint = next(whole.glob(f"step-*{SAVED}"), None)
     if checkpoint is None:
-        raise SmokeError(f"expected a checkpoint of step {SAVED} in {whole}, found none")
-    _train(
-        folder,
-        processes,
-        [*common, f"--output-dir={resumed}", f"--resume-from-checkpoint={checkpoint}"],
-    )
+        raise ConfigError((f"expected a checkpoint of step {SAVED} in {whole}, found none",))
+    common += [f"--output-dir={resumed}", f"--resume-from-checkpoint={checkpoint}"]
+    _train(folder, processes, common)
     again = _losses(resumed)
     if again != {step: loss for step, loss in losses.items() if step > SAVED}:
-        raise SmokeError(f"expected the same losses after resuming: {losses}, found {again}")
+        raise ConfigError((f"expected the same losses after resuming: {losses}, found {again}",))
     yield f"resumed at step {SAVED}: the same losses bit for bit"
     yield _reload(folder / "model", resumed / "adapter")
 
@@ -120,7 +109,7 @@ def _train(folder: Path, processes: int, keys: list[str]) -> None:
     )
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise SmokeError(f"training ended with {done.returncode}:\n{last}")
+        raise ConfigError((f"training ended with {done.returncode}:\n{last}",))
 
 
 def _losses(output: Path) -> dict[int, float]:
@@ -134,19 +123,16 @@ def _losses(output: Path) -> dict[int, float]:
 def _reload(model: Path, adapter: Path) -> str:
     """Load the adapter with PEFT, and verify that it changes the base's logits."""
     import torch  # noqa: PLC0415  (as above)
-    from peft import PeftModel  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     if not adapter.is_dir():  # full fine-tuning exports a model instead
         return "exported the model"
-    base = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
+    base, _ = load_base(str(model))
     ids = torch.arange(8).unsqueeze(0)
-    with torch.no_grad(), warnings.catch_warnings():
-        # PEFT asks transformers by a deprecated name.
-        warnings.simplefilter("ignore", FutureWarning)
+    with torch.no_grad():
         before = base(input_ids=ids).logits
-        after = PeftModel.from_pretrained(base, str(adapter))(input_ids=ids).logits
+        after = load_adapter(base, adapter)(input_ids=ids).logits
     if torch.equal(before, after):
-        raise SmokeError("expected an adapter that changes the model, found one that does nothing")
-    about = json.loads((adapter / "adapter_config.json").read_text())
+        problem = "expected an adapter that changes the model, found one that does nothing"
+        raise ConfigError((problem,))
+    about = json.loads((adapter / ADAPTER).read_text())
     return f"exported an adapter (r={about['r']}) that PEFT loads"

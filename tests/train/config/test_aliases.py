@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.config.aliases import NoEffect, Renamed, settle
+from train.config.aliases import Given, NoEffect, resolve
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ from train.config.aliases import NoEffect, Renamed, settle
     ],
 )
 def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, ours: str) -> None:
-    answer = settle(spelling, value)
-    assert isinstance(answer, Renamed)
+    answer = resolve(spelling, value)
+    assert isinstance(answer, Given)
     assert (answer.name, answer.value) == (name, ours)
 
 
@@ -46,7 +46,7 @@ def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, 
     ],
 )
 def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> None:
-    answer = settle(spelling, value)
+    answer = resolve(spelling, value)
     assert isinstance(answer, str)
     assert said in answer
     assert "secret" not in answer.replace("no secrets", "")
@@ -54,4 +54,4 @@ def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> No
 
 @pytest.mark.parametrize(("spelling", "value"), [("fp16", "false"), ("save_strategy", "steps")])
 def test_what_changes_nothing_is_let_pass(spelling: str, value: str) -> None:
-    assert settle(spelling, value) == NoEffect()
+    assert resolve(spelling, value) == NoEffect()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from train.errors import ConfigError
 from train.tools import convert_weights
 
 pytestmark = pytest.mark.torch
@@ -171,6 +172,6 @@ def test_a_tensor_that_was_written_wrong_gets_no_name(
 
     monkeypatch.setattr(huggingface_hub, "save_torch_state_dict", wrong)
     torch.save(tensors(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(convert_weights.CannotConvert, match="step is not what was written"):
+    with pytest.raises(ConfigError, match="step is not what was written"):
         convert_weights.convert(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]

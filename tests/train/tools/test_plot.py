@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from train.tools import plot
-from train.tools.compare import compare
-from train.tools.plot import main
+from train.tools.plot import compare, main
 
 GIB = 1 << 30
 
