@@ -15,16 +15,8 @@ UNLEARNED = {"weight": 0, "train": False, "training": False}
 """What says that an answer is not learned: OpenAI's key, axolotl's, and its older name."""
 
 
-def cleaned(messages: Any) -> list[Message]:  # noqa: ANN401  (as the line has them)
-    """Return messages without empty fields, text as a string, arguments of calls as objects.
-
-    Raises:
-        BadLine: they are no messages.
-    """
-    if not isinstance(messages, list) or not all(
-        isinstance(item, dict) and isinstance(item.get("role"), str) for item in messages
-    ):
-        raise BadLine('messages: expected a list of {"role", "content"}')
+def cleaned(messages: list[Message]) -> list[Message]:
+    """Return messages without empty fields, text as a string, arguments of calls as objects."""
     if not messages:
         raise BadLine("messages: expected an answer of the assistant to learn, found none")
     return [_message(message, number) for number, message in enumerate(messages, start=1)]
@@ -51,11 +43,7 @@ def with_text_arguments(messages: list[Message]) -> list[Message]:
 
 
 def tools(value: Any) -> list[Any] | None:  # noqa: ANN401  (as the line has them)
-    """Return the JSON schemas of functions, which some data sets keep as text; None without any.
-
-    Raises:
-        BadLine: they are none.
-    """
+    """Return the JSON schemas of functions, which some data sets keep as text; None without any."""
     if isinstance(value, str):
         try:
             value = json.loads(value or "null")
@@ -69,11 +57,7 @@ def tools(value: Any) -> list[Any] | None:  # noqa: ANN401  (as the line has the
 
 
 def arguments(value: Any) -> dict[str, Any]:  # noqa: ANN401  (as the line has them)
-    """Return a line's own arguments of the template.
-
-    Raises:
-        BadLine: they are none.
-    """
+    """Return a line's own arguments of the template."""
     if value is None:
         return {}
     if not isinstance(value, dict):

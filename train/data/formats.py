@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from train.config.columns import IN_LINES
+from train.config.config import Config, Learn
+from train.config.datasets import Dataset
 from train.data import other_forms
 from train.data.bad_line import NO_UTF8, BadLine
 from train.data.chat import ChatTemplate
 from train.data.documents import Document, Piece
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from train.config.config import Config, Learn
-    from train.config.datasets import Dataset
 
 VERSION = 11
 """Part of the token cache's key: raise it when the same line would give other tokens
@@ -68,11 +65,7 @@ class Rules:
         return max(there, key=lambda form: sum(key in self.columns for key in form), default=())
 
     def record_of(self, line: bytes | BadLine) -> dict[str, Any]:
-        """Return the JSON object of a line, its columns under the keys that are read.
-
-        Raises:
-            BadLine: it is none, or has none of the forms.
-        """
+        """Return the JSON object of a line, its columns under the keys that are read."""
         found = record_of(line)
         record = other_forms.renamed(found, self.columns_of_lines) if self.columns else found
         record = other_forms.structured(record)
@@ -100,11 +93,7 @@ class Reader:
         self._rules = rules or Rules()
 
     def read(self, line: bytes | BadLine) -> Document:
-        """Return what a line says.
-
-        Raises:
-            BadLine: it is not JSON, has none of the known forms, or its text is none.
-        """
+        """Return what a line says."""
         document = self._document(self._rules.record_of(line))
         try:
             for piece in document.pieces:
@@ -213,11 +202,7 @@ def is_chat(record: dict[str, Any], rules: Rules) -> bool:
 
 
 def record_of(line: bytes | BadLine) -> dict[str, Any]:
-    """Return the JSON object of a line without nulls, which mean the same as missing keys.
-
-    Raises:
-        BadLine: it is none.
-    """
+    """Return the JSON object of a line without nulls, which mean the same as missing keys."""
     if isinstance(line, BadLine):
         raise line
     try:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from train.config.columns import IN_MESSAGES
 from train.data.bad_line import BadLine
 from train.data.chat_messages import REASONING, UNLEARNED, is_learned
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROLES = {
     "human": "user",
@@ -76,18 +74,7 @@ def messages_of(
     columns: Mapping[str, str],
     roles: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return messages with the roles and keys that chat templates know.
-
-    Args:
-        key: Where they are, for messages.
-        found: The list as the line has it; its items have `role` and `content`, or `from` and
-            `value`.
-        columns: Other names of the keys in a message.
-        roles: Other names of roles.
-
-    Raises:
-        BadLine: they are none, or one has a role, a call or a weight that is none.
-    """
+    """Return messages with the roles and keys that chat templates know."""
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         wanted = '{"from", "value"}' if key == "conversations" else '{"role", "content"}'
         raise BadLine(f"{key}: expected a list of {wanted}")
@@ -134,7 +121,6 @@ def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _calls(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has it)
-    """Return what a message of the role CALL calls."""
     try:
         found = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -144,11 +130,7 @@ def _calls(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has
 
 
 def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Return messages after the line's own system message, if they have none.
-
-    Raises:
-        BadLine: it is no text.
-    """
+    """Return messages after the line's own system message, if they have none."""
     text = text_of("system", system)
     if not isinstance(text, str):
         raise BadLine(f"system: expected text, found {type(text).__name__}")
@@ -170,11 +152,7 @@ def tools_of(record: dict[str, Any]) -> Any:  # noqa: ANN401  (as the line has t
 
 
 def text_of(key: str, value: Any) -> Any:  # noqa: ANN401  (as the line has it)
-    """Return a list of text parts as one text, and anything else as it is.
-
-    Raises:
-        BadLine: one of the parts is an image or something else.
-    """
+    """Return a list of text parts as one text, and anything else as it is."""
     if not are_parts(value):
         return value
     for part in value:
@@ -206,11 +184,7 @@ class Task:
 
     @classmethod
     def of(cls, record: dict[str, Any], asked: str, answered: str) -> Task:
-        """Read a record whose question and answer have these keys.
-
-        Raises:
-            BadLine: a value is no text, or there is nothing to do or to learn.
-        """
+        """Read a record whose question and answer have these keys."""
         keys = {"instruction": asked, "input": "input", "output": answered, "system": "system"}
         values: dict[str, str] = {}
         for name, key in keys.items():
@@ -234,11 +208,7 @@ class Task:
         return with_system(turns, self.system)
 
     def prompt(self) -> str:
-        """Return the task in the words that Alpaca's models were trained with.
-
-        Raises:
-            BadLine: they have none for earlier turns.
-        """
+        """Return the task in the words that Alpaca's models were trained with."""
         if self.history:
             raise BadLine("history: expected a tokenizer with a chat template, found none")
         given = self.input.strip()
@@ -251,7 +221,6 @@ class Task:
 
 
 def _history(turns: Any) -> tuple[tuple[str, str], ...]:  # noqa: ANN401  (as the line has them)
-    """Return LLaMA-Factory's `history`."""
     if not isinstance(turns, list):
         raise BadLine("history: expected a list of [question, answer]")
     found = []

@@ -6,14 +6,11 @@ import difflib
 import glob
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from train.data import contents, streams
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
@@ -47,9 +44,6 @@ def find(path: Path, *, key: str) -> tuple[Path, ...]:
 
     A path is that of a file or folder, or a pattern of names (`*`).
     In a folder whose files are named by split, training takes those of `train` alone.
-
-    Raises:
-        ConfigError: there are none, or one is something else; `key` names the key that gave it.
     """
     try:
         files = _find(path, key)
@@ -172,9 +166,6 @@ def of_folder(
         name: What the data set is called.
         chosen: Whether somebody has named the files themselves, by a pattern: if all of them
             are of another split, those are meant.
-
-    Raises:
-        ConfigError: there are none.
     """
     items = list(items)
     files = next((of_kind for kind in KINDS if (of_kind := tuple(_of_kind(kind, items)))), ())
