@@ -27,6 +27,12 @@ def is_learned(message: Message) -> bool:
     return not any(key in message and message[key] == no for key, no in UNLEARNED.items())
 
 
+def has_answer(message: Message) -> bool:
+    """Return whether a message has something to learn, and may be learned."""
+    filled = any(message.get(key) for key in ("content", "tool_calls", *REASONING))
+    return filled and is_learned(message)
+
+
 def for_template(message: Message) -> Message:
     """Return a message without the keys that are for the loss."""
     return {key: value for key, value in message.items() if key not in UNLEARNED}

@@ -10,7 +10,7 @@ from typing import Any
 from train.config.columns import IN_LINES
 from train.config.config import Config, Learn
 from train.config.datasets import Dataset
-from train.data import other_forms
+from train.data import chat_messages, other_forms
 from train.data.bad_line import NO_UTF8, BadLine
 from train.data.chat import ChatTemplate
 from train.data.documents import Document, Piece
@@ -158,7 +158,7 @@ class Reader:
         if messages and not answers:
             raise BadLine(_no_answer(messages))
         if answers and self._rules.learn == "last":
-            learned = [at for at in answers if other_forms.is_answer(messages[at])]
+            learned = [at for at in answers if chat_messages.has_answer(messages[at])]
             learn_from = max(learn_from, (learned or answers)[-1])
         chat = self._template.write(
             messages,
@@ -206,23 +206,20 @@ def record_of(line: bytes | BadLine) -> dict[str, Any]:
     if isinstance(line, BadLine):
         raise line
     try:
-        record = json.loads(line, object_hook=_without_nulls)
+        record = json.loads(
+            line, object_hook=lambda found: {k: v for k, v in found.items() if v is not None}
+        )
     except UnicodeDecodeError as error:
         found = f"{error.object[error.start]:#x} (Windows-1252 or Latin-1?)"
         raise BadLine(f"{NO_UTF8}, found byte {found}") from None
-    except json.JSONDecodeError as error:
-        raise BadLine(
-            f"expected a JSON object, found: {error.msg} (column {error.colno})"
-        ) from None
-    except (ValueError, RecursionError) as error:  # too long a number, too many brackets
-        raise BadLine(f"expected a JSON object, found: {error}") from None
+    except (ValueError, RecursionError) as error:  # also too long a number, too many brackets
+        found = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            found = f"{error.msg} (column {error.colno})"
+        raise BadLine(f"expected a JSON object, found: {found}") from None
     if not isinstance(record, dict):
         raise BadLine(f"expected a JSON object, found {type(record).__name__}")
     return record
-
-
-def _without_nulls(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def _text(record: dict[str, Any], key: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.config.columns import IN_MESSAGES
 from train.data.bad_line import BadLine
-from train.data.chat_messages import REASONING, UNLEARNED, is_learned
+from train.data.chat_messages import UNLEARNED
 
 ROLES = {
     "human": "user",
@@ -50,12 +50,6 @@ def structured(record: dict[str, Any]) -> dict[str, Any]:
         with suppress(ValueError):
             read[key] = json.loads(record[key])
     return read
-
-
-def is_answer(message: dict[str, Any]) -> bool:
-    """Return whether a message has something to learn, and may be learned."""
-    filled = any(message.get(key) for key in ("content", "tool_calls", *REASONING))
-    return filled and is_learned(message)
 
 
 def renamed(record: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:

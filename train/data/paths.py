@@ -46,7 +46,15 @@ def find(path: Path, *, key: str) -> tuple[Path, ...]:
     In a folder whose files are named by split, training takes those of `train` alone.
     """
     try:
-        files = _find(path, key)
+        if path.is_dir():
+            files = of_folder(path, below(path), key=key, name=str(path))
+        elif path.is_file():
+            files = (path,)
+        elif glob.has_magic(str(path)) and not path.exists():
+            files = _of_pattern(path, key)
+        else:
+            found = "found: it is no file" if path.exists() else _instead(path)
+            raise ConfigError((f"{key}: expected a file or folder at {path}, {found}",))
         for file in files:
             if ending(file) != PARQUET:
                 contents.refuse_other(file, key=key, is_table=ending(file) in {".csv", ".tsv"})
@@ -104,19 +112,6 @@ def _is_passed(path: Path, folder: Path) -> bool:
 
 def _is_data(name: str) -> bool:
     return not name.startswith(LEFTOVER) and name not in ABOUT_DATA
-
-
-def _find(path: Path, key: str) -> tuple[Path, ...]:
-    """Return the files, as `find` does; what cannot be read is an OSError."""
-    if path.is_dir():
-        return of_folder(path, below(path), key=key, name=str(path))
-    if path.is_file():
-        return (path,)
-    if path.exists():
-        raise ConfigError((f"{key}: expected a file or folder at {path}, found: it is no file",))
-    if glob.has_magic(str(path)):
-        return _of_pattern(path, key)
-    raise ConfigError((f"{key}: expected a file or folder at {path}, {_instead(path)}",))
 
 
 def _of_pattern(path: Path, key: str) -> tuple[Path, ...]:

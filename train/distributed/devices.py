@@ -128,23 +128,11 @@ def agree(store: Store, env: RankEnv, mine: Device) -> None:
     devices = PrefixStore("devices", store)
     devices.set(str(env.rank), json.dumps(astuple(mine)))
     if env.rank == 0:
-        rows = [_device_of(rank, devices, env) for rank in range(env.world_size)]
+        rows = [Device(*json.loads(devices.get(str(rank)))) for rank in range(env.world_size)]
         devices.set(AGREED, conflict(rows) or AGREED)
     said = devices.get(AGREED).decode()
     if said != AGREED:
         raise NodesDiffer(said)
-
-
-def _device_of(rank: int, devices: Store, env: RankEnv) -> Device:
-    try:
-        return Device(*json.loads(devices.get(str(rank))))
-    except RuntimeError as error:
-        away = [str(r) for r in range(env.world_size) if not devices.check([str(r)])]
-        message = (
-            f"expected all {env.world_size} ranks within start_timeout, found no process for rank "
-            f"{', '.join(away)}\nhint: their own logs say why"
-        )
-        raise TimeoutError(message) from error
 
 
 def conflict(rows: Sequence[Device]) -> str:
