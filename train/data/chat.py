@@ -15,12 +15,11 @@ from datetime import date
 from functools import cache, cached_property, partial
 from typing import Any
 
-from train.data import chat_messages
 from train.data.bad_line import BadLine
 from train.data.chat_answers import Answer, Answers, Tokens
-from train.data.chat_messages import Message
 from train.data.chat_parts import Marks
 from train.data.chat_text import ChatText
+from train.data.messages import Message, checked_arguments, checked_tools, cleaned, for_template
 from train.data.tally import unlearned_words
 
 DATE = date(2024, 7, 26)
@@ -76,13 +75,13 @@ class ChatTemplate:
         """
         if not self.exists:
             raise BadLine("messages: expected a tokenizer with a chat template, found none")
-        said = chat_messages.cleaned(messages)
+        said = cleaned(messages)
         render = partial(
             self._render,
-            tools=chat_messages.tools(tools),
-            arguments=self._arguments | chat_messages.arguments(arguments),
+            tools=checked_tools(tools),
+            arguments=self._arguments | checked_arguments(arguments),
         )
-        chat = ChatText(render, [chat_messages.for_template(message) for message in said])
+        chat = ChatText(render, [for_template(message) for message in said])
         _refuse_dropped(said, chat)
         answers = Answers(said, chat, self.tokens)
         found = tuple(answers.find(learn_from))

@@ -15,9 +15,9 @@ from functools import cached_property
 from os.path import commonprefix
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import Message, is_learned
 from train.data.chat_parts import THINKING, begins_thoughts
 from train.data.chat_text import ChatText
+from train.data.messages import Message, is_learned
 
 NO_THOUGHTS = re.compile(r"<\|channel>thought\s*<channel\|>")
 """Gemma 4's words for it."""

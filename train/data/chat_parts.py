@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Literal
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import REASONING, Message
+from train.data.messages import REASONING, Message
 
 Kind = Literal["text", "thought", "call"]
 Which = Literal["both", "open", "close", "none"]

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import Message, with_text_arguments
 from train.data.chat_parts import PROBE, Marks, Part, Which, Written
+from train.data.messages import Message, with_text_arguments
 
 NEXT = "What comes next?"
 

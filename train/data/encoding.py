@@ -9,8 +9,7 @@ from typing import Any
 
 from train.config.config import Config, Overlong
 from train.data.bad_line import BadLine
-from train.data.documents import Document, Piece
-from train.data.formats import Reader
+from train.data.formats import Document, Piece, Reader
 from train.data.lines import Line
 from train.data.tally import Tally
 from train.errors import ConfigError
