@@ -6,10 +6,7 @@ import hashlib
 import os
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 CHUNK = 1 << 22
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import dataset, formats, hub, lines, preview, token_cache
+from train.data import dataset, formats, hub, lines, token_cache
 from train.data.bad_line import BadLine
 from train.data.chat import DATE
 from train.data.dataset import label
@@ -37,7 +37,9 @@ from train.model.memory import GIB, size_in_words
 from train.observe import trackers
 
 if TYPE_CHECKING:
-    from train.data.preview import Preview
+    from collections.abc import Iterator, Sequence
+
+    from train.data.encoding import Encoded
     from train.model.kinds import Weights
     from train.model.memory import Memory, Shape
 
@@ -367,13 +369,13 @@ def _learned(config: Config) -> Iterator[Finding]:
     try:
         tokenizer = dataset.load_tokenizer(hub.model_folder(config), config)
         for located in dataset.locate(config):
-            first = list(islice(preview.read(config, located, tokenizer), LOOKED_AT))
+            first = list(islice(dataset.preview(config, located, tokenizer), LOOKED_AT))
             yield from _of_first(config, located.label, first)
     except ConfigError as error:
         yield _refused("data", error)
 
 
-def _of_first(config: Config, named: str, first: Sequence[Preview]) -> Iterator[Finding]:
+def _of_first(config: Config, named: str, first: Sequence[Encoded]) -> Iterator[Finding]:
     tally = Tally()
     for sample in chain.from_iterable(each.samples for each in first):
         if sample.tally:
@@ -381,11 +383,11 @@ def _of_first(config: Config, named: str, first: Sequence[Preview]) -> Iterator[
     of_first = f"{named}, first {len(first)} lines" if len(first) > 1 else f"{named}, first line"
     for note in tally.notes():
         yield Finding("data", f"{of_first}: {note}")
-    dropped = [each.reason for each in first if each.usable and not each.samples]
+    dropped = [each.reason for each in first if each.usable and each.reason]
     if dropped:
         said = f"{of_first}: {counted(len(dropped), 'line')} {dropped[0]}"
         yield Finding("data", said, "warn" if len(dropped) < len(first) else "fail")
-    bad = [f"{each.where}: {each.reason}" for each in first if not each.usable]
+    bad = [f"{each.line.where}: {each.reason}" for each in first if not each.usable]
     if bad:
         state: State = "fail" if len(bad) > config.max_bad_lines else "warn"
         yield Finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", state)

@@ -263,7 +263,7 @@ class Trainer:
         self.checkpoints.wait()
         if not progress.step or self.is_saved(progress):
             return ""
-        return last_copy.keep(
+        return last_copy.export_or_wait(
             progress.step,
             self.model,
             self.checkpoints,

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from train.config.config import NOT_THE_NUMBERS
 from train.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SHAPE = ("method", "lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters")
 """Keys that weights of another shape or meaning follow from."""
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what changed since a checkpoint was written.
-
-    Args:
-        then: The checkpoint's state.json.
-        now: What state.json would hold for this run.
-
-    Raises:
-        CheckpointError: The base model or the adapters' shape did, or the order within an epoch.
-    """
+    """Return what changed since a checkpoint was written."""
     if then["base"] != now["base"]:
         message = (
             f"checkpoint: expected base model {now['base'][:12]}, found that it was trained on "

@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from train.errors import NodesDiffer
-from train.files import measure
+from train.files import Entry, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from io import FileIO
-    from pathlib import Path
-
     from torch import Tensor
 
     from train.distributed.process_group import Ranks
-    from train.files import Entry
 
 CHUNK = 1 << 24
 PATIENCE = 3.0
@@ -29,11 +28,7 @@ PATIENCE = 3.0
 
 
 def find_storage(ranks: Ranks, folder: Path, wanted: str) -> bool:
-    """Return whether all nodes see one folder, by a file that rank 0 puts there.
-
-    Raises:
-        NodesDiffer: Some nodes share it and some do not, or it is not what was asked for.
-    """
+    """Return whether all nodes see one folder, by a file that rank 0 puts there."""
     name = ranks.broadcast(f".probe-{uuid.uuid4().hex}")
     if ranks.is_first:
         (folder / name).touch()
@@ -42,28 +37,27 @@ def find_storage(ranks: Ranks, folder: Path, wanted: str) -> bool:
     rows = ranks.gather(seen)
     if ranks.is_first:
         (folder / name).unlink()
-    blind = [ranks.hosts[rank] for rank, sees in enumerate(rows) if not sees]
-    shared = not blind
-    if blind and len(blind) < len(ranks.leaders) - 1:
-        message = (
+    blind = ", ".join(ranks.hosts[rank] for rank, sees in enumerate(rows) if not sees)
+    problem = ""
+    if blind and rows.count(False) < len(ranks.leaders) - 1:
+        problem = (
             f"output_dir {folder}: expected one folder on all nodes or one on each, "
-            f"found that {', '.join(blind)} cannot see what {ranks.hosts[0]} writes and others can"
+            f"found that {blind} cannot see what {ranks.hosts[0]} writes and others can"
         )
-        raise NodesDiffer(message)
-    if wanted == "shared" and not shared:
-        message = (
-            f"checkpoint_storage: expected output_dir {folder} shared, found that "
-            f"{', '.join(blind)} cannot see what {ranks.hosts[0]} writes there"
+    elif blind and wanted == "shared":
+        problem = (
+            f"checkpoint_storage: expected output_dir {folder} shared, found that {blind} cannot "
+            f"see what {ranks.hosts[0]} writes there"
             "\nhint: mount it on all nodes, or set checkpoint_storage: per-node"
         )
-        raise NodesDiffer(message)
-    if wanted == "per-node" and shared and len(ranks.leaders) > 1:
-        message = (
+    elif not blind and wanted == "per-node" and len(ranks.leaders) > 1:
+        problem = (
             "checkpoint_storage: expected a folder of its own on each node, found that all see "
             f"the same {folder}\nhint: set checkpoint_storage: auto"
         )
-        raise NodesDiffer(message)
-    return shared
+    if problem:
+        raise NodesDiffer(problem)
+    return not blind
 
 
 def _appears(path: Path) -> bool:
@@ -75,12 +69,10 @@ def _appears(path: Path) -> bool:
     return True
 
 
-def spread(
+def copy_to_nodes(
     ranks: Ranks, folder: Path, files: Mapping[str, Entry], owners: Mapping[str, int]
 ) -> None:
     """Give every node's folder the files that it lacks, and verify that they arrived unchanged.
-
-    A file that is there is left as it is.
 
     Args:
         ranks: All ranks.
@@ -97,49 +89,44 @@ def spread(
     problems = [
         problem
         for name in sorted(files)
-        if (problem := _pass_on(ranks, folder / name, files[name].size, owners[name]))
+        if (problem := _broadcast_file(ranks, folder / name, files[name].size, owners[name]))
     ]
     if problems:
         raise problems[0]
     for name, wanted in files.items():
         if owners[name] != ranks.env.rank and measure(folder / name) != wanted:
             sender = ranks.hosts[owners[name]]
-            message = f"{folder / name}: expected what {sender} sent, found other bytes"
-            raise OSError(message)
+            raise OSError(f"{folder / name}: expected what {sender} sent, found other bytes")
 
 
-def _pass_on(ranks: Ranks, path: Path, size: int, owner: int) -> OSError | None:
+def _broadcast_file(ranks: Ranks, path: Path, size: int, owner: int) -> OSError | None:
     """Send a file, or take and keep it; return what went wrong here.
 
     The others wait for this rank's part in every chunk: whatever happens, it continues to the end.
     """
-    mine = owner == ranks.env.rank
+    sends = owner == ranks.env.rank
     problem, file = None, None
-    try:
-        # Unbuffered: closing it has nothing left to write, and to fail at.
-        file = path.open("rb" if mine else "xb", buffering=0)
-    except FileExistsError:
-        pass  # it has this file already, and only listens
-    except OSError as error:
-        problem = error
-    left = size
-    while left:
-        chunk = torch.zeros(min(left, CHUNK), dtype=torch.uint8)
-        left -= len(chunk)
-        if mine and file and not problem:
-            problem = _attempt(_read, file, chunk)
-        dist.broadcast(chunk, src=owner, group=ranks.between_nodes)
-        if not mine and file and not problem:
-            problem = _attempt(_write, file, chunk)
-    if file:
-        with file:
-            if not mine and not problem:
-                problem = _attempt(os.fsync, file.fileno())
+    with ExitStack() as stack:
+        try:
+            # Unbuffered: closing it has nothing left to write, and to fail at.
+            file = stack.enter_context(path.open("rb" if sends else "xb", buffering=0))
+        except FileExistsError:
+            pass  # it has this file already, and only listens
+        except OSError as error:
+            problem = error
+        for start in range(0, size, CHUNK):
+            chunk = torch.zeros(min(size - start, CHUNK), dtype=torch.uint8)
+            if sends and file and not problem:
+                problem = _attempt(_read, file, chunk)
+            dist.broadcast(chunk, src=owner, group=ranks.between_nodes)
+            if not sends and file and not problem:
+                problem = _attempt(_write, file, chunk)
+        if file and not sends and not problem:
+            problem = _attempt(os.fsync, file.fileno())
     return problem
 
 
 def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:  # noqa: ANN401  (work's own)
-    """Do something with a file; return what went wrong."""
     try:
         work(*args)
     except OSError as error:
@@ -148,18 +135,14 @@ def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:  # noqa: 
 
 
 def _read(file: FileIO, chunk: Tensor) -> None:
-    """Fill a chunk from a file."""
-    room = chunk.numpy().data
-    while room:
-        count = file.readinto(room)
-        if not count:
-            message = f"{file.name}: shorter than its manifest says"
-            raise OSError(message)
-        room = room[count:]
+    left = chunk.numpy().data
+    while left:
+        if not (count := file.readinto(left)):
+            raise OSError(f"{file.name}: shorter than its manifest says")
+        left = left[count:]
 
 
 def _write(file: FileIO, chunk: Tensor) -> None:
-    """Write a chunk whole."""
-    room = chunk.numpy().data
-    while room:
-        room = room[file.write(room) :]
+    left = chunk.numpy().data
+    while left:
+        left = left[file.write(left) :]

@@ -6,13 +6,11 @@ import hashlib
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from train.config.config import Config
 from train.data import packing
 from train.files import measure
-
-if TYPE_CHECKING:
-    from train.config.config import Config
 
 SCHEMA = 1
 """Of state.json."""

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from train.checkpoint import manifest
 from train.checkpoint.differences import differences
 from train.checkpoint.manifest import CorruptCheckpoint
-from train.checkpoint.node_sync import spread
+from train.checkpoint.node_sync import copy_to_nodes
 from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
 from train.data.batches import Position
@@ -159,7 +159,7 @@ def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
     here = best.folder if ranks.env.rank not in lacking else folder
     problem = ""
     try:
-        spread(ranks, here, listed, dict.fromkeys(listed, source))
+        copy_to_nodes(ranks, here, listed, dict.fromkeys(listed, source))
         if ranks.env.rank in lacking:
             manifest.publish(folder, best.folder)
     except OSError as error:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from train.model.memory import size_in_words
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NO_ROOM = re.compile(r"No space left|quota exceeded", re.IGNORECASE)
 """What errors say that come without a number, such as those of safetensors."""
@@ -18,14 +15,9 @@ SMALL_FILES = 1 << 20
 """Bytes that a checkpoint or an export takes besides its tensors."""
 
 
-def free(folder: Path) -> int:
-    """Return the bytes that can be written."""
-    return shutil.disk_usage(folder).free
-
-
 def has_room(folder: Path, needed: int) -> bool:
     """Return whether tensors of so many bytes fit, by the count of the file system."""
-    return free(folder) >= needed + SMALL_FILES
+    return shutil.disk_usage(folder).free >= needed + SMALL_FILES
 
 
 def lack(folder: Path, needed: int) -> str:
@@ -33,7 +25,7 @@ def lack(folder: Path, needed: int) -> str:
 
     Torch's own error names no cause: `unexpected pos 704 vs 598`.
     """
-    wanted, here = needed + SMALL_FILES, free(folder)
+    wanted, here = needed + SMALL_FILES, shutil.disk_usage(folder).free
     if here >= wanted:
         return ""
     return (

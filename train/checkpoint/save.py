@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.tensor import DTensor
 
 from train.checkpoint import manifest, room
-from train.checkpoint.node_sync import find_storage, spread
+from train.checkpoint.node_sync import copy_to_nodes, find_storage
 from train.checkpoint.staging import Staging
 from train.data.batches import Position
 from train.errors import CheckpointError, ConfigError
@@ -315,7 +315,7 @@ class Checkpoints:
         files = {name: entry for row in rows for name, entry in row.items()}
         if not self.shared:
             owners = {n: ranks.leader_of(r) for r, row in enumerate(rows) for n in row}
-            spread(ranks, folder, files, owners)
+            copy_to_nodes(ranks, folder, files, owners)
         if self.writes and self._config.method == "lora":
             named = export.weights(folder)
             exported = export.export(named, folder, **self._adapter(progress.step))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from train.config.config import Config
+from train.config.config import Config
 
 
 class Schedule:
@@ -21,13 +18,6 @@ class Schedule:
     def __init__(
         self, config: Config, *, is_clock: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start to measure the time.
-
-        Args:
-            config: How often.
-            is_clock: Whether this rank's clock counts.
-            clock: In seconds.
-        """
         self._every = config.save_every
         self._is_clock = is_clock
         self._clock = clock
@@ -39,12 +29,7 @@ class Schedule:
         return float(self._is_clock and self._every.minutes > 0 and over)
 
     def follows(self, step: int, *, finished_epochs: int | None) -> bool:
-        """Return whether a checkpoint follows a step, however long it has taken until there.
-
-        Args:
-            step: Its number.
-            finished_epochs: How many are done, where the step ended one.
-        """
+        """Return whether a checkpoint follows a step, however long it has taken until there."""
         steps, epochs = self._every.steps, self._every.epochs
         ended = finished_epochs is not None and epochs > 0 and finished_epochs % epochs == 0
         return ended or (steps > 0 and step % steps == 0)

@@ -8,3 +8,7 @@ NO_UTF8 = "expected UTF-8 text"
 
 class BadLine(ValueError):  # noqa: N818  (said of the line, not of the program)
     """A line cannot be used; the message says why."""
+
+
+class Swallowed(BadLine):
+    """A row that has other rows in it: to leave it out would lose them."""

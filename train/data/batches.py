@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from train.config.batch_size import BatchSize
+from train.config.config import Config
 from train.data.encoding import IGNORED
-from train.data.mixture import by_share, rows_an_epoch, rows_of_epoch, tokens_by_share
+from train.data.mixture import (
+    Mixture,
+    Share,
+    Sizes,
+    by_share,
+    rows_an_epoch,
+    rows_of_epoch,
+    tokens_by_share,
+)
 from train.data.packing import Rows, pack
-from train.data.token_store import index_dtype
+from train.data.token_store import Ints, index_dtype
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from train.config.batch_size import BatchSize
-    from train.config.config import Config
-    from train.data.mixture import Mixture, Share, Sizes
-    from train.data.token_store import Ints
 
 MULTIPLE = 8
 """Rows are padded to a multiple of this: GPUs multiply such shapes fastest."""
@@ -146,7 +148,6 @@ class Pool:
         return [self._rows[int(row)] for row in np.argsort(-totals, kind="stable")[:count]]
 
     def _of_epoch(self, epoch: int) -> Ints:
-        """Return the rows of an epoch in its order."""
         shuffled = order(self._seed, epoch, self.count, self._number)
         if all(share.weight == 1 for share in self._shares):
             return shuffled
@@ -192,25 +193,14 @@ class Batches:
         evaluation_pools: Sequence[Sizes] = (),
         ranks_of_pools: Sequence[int] = (),
     ) -> None:
-        """Prepare the batches of a rank.
+        """Take the samples on this node.
 
-        Args:
-            train: The training samples on this node.
-            evaluation: The samples to evaluate on, if any.
-            config: Says how rows are made and assigned.
-            size: The step's arithmetic.
-            rank: Of size.world_size.
-            pools: Only where nodes have samples of their own (`node_data: strided`): the sizes
-                of every node's, which the nodes tell each other once.
-            evaluation_pools: The same for evaluation.
-            ranks_of_pools: How many ranks each node has, ranks counted node by node.
-
-        Raises:
-            ConfigError: with samples of their own, the nodes' shares of a step must come out even.
+        Where nodes have samples of their own (`node_data: strided`), the pools are the sizes of
+        every node's, which the nodes tell each other once; ranks are counted node by node.
         """
         self._config = config
         self._size = size
-        self._data = {"train": train, "evaluation": evaluation}
+        self._train_data, self._eval_data = train, evaluation
         members = tuple(ranks_of_pools) or (size.world_size,)
         if len(members) > 1 and size.total % size.world_size:
             problem = (
@@ -220,6 +210,7 @@ class Batches:
             raise ConfigError((problem,))
         each = size.total if len(members) == 1 else size.total // size.world_size
         self._train = tuple(pools) or (train,)
+        self._packed = config.batching == "packed"
         self._pools = [
             Pool(sizes, config, each * (count if len(members) > 1 else 1), number)
             for number, (sizes, count) in enumerate(zip(self._train, members, strict=True))
@@ -233,10 +224,10 @@ class Batches:
     @property
     def samples(self) -> tuple[int, int]:
         """How many samples of all nodes together are trained on, and how many evaluated on."""
-        train, evaluation = (
-            sum(len(sizes.lengths) for sizes in part) for part in (self._train, self._evaluation)
+        return (
+            sum(len(sizes.lengths) for sizes in self._train),
+            sum(len(sizes.lengths) for sizes in self._evaluation),
         )
-        return train, evaluation
 
     @property
     def datasets(self) -> list[tuple[Share, int]]:
@@ -281,11 +272,9 @@ class Batches:
         count = max(-(-len(rows) // each) for pool in assigned for rows in pool)
         mine = assigned[self._pool][self._local]
         after = self._after(position)
-        train = self._data["train"]
-        assert train is not None
         return Step(
             micro_batches=tuple(
-                assemble(train, mine[i * each : (i + 1) * each], packed=self._packed)
+                collate(self._train_data, mine[i * each : (i + 1) * each], packed=self._packed)
                 for i in range(count)
             ),
             valid=valid,
@@ -301,10 +290,8 @@ class Batches:
 
     def largest(self) -> Batch:
         """Return the largest micro-batch that this rank may meet."""
-        train = self._data["train"]
-        assert train is not None
         rows = self._pools[self._pool].longest(self._size.per_device)
-        return assemble(train, rows, packed=self._packed)
+        return collate(self._train_data, rows, packed=self._packed)
 
     def train(self, position: Position) -> Iterator[Step]:
         """Yield the steps from a position on, without end; some are made ahead."""
@@ -322,22 +309,20 @@ class Batches:
 
     def evaluate(self) -> Iterator[Batch]:
         """Yield this rank's batches of every evaluation sample once; as many on every rank."""
-        each = self._config.eval_batch_size
-        count = 0
-        for sizes, members in zip(self._evaluation, self._members, strict=True):
-            each_has = math.ceil(len(sizes.lengths) / members)
-            count = max(count, math.ceil(each_has / each))
-        data = self._data["evaluation"]
+        each, data = self._config.eval_batch_size, self._eval_data
         if data is None:
             return
+        count = max(
+            math.ceil(math.ceil(len(sizes.lengths) / members) / each)
+            for sizes, members in zip(self._evaluation, self._members, strict=True)
+        )
         longest_first = np.argsort(-data.lengths, kind="stable")
         mine = longest_first[self._local :: self._members[self._pool]]
         for number in range(count):
             rows = mine[number * each : (number + 1) * each]
-            yield assemble(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
+            yield collate(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
 
     def _assigned(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
-        """Return each rank's rows of a pool's share."""
         pool, members = self._pools[number], self._members[number]
         if self._config.batching == "balanced":
             costs = [pool.cost(row) for row in rows]
@@ -351,12 +336,8 @@ class Batches:
             return Position(epoch=position.epoch + 1)
         return Position(epoch=position.epoch, consumed=consumed)
 
-    @property
-    def _packed(self) -> bool:
-        return self._config.batching == "packed"
 
-
-def assemble(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
+def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
     """Return rows of samples as one batch; without rows, one that weighs nothing."""
     contents = [[data.sample(int(number)) for number in row] for row in rows]
     longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)

@@ -9,24 +9,18 @@ marks around the parts of its messages (`chat_parts`), which must not change wha
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cache, cached_property, partial
+from typing import Any
 
-from train.data import chat_messages
 from train.data.bad_line import BadLine
-from train.data.chat_answers import Answers, Tokens
+from train.data.chat_answers import Answer, Answers, Tokens
+from train.data.chat_parts import Marks
 from train.data.chat_text import ChatText
+from train.data.messages import Message, checked_arguments, checked_tools, cleaned, for_template
 from train.data.tally import unlearned_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from train.data.chat_answers import Answer
-    from train.data.chat_messages import Message
-    from train.data.chat_parts import Marks
-    from train.data.chat_text import Render
 
 DATE = date(2024, 7, 26)
 """Today's date for templates that print it: tokens must not depend on the day of the run. It is
@@ -65,7 +59,7 @@ class ChatTemplate:
 
     def write(
         self,
-        messages: Any,  # noqa: ANN401  (as the line has them)
+        messages: list[Message],
         *,
         tools: Any = None,  # noqa: ANN401  (the same)
         arguments: Any = None,  # noqa: ANN401  (the same)
@@ -78,16 +72,16 @@ class ChatTemplate:
             tools: JSON schemas of the functions that the model may call.
             arguments: The template's arguments for this chat; they win over everyone's.
             learn_from: The first message whose answer is learned.
-
-        Raises:
-            BadLine: these are no messages, or the template leaves something out.
         """
         if not self.exists:
             raise BadLine("messages: expected a tokenizer with a chat template, found none")
-        said = chat_messages.cleaned(messages)
-        given = chat_messages.tools(tools)
-        render = self._renderer(given, self._arguments | chat_messages.arguments(arguments))
-        chat = ChatText(render, [chat_messages.for_template(message) for message in said])
+        said = cleaned(messages)
+        render = partial(
+            self._render,
+            tools=checked_tools(tools),
+            arguments=self._arguments | checked_arguments(arguments),
+        )
+        chat = ChatText(render, [for_template(message) for message in said])
         _refuse_dropped(said, chat)
         answers = Answers(said, chat, self.tokens)
         found = tuple(answers.find(learn_from))
@@ -132,30 +126,17 @@ class ChatTemplate:
             if not left_out and chat.extent(number) is None:
                 yield from self.tokens.special.findall(part.text)
 
-    def _renderer(self, tools: list[Any] | None, arguments: dict[str, Any]) -> Render:
-        def render(
-            messages: Sequence[Message], *, prompt: bool = False, marks: Marks | None = None
-        ) -> str:
-            if not messages:
-                return ""
-            text = self._render(messages, tools, arguments, prompt=prompt, marks=marks)
-            if tools and marks is None:  # (the first time, without marks)
-                bare = self._render(messages, None, arguments, prompt=prompt, marks=None)
-                if bare == text:
-                    raise BadLine("tools: expected a chat template that writes them, found none")
-            return text
-
-        return render
-
     def _render(
         self,
         messages: Sequence[Message],
+        *,
         tools: list[Any] | None,
         arguments: dict[str, Any],
-        *,
-        prompt: bool,
-        marks: Marks | None,
+        prompt: bool = False,
+        marks: Marks | None = None,
     ) -> str:
+        if not messages:
+            return ""
         try:
             template = dated(self._tokenizer.get_chat_template(tools=tools))
             text = self._tokenizer.apply_chat_template(
@@ -167,6 +148,10 @@ class ChatTemplate:
             )
         except Exception as error:  # noqa: BLE001  (templates raise what they like)
             raise BadLine(f"messages: the chat template refuses them: {error}") from None
+        if tools and marks is None:  # (the first time, without marks)
+            without = self._render(messages, tools=None, arguments=arguments, prompt=prompt)
+            if without == text:
+                raise BadLine("tools: expected a chat template that writes them, found none")
         return str(text)
 
 
@@ -185,7 +170,6 @@ def _refuse_dropped(messages: Sequence[Message], chat: ChatText) -> None:
 
 
 def _none(messages: Sequence[Message], answers: Answers) -> str:
-    """Return what was found instead of an answer to learn."""
     roles = dict.fromkeys(message["role"] for message in messages)
     return unlearned_words(answers.unlearned) or f"the roles {', '.join(roles)}"
 

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os.path import commonprefix
-from typing import TYPE_CHECKING
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import is_learned
 from train.data.chat_parts import THINKING, begins_thoughts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from train.data.chat_messages import Message
-    from train.data.chat_text import ChatText
-
+from train.data.chat_text import ChatText
+from train.data.messages import Message, is_learned
 
 NO_THOUGHTS = re.compile(r"<\|channel>thought\s*<channel\|>")
 """Gemma 4's words for it."""
@@ -71,7 +65,6 @@ class Answers:
     """The answers of a chat that are learned, and what is not."""
 
     def __init__(self, messages: Sequence[Message], chat: ChatText, tokens: Tokens) -> None:
-        """Take a chat, as it was said and as its template writes it."""
         self._messages = messages
         self._chat = chat
         self._tokens = tokens
@@ -81,11 +74,7 @@ class Answers:
         """What is not learned → how often; `tally.UNLEARNED` has the words."""
 
     def find(self, learn_from: int) -> Iterator[Answer]:
-        """Yield the answers from a message on.
-
-        Raises:
-            BadLine: one of them cannot be found as a whole.
-        """
+        """Yield the answers from a message on."""
         for index, message in enumerate(self._messages):
             if message["role"] != "assistant" or index < learn_from:
                 continue
@@ -140,12 +129,7 @@ class Answers:
             self.unlearned["thoughts"] = 1
 
     def _begin(self, index: int, first: int) -> int:
-        """Return where the model begins to write: after what it is given.
-
-        Args:
-            index: Which message.
-            first: The first of its parts.
-        """
+        """Return where the model begins to write: after what it is given."""
         at = self._chat.places[first][0]
         low, begin = self._after_prompt(index, at) if index else (0, None)
         # The prompt differs where an empty answer is before it, or where a template begins an
@@ -186,7 +170,6 @@ class Answers:
 
     @cached_property
     def _ends(self) -> set[str]:
-        """Return the tokens that end a message."""
         ends = {token.group() for token in self._tokens.special.finditer(self._chat.question()[0])}
         return {*ends, self._tokens.end} - {""}
 
@@ -199,12 +182,7 @@ class Answers:
         return header, header[end.end() :].lstrip() if end else ""
 
     def _end(self, index: int, last: int) -> tuple[int, bool]:
-        """Return where an answer ends, and whether a token ends it.
-
-        Args:
-            index: Which message.
-            last: The last of its parts.
-        """
+        """Return where an answer ends, and whether a token ends it."""
         if index == len(self._messages) - 1:
             return self._end_of_chat(index, last)
         at = self._chat.places[last][1]
@@ -274,7 +252,6 @@ class Answers:
         return token if token and not text[: token.start()].strip() else None
 
     def _others(self, index: int) -> list[tuple[int, int]]:
-        """Return the places of the parts of other messages."""
         parts = self._chat.parts
         return [at for part, at in self._chat.places.items() if parts[part].message != index]
 

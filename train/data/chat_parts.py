@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import REASONING, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from train.data.messages import REASONING, Message
 
 Kind = Literal["text", "thought", "call"]
 Which = Literal["both", "open", "close", "none"]

@@ -7,17 +7,12 @@ to be the same but for the marks.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from train.data.bad_line import BadLine
-from train.data.chat_messages import with_text_arguments
-from train.data.chat_parts import PROBE, Marks, Written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from train.data.chat_messages import Message
-    from train.data.chat_parts import Part, Which
+from train.data.chat_parts import PROBE, Marks, Part, Which, Written
+from train.data.messages import Message, with_text_arguments
 
 NEXT = "What comes next?"
 
@@ -28,16 +23,7 @@ class Render(Protocol):
     def __call__(
         self, messages: Sequence[Message], *, prompt: bool = False, marks: Marks | None = None
     ) -> str:
-        """Return messages as text.
-
-        Args:
-            messages: The messages.
-            prompt: Whether the beginning of an answer is put after them.
-            marks: What marks that which the template itself marks as generated.
-
-        Raises:
-            BadLine: the template refuses them.
-        """
+        """Return messages as text."""
 
 
 class NotSo(BadLine):
@@ -48,11 +34,6 @@ class ChatText:
     """A chat as its template writes it."""
 
     def __init__(self, render: Render, messages: Sequence[Message]) -> None:
-        """Have a chat written.
-
-        Raises:
-            BadLine: the template refuses it, or writes other texts around marked parts.
-        """
         self._render = render
         self._prompts: dict[int, Written] = {}
         self._after: dict[int, str | None] = {}
@@ -250,7 +231,6 @@ class ChatText:
 
 
 def _objects(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of calls that are objects."""
     for message in messages:
         for call in message.get("tool_calls") or []:
             given = call["function"]["arguments"]

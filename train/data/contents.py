@@ -51,11 +51,7 @@ WAYS_OUT = {
 
 
 def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
-    """Refuse a file that is something else than JSON, or than a table of text.
-
-    Raises:
-        ConfigError: it is; the hint makes a data set of it.
-    """
+    """Refuse a file that is something else than JSON, or than a table of text."""
     with streams.opened(path) as stream:
         start = stream.bytes.read(START)
     if name := encoding(start):

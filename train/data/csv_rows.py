@@ -1,30 +1,21 @@
 """CSV and TSV: a row is an object whose keys are in the first row, and whose values are text.
 
-A reader can begin at any row.
+A reader can begin at any row. Rows are counted as a spreadsheet does: the keys are in row 1.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from train.data import streams
-from train.data.bad_line import BadLine
-from train.data.marks import FileScan
+from train.data.bad_line import BadLine, Swallowed
+from train.data.streams import Stream
 from train.errors import ConfigError
-from train.files import measure
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from train.data.streams import Stream
-
-LINE = "row "
-"""Counted as a spreadsheet does: the keys are in row 1."""
 SUFFIXES = (".csv", ".tsv")
 DELIMITERS = ",;\t"
 LONGEST = 1 << 27
@@ -32,72 +23,38 @@ LONGEST = 1 << 27
 BOM = b"\xef\xbb\xbf"
 
 
-class Swallowed(BadLine):
-    """A row that has other rows in it: to leave it out would lose them."""
-
-
-def scan(path: Path, targets: Sequence[int]) -> FileScan:
-    """Return the digest, the number of rows, and the first row at each target or after it."""
-    places = streams.Places()
-    rows = offset = 0
-    with streams.opened(path) as stream:
-        for offset, cells in _rows(stream, 0, _delimiter(path)):
-            if isinstance(cells, Swallowed):
-                raise ConfigError((f"{path}:row {rows + 1}: {cells}",))
-            places.add(offset, rows)
-            rows += 1
-    # The same bytes as JSON lines would be other lines.
-    digest = hashlib.sha256(f"{_kind(path)} {measure(path).sha256}".encode()).digest()
-    return FileScan(digest=digest, lines=rows, begins=places.begins(targets, stream, offset))
-
-
-def read(path: Path, begin: int, end: int | None) -> Iterator[bytes | BadLine]:
-    """Yield the rows from one offset to another as JSON objects; the first one of all is empty.
-
-    Raises:
-        ConfigError: the first row has a key twice.
-    """
+def rows(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes | BadLine]]:
+    """Yield the rows as JSON objects, each with its offset; the first one of all is empty."""
     delimiter = _delimiter(path)
-    with streams.opened(path) as stream:
-        _, keys = next(_rows(stream, 0, delimiter), (0, []))
+    with streams.opened(path) as start:
+        _, keys = next(_cells(start, 0, delimiter), (0, []))
     if isinstance(keys, BadLine):
         raise ConfigError((f"{path}:row 1: {keys}",))
     if twice := [key for key, times in Counter(keys).items() if key and times > 1]:
         found = f"found {', '.join(twice)} twice"
         raise ConfigError((f"{path}:row 1: expected a name for each column, {found}",))
-    with streams.opened(path, begin) as stream:
-        for offset, cells in _rows(stream, begin, delimiter):
-            if end is not None and offset >= end:
-                break
-            if isinstance(cells, BadLine):
-                yield cells
-            elif not cells or not offset:
-                yield b""
-            else:
-                yield _record(keys, cells)
+    for offset, cells in _cells(stream, begin, delimiter):
+        if isinstance(cells, BadLine):
+            yield offset, cells
+        else:
+            yield offset, _record(keys, cells) if cells and offset else b""
 
 
-def count(path: Path, line_bytes: float) -> int:
-    """Return about how many rows there are."""
-    return max(1, round(streams.size(path) / line_bytes))
-
-
-def _kind(path: Path) -> str:
+def kind(path: Path) -> str:
     """Return `.csv` or `.tsv`."""
     return next(suffix for suffix in reversed(path.suffixes) if suffix.lower() in SUFFIXES).lower()
 
 
 def _delimiter(path: Path) -> str:
     """Return what stands between cells; spreadsheets of some languages write semicolons."""
-    if _kind(path) == ".tsv":
+    if kind(path) == ".tsv":
         return "\t"
     with streams.opened(path) as stream:
         header = stream.bytes.readline().decode("latin-1")
     return max(DELIMITERS, key=header.count)
 
 
-def _rows(stream: Stream, begin: int, delimiter: str) -> Iterator[tuple[int, list[str] | BadLine]]:
-    """Yield each row with the offset of its beginning."""
+def _cells(stream: Stream, begin: int, delimiter: str) -> Iterator[tuple[int, list[str] | BadLine]]:
     csv.field_size_limit(LONGEST)
     offset = begin
 

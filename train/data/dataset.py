@@ -5,38 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from train.config.config import Config
-from train.data import (
-    contents,
-    hub,
-    overlap,
-    token_cache,
-    token_store,
-    tokenizer_workers,
-)
-from train.data.encoding import IGNORED
+from train.data import contents, hub, lines, overlap, token_cache, token_store, tokenizer_workers
+from train.data.encoding import IGNORED, Encoded, encode_lines
 from train.data.fingerprint import nothing
-from train.data.formats import Rules
+from train.data.formats import Reader, Rules
 from train.data.mixture import Mixture
-from train.data.progress import Teller
+from train.data.progress import Phase, Teller
 from train.data.tally import Tally
+from train.data.token_store import Ints, Shard
+from train.distributed.env import RankEnv
 from train.errors import ConfigError, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
-
-    from train.data.progress import Phase
-    from train.data.token_cache import Source
-    from train.data.token_store import Ints, Shard
-    from train.distributed.env import RankEnv
 
 SHOWN = 10
 """Unusable lines that are named one by one."""
@@ -61,7 +48,6 @@ class TokenSet:
         return cls(parts=parts, index=index, lengths=index[:, 1], targets=index[:, 2])
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.lengths)
 
     @property
@@ -131,17 +117,21 @@ class Located:
 
 
 def locate(config: Config) -> Iterator[Located]:
-    """Yield the data sets to train on, in their order, and the one to evaluate on.
-
-    Raises:
-        ConfigError: one of them has no files.
-    """
+    """Yield the data sets to train on, in their order, and the one to evaluate on."""
     named = [("dataset_path", each.path, Rules.of(config, each)) for each in config.datasets]
     if config.eval_dataset_path:
         named.append(("eval_dataset_path", config.eval_dataset_path, Rules.of(config)))
     for key, name, rules in named:
         files = hub.dataset_files(name, config, key=key)
         yield Located(key=key, name=name, label=label(config, key, name), files=files, rules=rules)
+
+
+def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:  # noqa: ANN401
+    """Yield the lines of a data set as the training reads them, without a token cache."""
+    reader = Reader(tokenizer, config.chat_template_kwargs, located.rules)
+    columns = frozenset(located.rules.columns_of_lines.values())
+    part = lines.read(located.files, columns=columns)
+    return encode_lines(part, reader, tokenizer, config)
 
 
 def label(config: Config, key: str, name: str) -> str:
@@ -166,9 +156,6 @@ def prepare(
         tokenizer: Instead of the model's own, for programs that have it in hand.
         check: Called while this process waits for others; raises if that is vain.
         tell: Called every few seconds, from another thread, with how far it is.
-
-    Raises:
-        ConfigError: files are missing, too many lines are unusable, or nothing is left.
     """
     model = hub.model_folder(config)
     located = list(locate(config))
@@ -233,11 +220,7 @@ def _short(path: Path, folder: str) -> str:
 
 
 def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a transformers tokenizer)
-    """Return the model's tokenizer.
-
-    Raises:
-        ConfigError: it cannot be loaded.
-    """
+    """Return the model's tokenizer."""
     from transformers import AutoTokenizer  # noqa: PLC0415  (takes seconds; only when needed)
 
     try:
@@ -290,7 +273,7 @@ def _open(
     workers = 1  # (a tokenizer that a program has in hand stays in its process)
     if load.is_of_model:
         rows = source.scan.lines
-        workers = tokenizer_workers.worth(
+        workers = tokenizer_workers.worker_count(
             rows // source.stride, size // source.stride, source.shards
         )
     token_cache.make(maker, workers, check, teller)
@@ -311,7 +294,10 @@ def _open(
         tally.add(Tally.from_json(about["chats"]))
     notes += [f"{label}: {note}" for note in tally.notes()]
     notes += _overlong(label, config, [about["overlong"] for about in manifest["shards"]])
-    return source.key, _read(source), tuple(notes)
+    shards = tuple(token_store.open_shard(source.shard(n)) for n in range(source.shards))
+    empty = not any(shard.samples for shard in shards)
+    index = np.load(source.folder / token_cache.INDEX, mmap_mode=None if empty else "r")
+    return source.key, TokenSet.of(shards, np.asarray(index)), tuple(notes)
 
 
 def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Iterator[str]:
@@ -339,16 +325,6 @@ def _kinds_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
     for reason, count in times.most_common(SHOWN):
         more = f" ({count} lines, which is all)" if count == len(bad) > 1 else f" ({count} lines)"
         yield f"{first[reason]}: {reason}{more if count > 1 else ''}"
-
-
-def _read(source: Source) -> TokenSet:
-    parts = tuple(
-        token_store.open_shard(source.folder / token_cache.shard_name(source, number))
-        for number in range(source.shards)
-    )
-    empty = not any(part.samples for part in parts)
-    mapped = np.load(source.folder / token_cache.INDEX, mmap_mode=None if empty else "r")
-    return TokenSet.of(parts, np.asarray(mapped))
 
 
 def _held_out(line_numbers: Ints, config: Config) -> npt.NDArray[np.bool_]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from train.data.documents import Document, Piece
+from train.config.config import Config, Overlong
+from train.data.bad_line import BadLine
+from train.data.formats import Document, Piece, Reader
+from train.data.lines import Line
 from train.data.tally import Tally
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from train.config.config import Overlong
 
 Offsets = list[tuple[int, int]]
 """Of each token where it begins and ends in its text."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
+TOGETHER = 256
+"""Lines tokenized in one call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,49 @@ class Sample:
     def cut(self) -> bool:
         """Whether something of the line was left out."""
         return self.whole > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A line of the data as samples."""
+
+    line: Line
+    samples: list[Sample]
+    reason: str = ""
+    """Why there is none to learn from."""
+    usable: bool = True
+    """Whether that is no fault of the line: it is only too long."""
+
+
+def encode_lines(
+    lines: Iterator[Line],
+    reader: Reader,
+    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
+    config: Config,
+) -> Iterator[Encoded]:
+    """Yield each line's samples, or why it has none."""
+    nothing = f"nothing to learn within seq_len {config.seq_len}: a long prompt needs a larger one"
+    while together := list(islice(lines, TOGETHER)):
+        documents: dict[int, Document] = {}
+        reasons: dict[int, str] = {}
+        for line in together:
+            try:
+                documents[line.number] = reader.read(line.content)
+            except BadLine as error:
+                reasons[line.number] = str(error)
+        made = encode([*documents.values()], tokenizer, config.seq_len, config.overlong)
+        samples_of = dict(zip(documents, made, strict=True))
+        for line in together:
+            samples = samples_of.get(line.number, [])
+            if not samples:
+                reason = reasons.get(line.number, nothing)
+                yield Encoded(line=line, samples=[], reason=reason, usable=False)
+            elif samples[0].ids:
+                yield Encoded(line=line, samples=samples)
+            else:
+                whole = samples[0].whole
+                reason = f"dropped: {whole} tokens are more than seq_len {config.seq_len}"
+                yield Encoded(line=line, samples=samples, reason=reason)
 
 
 def begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
@@ -124,11 +168,7 @@ def _tokens(split: Sequence[list[Piece]], tokenizer: Any) -> list[list[Tokens]]:
 
 
 def _tokenize(group: list[Piece], tokenizer: Any) -> Iterator[Tokens]:  # noqa: ANN401
-    """Tokenize like pieces in one call: the tokenizer uses all cores for that.
-
-    Raises:
-        ConfigError: only a fast tokenizer tells which characters a token is made of.
-    """
+    """Tokenize like pieces in one call: the tokenizer uses all cores for that."""
     spanned = isinstance(group[0].spans, tuple)
     if spanned and not tokenizer.is_fast:
         kind = type(tokenizer).__name__

@@ -12,17 +12,14 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from train.data.lines import format_of
-from train.data.marks import Mark
+from train.data import lines
+from train.data.lines import Mark
 from train.errors import ConfigError
 from train.files import write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LOOK = 0.1
 """Seconds between two looks for what another process makes."""
@@ -67,40 +64,32 @@ def identity(files: tuple[Path, ...]) -> Identity:
 
 
 def scan(files: tuple[Path, ...], parts: int) -> Scan:
-    """Read the files once: their digest, and where each of so many parts begins.
-
-    Raises:
-        ConfigError: somebody writes to them meanwhile.
-    """
+    """Read the files once: their digest, and where each of so many parts begins."""
     began, before = time.time_ns(), identity(files)
     sizes = [path.stat().st_size for path in files]
     targets = [part * sum(sizes) // parts for part in range(parts)]
     whole = hashlib.sha256()
     marks: list[Mark] = []
-    start = lines = 0
+    start = seen = 0
     for number, (path, size) in enumerate(zip(files, sizes, strict=True)):
         while len(marks) < parts and targets[len(marks)] <= start:
-            marks.append(Mark(file=number, offset=0, line=lines, within=0))
+            marks.append(Mark(file=number, offset=0, line=seen, within=0))
         inside = [target - start for target in targets[len(marks) :]]
-        found = format_of(path).scan(path, inside)
+        found = lines.scan(path, inside)
         for offset, within in found.begins:
-            marks.append(Mark(file=number, offset=offset, line=lines + within, within=within))
-        lines, start = lines + found.lines, start + size
+            marks.append(Mark(file=number, offset=offset, line=seen + within, within=within))
+        seen, start = seen + found.lines, start + size
         whole.update(found.digest)
-    end = Mark(file=len(files), offset=0, line=lines, within=0)
+    end = Mark(file=len(files), offset=0, line=seen, within=0)
     marks += [end] * (parts - len(marks))
     same(files, before)
     return Scan(
-        digest=whole.hexdigest(), marks=tuple(marks), lines=lines, identity=before, began=began
+        digest=whole.hexdigest(), marks=tuple(marks), lines=seen, identity=before, began=began
     )
 
 
 def same(files: tuple[Path, ...], before: Identity) -> None:
-    """Refuse files that are no longer what they were.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Refuse files that are no longer what they were."""
     if identity(files) != before:
         raise ConfigError(
             (f"{files[0].parent}: expected data that stays as it is, found it changed meanwhile",),
@@ -127,16 +116,7 @@ def shared(
     local_rank: int,
     check: Callable[[], None] = nothing,
 ) -> Scan:
-    """Return what the node's first process finds, or has found in files still untouched.
-
-    Args:
-        files: The data.
-        parts: How many parts there are to be.
-        cache: Where the processes of a node leave each other what they find.
-        local_rank: The first one, 0, does the work.
-        check: Called while waiting for it; raises if waiting is vain.
-
-    """
+    """Return what the node's first process finds, or has found in files still untouched."""
     names = "\0".join([socket.gethostname(), str(parts), *(str(path.absolute()) for path in files)])
     path = cache / f"scan-{hashlib.sha256(names.encode()).hexdigest()[:20]}.json"
     if local_rank == 0:
@@ -150,7 +130,6 @@ def shared(
 
 
 def _left(path: Path, files: tuple[Path, ...]) -> Scan | None:
-    """Return what was found before, if it is of the files as they are now."""
     try:
         about = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from train.config.columns import IN_LINES
-from train.data import other_forms
+from train.config.config import Config, Learn
+from train.config.datasets import Dataset
 from train.data.bad_line import NO_UTF8, BadLine
-from train.data.chat import ChatTemplate
-from train.data.documents import Document, Piece
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from train.config.config import Config, Learn
-    from train.config.datasets import Dataset
+from train.data.chat import Chat, ChatTemplate
+from train.data.messages import (
+    ROLES,
+    Task,
+    are_parts,
+    has_answer,
+    messages_of,
+    renamed,
+    structured,
+    text_of,
+    tools_of,
+    with_system,
+)
 
 VERSION = 11
 """Part of the token cache's key: raise it when the same line would give other tokens
@@ -28,6 +35,36 @@ FORMS = (
 )  # fmt: skip
 """The keys that make each form; of two in one line the first one counts."""
 CHATS = (("messages",), ("conversations",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A stretch of text that is tokenized by itself."""
+
+    text: str
+    special: bool
+    """Whether it is the beginning of a text: the tokenizer's own begin mark comes before it."""
+    spans: tuple[tuple[int, int], ...] | Literal["all", "none"]
+    """Which characters the loss counts."""
+    within: bool = False
+    """Whether there is text before it: then it does not begin with a space of the tokenizer's."""
+    literal: bool = False
+    """Whether a special token in it is text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A line as pieces of text, in order."""
+
+    pieces: tuple[Piece, ...]
+    ends: bool
+    """Whether the end-of-text token is appended (and counts); a chat's template has its own."""
+    splits: bool
+    """Whether what is too long goes on in a further sample, or is cut."""
+    chat: Chat | None = None
+    """The chat that it is."""
+    literals: tuple[tuple[int, int], ...] = ()
+    """Where its only piece has special tokens that are text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +105,10 @@ class Rules:
         return max(there, key=lambda form: sum(key in self.columns for key in form), default=())
 
     def record_of(self, line: bytes | BadLine) -> dict[str, Any]:
-        """Return the JSON object of a line, its columns under the keys that are read.
-
-        Raises:
-            BadLine: it is none, or has none of the forms.
-        """
+        """Return the JSON object of a line, its columns under the keys that are read."""
         found = record_of(line)
-        record = other_forms.renamed(found, self.columns_of_lines) if self.columns else found
-        record = other_forms.structured(record)
+        record = renamed(found, self.columns_of_lines) if self.columns else found
+        record = structured(record)
         if self.form_of(record):
             return record
         keys = ", ".join(map(str, found)) or "(none)"
@@ -100,11 +133,7 @@ class Reader:
         self._rules = rules or Rules()
 
     def read(self, line: bytes | BadLine) -> Document:
-        """Return what a line says.
-
-        Raises:
-            BadLine: it is not JSON, has none of the known forms, or its text is none.
-        """
+        """Return what a line says."""
         document = self._document(self._rules.record_of(line))
         try:
             for piece in document.pieces:
@@ -130,7 +159,7 @@ class Reader:
         return self._text((Piece(text=text, special=True, spans="all"),), splits=True)
 
     def _messages(self, key: str, found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has them)
-        return other_forms.messages_of(key, found, self._rules.columns, self._rules.roles)
+        return messages_of(key, found, self._rules.columns, self._rules.roles)
 
     def _turns(self, key: str, found: Any, role: str) -> list[dict[str, Any]]:  # noqa: ANN401  (the same)
         """Return messages; a text alone is one of this role."""
@@ -140,13 +169,13 @@ class Reader:
 
     def _task(self, record: dict[str, Any], asked: str, answered: str) -> Document:
         """Return a task as a chat, as LLaMA-Factory does; without a template in Alpaca's words."""
-        task = other_forms.Task.of(record, asked, answered)
+        task = Task.of(record, asked, answered)
         if self._template.exists:
             return self._chat(record, task.messages())
         return self._text(_pieces(task.prompt(), task.output))
 
     def _completion(self, record: dict[str, Any]) -> Document:
-        prompt = other_forms.text_of("prompt", record["prompt"])
+        prompt = text_of("prompt", record["prompt"])
         if not isinstance(prompt, str):
             raise BadLine(f"prompt: expected text, found {type(prompt).__name__}")
         for key in ("system", "history"):
@@ -163,17 +192,17 @@ class Reader:
         self, record: dict[str, Any], messages: list[dict[str, Any]], *, learn_from: int = 0
     ) -> Document:
         before = len(messages)
-        messages = other_forms.with_system(messages, record.get("system", ""))
+        messages = with_system(messages, record.get("system", ""))
         learn_from += len(messages) - before
         answers = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
         if messages and not answers:
             raise BadLine(_no_answer(messages))
         if answers and self._rules.learn == "last":
-            learned = [at for at in answers if other_forms.is_answer(messages[at])]
+            learned = [at for at in answers if has_answer(messages[at])]
             learn_from = max(learn_from, (learned or answers)[-1])
         chat = self._template.write(
             messages,
-            tools=other_forms.tools_of(record),
+            tools=tools_of(record),
             arguments=record.get("chat_template_kwargs"),
             learn_from=learn_from,
         )
@@ -192,14 +221,14 @@ class Reader:
 
 
 def _are_messages(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
-    return isinstance(value, list) and not other_forms.are_parts(value)
+    return isinstance(value, list) and not are_parts(value)
 
 
 def _no_answer(messages: list[dict[str, Any]]) -> str:
     """Say that no message is an answer, and which of the roles may be meant."""
     found = list(dict.fromkeys(message["role"] for message in messages))
     said = "messages: expected an answer of the role assistant to learn, found the roles "
-    strange = next((role for role in found if role.casefold() not in other_forms.ROLES), None)
+    strange = next((role for role in found if role.casefold() not in ROLES), None)
     hint = f" (roles: {{{strange}: assistant}} maps one)" if strange else ""
     return f"{said}{', '.join(found)}{hint}"
 
@@ -213,35 +242,28 @@ def is_chat(record: dict[str, Any], rules: Rules) -> bool:
 
 
 def record_of(line: bytes | BadLine) -> dict[str, Any]:
-    """Return the JSON object of a line without nulls, which mean the same as missing keys.
-
-    Raises:
-        BadLine: it is none.
-    """
+    """Return the JSON object of a line without nulls, which mean the same as missing keys."""
     if isinstance(line, BadLine):
         raise line
     try:
-        record = json.loads(line, object_hook=_without_nulls)
+        record = json.loads(
+            line, object_hook=lambda found: {k: v for k, v in found.items() if v is not None}
+        )
     except UnicodeDecodeError as error:
         found = f"{error.object[error.start]:#x} (Windows-1252 or Latin-1?)"
         raise BadLine(f"{NO_UTF8}, found byte {found}") from None
-    except json.JSONDecodeError as error:
-        raise BadLine(
-            f"expected a JSON object, found: {error.msg} (column {error.colno})"
-        ) from None
-    except (ValueError, RecursionError) as error:  # too long a number, too many brackets
-        raise BadLine(f"expected a JSON object, found: {error}") from None
+    except (ValueError, RecursionError) as error:  # also too long a number, too many brackets
+        found = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            found = f"{error.msg} (column {error.colno})"
+        raise BadLine(f"expected a JSON object, found: {found}") from None
     if not isinstance(record, dict):
         raise BadLine(f"expected a JSON object, found {type(record).__name__}")
     return record
 
 
-def _without_nulls(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if value is not None}
-
-
 def _text(record: dict[str, Any], key: str) -> str:
-    value = other_forms.text_of(key, record[key])
+    value = text_of(key, record[key])
     if not isinstance(value, str) or not value.strip():
         found = "nothing" if value == "" else repr(value)[:40]
         raise BadLine(f"{key}: expected some text, found {found}")

@@ -10,7 +10,7 @@ import shlex
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from train.config.config import Config
 from train.data import paths, streams
@@ -71,11 +71,7 @@ def parts(name: str) -> tuple[str, ...]:
 
 
 def model_folder(config: Config) -> Path:
-    """Return the folder of the base model on this node, downloaded if it has to be.
-
-    Raises:
-        ConfigError: there is no such folder, or the hub does not give it.
-    """
+    """Return the folder of the base model on this node, downloaded if it has to be."""
     name = config.name_or_path
     if is_hub_id(name):
         folder = fetch(name, kind="model", config=config, key="name_or_path")
@@ -87,20 +83,15 @@ def model_folder(config: Config) -> Path:
             )
         return folder
     folder = Path(name)
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        given, merged = (shlex.quote(str(path)) for path in (folder, f"{folder}-merged"))
-        found = (
-            f"found a LoRA adapter: merge it with its base into {merged} first, and train on that"
-        )
-        raise ConfigError(
-            (f"name_or_path: expected a model's folder at {folder}, {found}",),
-            hint=f"python -m train.tools.merge {given} {merged}",
-        )
     if not (folder / "config.json").is_file():
-        raise ConfigError(
-            (f"name_or_path: expected a model's folder at {folder}, found {_instead(folder)}",),
-            hint="a path must be there on every node; a hub id looks like org/name",
-        )
+        found = _instead(folder)
+        hint = "a path must be there on every node; a hub id looks like org/name"
+        if (folder / "adapter_config.json").is_file():
+            given, merged = (shlex.quote(str(path)) for path in (folder, f"{folder}-merged"))
+            found = f"a LoRA adapter: merge it with its base into {merged} first, and train on that"
+            hint = f"python -m train.tools.merge {given} {merged}"
+        problem = f"name_or_path: expected a model's folder at {folder}, found {found}"
+        raise ConfigError((problem,), hint=hint)
     if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
         raise ConfigError(
             (f"name_or_path: expected *.safetensors in {folder}, found pytorch_model*.bin",),
@@ -110,11 +101,7 @@ def model_folder(config: Config) -> Path:
 
 
 def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
-    """Return the files of a data set that `key` names.
-
-    Raises:
-        ConfigError: there are none, or one of them twice, or the hub does not give them.
-    """
+    """Return the files of a data set that `key` names."""
     files = [file for part in parts(name) for file in _files(part, config, key)]
     if twice := [file for file, times in Counter(files).items() if times > 1]:
         raise ConfigError((f"{key}: expected {twice[0]} once, found it again in {name}",))
@@ -122,38 +109,24 @@ def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
 
 
 def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
-    """Return the files of a path or a hub id."""
     if not is_hub_dataset(name):
         return paths.find(Path(name), key=key)
-    folder = fetch(name, kind="dataset", config=config, key=key)
-    items = paths.below(folder) if folder.is_dir() else []
-    if not any(paths.ending(item) in paths.PLAIN for item in items):
-        folder = fetch(name, kind="dataset", config=config, key=key, files=OTHER_DATASET_FILES)
+    for files in (DATASET_FILES, OTHER_DATASET_FILES):
+        folder = fetch(name, kind="dataset", config=config, key=key, files=files)
         items = paths.below(folder) if folder.is_dir() else []
-    if not any(paths.ending(item) in paths.PLAIN for item in items):
-        raise ConfigError(
-            (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
-            hint=f"hf download --repo-type dataset {name} --local-dir FOLDER, make JSON lines of "
-            f"its files, and give FOLDER as {key}",
-        )
-    return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
+        if any(paths.ending(item) in paths.PLAIN for item in items):
+            return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
+    raise ConfigError(
+        (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
+        hint=f"hf download --repo-type dataset {name} --local-dir FOLDER, make JSON lines of "
+        f"its files, and give FOLDER as {key}",
+    )
 
 
 def fetch(
-    name: str, *, kind: Kind, config: Config, key: str, files: list[str] | None = None
+    name: str, *, kind: Kind, config: Config, key: str, files: list[str] = MODEL_FILES
 ) -> Path:
-    """Return a repository's folder in the hub's cache; one process of the node downloads it.
-
-    Args:
-        name: Its hub id.
-        kind: What it is.
-        config: Says which revision, and whether the hub may be asked.
-        key: The key that names it.
-        files: Patterns of the names of what is wanted; without them those of its kind.
-
-    Raises:
-        ConfigError: the hub refuses, does not answer, or may not be asked.
-    """
+    """Return a repository's folder in the hub's cache; one process of the node downloads it."""
     # ruff: noqa: PLC0415  (imported when the variables of `settle` are set, and if at all)
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -164,8 +137,8 @@ def fetch(
     offline = config.offline or os.environ.get("HF_HUB_OFFLINE") == "1"
     folder = Path(HF_HUB_CACHE)
     folder.mkdir(parents=True, exist_ok=True)
-    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}{'-other' if files else ''}")
-    files = files or (MODEL_FILES if kind == "model" else DATASET_FILES)
+    other = "-other" if files is OTHER_DATASET_FILES else ""
+    label = re.sub(r"\W", "-", f"{kind}-{name}-{revision or 'main'}{other}")
     with Lock(folder / f".clusterctl-{label}.owner").held():
         known = _known(folder / f".clusterctl-{label}.json")
         try:
@@ -177,20 +150,8 @@ def fetch(
                 ignore_patterns=OTHER_WEIGHTS,
                 local_files_only=offline or known is not None,
             )
-        except LocalEntryNotFoundError as error:
-            cause = error.__cause__  # the hub's own answer, where it gave one
-            what = "--repo-type dataset " if kind == "dataset" else ""
-            hint = f"hf download {what}{name} on this node, or give a local path"
-            if offline:
-                hint = f"hf download {what}{name}"
-                said = f"expected {name} from this machine's hub cache, found it missing there"
-            elif isinstance(cause, HfHubHTTPError):
-                said, hint = _refused(name, cause), _hint(cause)
-            else:
-                said = f"expected {name} from {_endpoint()}, found no answer"
-            raise ConfigError((f"{key}: {said}",), hint=hint) from error
-        except HfHubHTTPError as error:
-            raise ConfigError((f"{key}: {_refused(name, error)}",), hint=_hint(error)) from error
+        except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+            raise _refused(name, kind, key, error, offline=offline) from error
         if known is None:
             commit = {"commit": Path(path).name, "time": time.time()}
             write_text(folder / f".clusterctl-{label}.json", json.dumps(commit))
@@ -198,7 +159,6 @@ def fetch(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether to log what the hub's library says: not that no file matched, others may."""
     return "No files matched" not in record.getMessage()
 
 
@@ -215,16 +175,24 @@ def _endpoint() -> str:
     return without_credentials(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
 
 
-def _refused(name: str, error: Exception) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return f"expected {name} from {_endpoint()}, found HTTP {status} ({type(error).__name__})"
-
-
-def _hint(error: Exception) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in {401, 403}:
-        return "HF_TOKEN must be set on the nodes (env_from: [HF_TOKEN]) and have access to it"
-    return "a local path needs no hub; the name's spelling is the hub's own"
+def _refused(name: str, kind: Kind, key: str, error: Exception, *, offline: bool) -> ConfigError:
+    """Say what the hub answered, or that it did not: that may be the cause of another error."""
+    both = () if offline else (error, error.__cause__)
+    answer: Any = next((e for e in both if getattr(e, "response", None) is not None), None)
+    what = "--repo-type dataset " if kind == "dataset" else ""
+    hint = f"hf download {what}{name}"
+    if answer is not None:
+        status = answer.response.status_code
+        said = f"from {_endpoint()}, found HTTP {status} ({type(answer).__name__})"
+        hint = "a local path needs no hub; the name's spelling is the hub's own"
+        if status in {401, 403}:
+            hint = "HF_TOKEN must be set on the nodes (env_from: [HF_TOKEN]) and have access to it"
+    elif offline:
+        said = "from this machine's hub cache, found it missing there"
+    else:
+        said = f"from {_endpoint()}, found no answer"
+        hint += " on this node, or give a local path"
+    return ConfigError((f"{key}: expected {name} {said}",), hint=hint)
 
 
 def _instead(folder: Path) -> str:

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 
 from train.data import streams
-from train.data.marks import FileScan
+from train.data.streams import Stream
 from train.errors import ConfigError
-from train.files import measure
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from train.data.streams import Stream
-
-LINE = "item "
 BLOCK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 SPACE = re.compile(r"[ \t\r\n]*")
 NEAR = 16
 """Characters before the end of a buffer in which a fault may only be that more is to come."""
+NUMBER_ENDS = 2
+"""Characters after a number that may still be of it: `1.5e+` is 1.5 until a digit comes."""
 
 
 def layout(path: Path) -> Literal["lines", "values"] | None:
@@ -39,36 +35,6 @@ def layout(path: Path) -> Literal["lines", "values"] | None:
             return "values" if "\n" in text.value() else "lines"
         except (ValueError, RecursionError):
             return "lines"
-
-
-def scan(path: Path, targets: Sequence[int]) -> FileScan:
-    """Return the digest, the number of items, and the first item at each target or after it."""
-    places = streams.Places()
-    items = offset = 0
-    with streams.opened(path) as stream:
-        for offset, _ in _values(path, stream, 0):
-            places.add(offset, items)
-            items += 1
-    digest = bytes.fromhex(measure(path).sha256)
-    return FileScan(digest=digest, lines=items, begins=places.begins(targets, stream, offset))
-
-
-def read(path: Path, begin: int, end: int | None) -> Iterator[bytes]:
-    """Yield the items from one offset to another."""
-    with streams.opened(path, begin) as stream:
-        for offset, value in _values(path, stream, begin):
-            if end is not None and offset >= end:
-                break
-            yield value
-
-
-def count(path: Path, line_bytes: float) -> int:
-    """Return about how many items there are."""
-    return round(streams.size(path) / line_bytes)
-
-
-NUMBER_ENDS = 2
-"""Characters after a number that may still be of it: `1.5e+` is 1.5 until a digit comes."""
 
 
 class _Text:
@@ -98,22 +64,14 @@ class _Text:
                 return ""
 
     def expect(self, wanted: str) -> None:
-        """Take a character that must be the next; "" is the end.
-
-        Raises:
-            JSONDecodeError: it is another one.
-        """
+        """Take a character that must be the next; "" is the end."""
         if (found := self.next()) != wanted:
             said = f"{found or 'the end'}, where {wanted or 'the end'} should be"
             raise json.JSONDecodeError(said, "", self.offset)
         self._at += len(wanted)
 
     def value(self) -> str:
-        """Take a JSON value.
-
-        Raises:
-            JSONDecodeError: there is none; its position is an offset in the stream.
-        """
+        """Take a JSON value."""
         while True:
             try:
                 _, end = self._decoder.raw_decode(self._text, self._at)
@@ -140,12 +98,8 @@ class _Text:
         return bool(block)
 
 
-def _values(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each item with its offset.
-
-    Raises:
-        ConfigError: from some place on the file is no JSON.
-    """
+def rows(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the items from an offset on, each with its own."""
     with streams.opened(path) as start:
         is_array = _Text(start).next() == "["
     text = _Text(stream, begin)
@@ -161,16 +115,15 @@ def _values(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes
         if is_array:
             text.expect(end)
             text.expect("")
-    except json.JSONDecodeError as error:
-        where = f"{path}:{_line(path, error.pos)}"
-        raise ConfigError((f"{where}: expected JSON, found: {error.msg}",)) from None
-    except RecursionError:
-        where = f"{path}:{_line(path, text.offset)}"
-        raise ConfigError((f"{where}: expected JSON, found too many brackets",)) from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        at, found = text.offset, " too many brackets"
+        if isinstance(error, json.JSONDecodeError):
+            at, found = error.pos, f": {error.msg}"
+        problem = f"{path}:{_line(path, at)}: expected JSON, found{found}"
+        raise ConfigError((problem,)) from None
 
 
 def _line(path: Path, offset: int) -> int:
-    """Return the line that an offset is in, as a person counts."""
     line = 1
     with streams.opened(path) as stream:
         while offset > 0 and (block := stream.bytes.read(min(BLOCK, offset))):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from train.data.token_store import Ints
 
+if TYPE_CHECKING:
     from train.data.dataset import TokenSet
-    from train.data.token_store import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,6 @@ class Mixture:
         self._ends = np.cumsum([len(samples) for samples in self.sets])
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.lengths)
 
     @property

@@ -7,16 +7,16 @@ agree with one to evaluate on in these are read whole. So it takes little time a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from train.data.token_store import Ints
 
+if TYPE_CHECKING:
     from train.data.dataset import TokenSet
-    from train.data.token_store import Ints
 
 TOGETHER = 1 << 18
 """Samples sketched in one go."""

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from train.data.token_store import index_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from train.data.token_store import Ints
+from train.data.token_store import Ints, index_dtype
 
 VERSION = 2
 """Of the rows that a seed gives. A checkpoint within an epoch counts rows, so it needs the same."""
@@ -41,27 +35,19 @@ class Rows:
         return cls(np.concatenate(numbers), np.concatenate(starts))
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return len(self.starts) - 1
 
     def __getitem__(self, row: int) -> Ints:
-        """Return the samples of a row."""
         if not 0 <= row < len(self):
             raise IndexError(row)
         return self.numbers[self.starts[row] : self.starts[row + 1]]
 
     def __iter__(self) -> Iterator[Ints]:
-        """Yield the rows."""
         return (self[row] for row in range(len(self)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """A number of rows that hold samples of the same lengths."""
-
-    rows: int
-    lengths: tuple[tuple[int, int], ...]
-    """Each length, and how many samples of it a row has."""
+Pattern = tuple[int, tuple[tuple[int, int], ...]]
+"""A number of rows that hold samples of the same lengths: each length, and how many a row has."""
 
 
 def pack(lengths: Ints, seq_len: int, rng: np.random.Generator) -> Rows:
@@ -79,31 +65,26 @@ def pack(lengths: Ints, seq_len: int, rng: np.random.Generator) -> Rows:
     for length in present:
         rng.shuffle(by_length[begins[length] : begins[length] + counts[length]])
     patterns = best_fit({length: int(counts[length]) for length in present}, seq_len)
-    widths = [sum(each for _, each in pattern.lengths) for pattern in patterns]
+    widths = [sum(each for _, each in lengths) for _, lengths in patterns]
     numbers = np.empty_like(by_length)
     at = 0
-    for pattern, width in zip(patterns, widths, strict=True):
-        block = numbers[at : at + pattern.rows * width].reshape(pattern.rows, width)
+    for (rows, lengths_of_row), width in zip(patterns, widths, strict=True):
+        block = numbers[at : at + rows * width].reshape(rows, width)
         at += block.size
         column = 0
-        for length, each in pattern.lengths:
-            taken = by_length[begins[length] :][: pattern.rows * each]
+        for length, each in lengths_of_row:
+            taken = by_length[begins[length] :][: rows * each]
             begins[length] += taken.size
-            block[:, column : column + each] = taken.reshape(pattern.rows, each)
+            block[:, column : column + each] = taken.reshape(rows, each)
             column += each
-    rows = [pattern.rows for pattern in patterns]
-    starts = np.zeros(sum(rows) + 1, kind)
-    np.cumsum(np.repeat(np.asarray(widths, kind), rows), out=starts[1:])
+    counts_of_rows = [rows for rows, _ in patterns]
+    starts = np.zeros(sum(counts_of_rows) + 1, kind)
+    np.cumsum(np.repeat(np.asarray(widths, kind), counts_of_rows), out=starts[1:])
     return Rows(numbers, starts)
 
 
 def best_fit(counts: dict[int, int], seq_len: int) -> list[Pattern]:
-    """Place the longest samples first, each in the fullest row that still has room for it.
-
-    Args:
-        counts: How many samples there are of each length.
-        seq_len: Room of an empty row.
-    """
+    """Place the longest samples first, each in the fullest row that still has room for it."""
     patterns: list[Pattern] = []
     rooms: list[tuple[int, int]] = []
     """(places left, number of a pattern), sorted: the first with enough room is the fullest."""
@@ -111,7 +92,7 @@ def best_fit(counts: dict[int, int], seq_len: int) -> list[Pattern]:
     def add(rows: int, room: int, lengths: tuple[tuple[int, int], ...]) -> None:
         if rows:
             insort(rooms, (room, len(patterns)))
-            patterns.append(Pattern(rows=rows, lengths=lengths))
+            patterns.append((rows, lengths))
 
     for length, count in sorted(counts.items(), reverse=True):
         left = count
@@ -120,7 +101,7 @@ def best_fit(counts: dict[int, int], seq_len: int) -> list[Pattern]:
             if found == len(rooms):
                 add(-(-left // (seq_len // length)), seq_len, ())
             room, number = rooms.pop(found)
-            rows, lengths = patterns[number].rows, patterns[number].lengths
+            rows, lengths = patterns[number]
             each = room // length
             full = min(rows, left // each)
             add(full, room - each * length, (*lengths, (length, each)))

@@ -8,37 +8,28 @@ does not grow with the file.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from train.config.columns import IN_LINES
 from train.data import formats
-from train.data.marks import FileScan
 from train.errors import ConfigError
-from train.files import measure
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-LINE = "row "
+NOUN = "row "
 BATCH = 256
 """Rows decoded together."""
 BUFFER = 1 << 20
 """Bytes of a column that are read ahead; without a buffer a whole row group would be."""
 
 
-def scan(path: Path, targets: Sequence[int]) -> FileScan:
-    """Return the digest, the number of rows, and the first row at each target or after it."""
-    with _opened(path) as file:
-        rows = int(file.metadata.num_rows)
+def scan(path: Path, targets: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Return the number of rows, and the first row at each target, given in bytes, or after it."""
+    rows = count(path)
     # Rows take about the same room: so one begins at about this byte.
     starts = (-(-target * rows // path.stat().st_size) for target in targets)
-    begins = [(start, start) for start in starts if start < rows]
-    # The same bytes as JSON lines would be other lines.
-    digest = hashlib.sha256(f"parquet {measure(path).sha256}".encode()).digest()
-    return FileScan(digest=digest, lines=rows, begins=tuple(begins))
+    return rows, tuple((start, start) for start in starts if start < rows)
 
 
 def read(
@@ -79,7 +70,7 @@ def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]
     return groups, first
 
 
-def count(path: Path, line_bytes: float) -> int:  # noqa: ARG001  (the file itself has it)
+def count(path: Path) -> int:
     """Return how many rows there are."""
     with _opened(path) as file:
         return int(file.metadata.num_rows)
@@ -87,12 +78,6 @@ def count(path: Path, line_bytes: float) -> int:  # noqa: ARG001  (the file itse
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a file.
-
-    Raises:
-        ConfigError: it is no Parquet, it is damaged, nothing here can read it, or it has values
-            that Python cannot hold.
-    """
     try:
         from pyarrow import ArrowException  # noqa: PLC0415  (an extra that few need)
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415

@@ -6,14 +6,11 @@ import difflib
 import glob
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from train.data import contents, streams
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
@@ -47,12 +44,17 @@ def find(path: Path, *, key: str) -> tuple[Path, ...]:
 
     A path is that of a file or folder, or a pattern of names (`*`).
     In a folder whose files are named by split, training takes those of `train` alone.
-
-    Raises:
-        ConfigError: there are none, or one is something else; `key` names the key that gave it.
     """
     try:
-        files = _find(path, key)
+        if path.is_dir():
+            files = of_folder(path, below(path), key=key, name=str(path))
+        elif path.is_file():
+            files = (path,)
+        elif glob.has_magic(str(path)) and not path.exists():
+            files = _of_pattern(path, key)
+        else:
+            found = "found: it is no file" if path.exists() else _instead(path)
+            raise ConfigError((f"{key}: expected a file or folder at {path}, {found}",))
         for file in files:
             if ending(file) != PARQUET:
                 contents.refuse_other(file, key=key, is_table=ending(file) in {".csv", ".tsv"})
@@ -112,19 +114,6 @@ def _is_data(name: str) -> bool:
     return not name.startswith(LEFTOVER) and name not in ABOUT_DATA
 
 
-def _find(path: Path, key: str) -> tuple[Path, ...]:
-    """Return the files, as `find` does; what cannot be read is an OSError."""
-    if path.is_dir():
-        return of_folder(path, below(path), key=key, name=str(path))
-    if path.is_file():
-        return (path,)
-    if path.exists():
-        raise ConfigError((f"{key}: expected a file or folder at {path}, found: it is no file",))
-    if glob.has_magic(str(path)):
-        return _of_pattern(path, key)
-    raise ConfigError((f"{key}: expected a file or folder at {path}, {_instead(path)}",))
-
-
 def _of_pattern(path: Path, key: str) -> tuple[Path, ...]:
     """Return the files that a pattern means, of the folders that it means those in them."""
     folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
@@ -172,9 +161,6 @@ def of_folder(
         name: What the data set is called.
         chosen: Whether somebody has named the files themselves, by a pattern: if all of them
             are of another split, those are meant.
-
-    Raises:
-        ConfigError: there are none.
     """
     items = list(items)
     files = next((of_kind for kind in KINDS if (of_kind := tuple(_of_kind(kind, items)))), ())

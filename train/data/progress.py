@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FIRST = 1.5
 """Seconds until the first word: a small data set is prepared without any."""
@@ -69,14 +66,7 @@ class Teller:
     def during(
         self, name: str, *, size: int = 0, total: int = 0, rows: Callable[[], int] = int
     ) -> Iterator[None]:
-        """Tell of the work within, from a thread: the work itself may wait or compute.
-
-        Args:
-            name: What the work is.
-            size: Its bytes.
-            total: Its rows, if they are counted.
-            rows: Returns how many of them are done.
-        """
+        """Tell of the work within, from a thread: the work itself may wait or compute."""
         tell = self.tell
         if tell is None:
             yield

@@ -10,20 +10,16 @@ import os
 import shutil
 import sys
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, TextIO
 
-from train.data import dataset, hub, preview
+from train.config.config import Config
+from train.data import dataset, hub
+from train.data.dataset import Located
+from train.data.encoding import Sample
 from train.errors import DONE, ConfigError, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import TextIO
-
-    from train.config.config import Config
-    from train.data.dataset import Located
-    from train.data.encoding import Sample
 
 COLORS = {True: "\x1b[32m", False: "\x1b[2m"}
 """Of what is learned, and of what is not."""
@@ -44,11 +40,7 @@ class Shown:
 
 
 def main(config: Config, number: int, out: TextIO | None = None) -> int:
-    """Print a sample, counted from 1; return the exit code.
-
-    Raises:
-        ConfigError: there is no such sample, or no data, or no tokenizer.
-    """
+    """Print a sample, counted from 1; return the exit code."""
     out = out or sys.stdout
     if number < 1:
         raise ConfigError((f"--show-sample: expected a number from 1 on, found {number}",))
@@ -68,20 +60,16 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
 
 
 def find(config: Config, located: list[Located], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
-    """Return a sample, counted from 1 over all data sets; lines that cannot be used have none.
-
-    Raises:
-        ConfigError: there are not so many.
-    """
+    """Return a sample, counted from 1 over all data sets; lines that cannot be used have none."""
     count = total = 0
     complaints: list[str] = []
-    for each in chain.from_iterable(preview.read(config, set_, tokenizer) for set_ in located):
+    for each in chain.from_iterable(dataset.preview(config, set_, tokenizer) for set_ in located):
         total += 1
         if each.reason:
-            complaints.append(f"{each.where}: {each.reason}")
+            complaints.append(f"{each.line.where}: {each.reason}")
         elif number <= count + len(each.samples):
             sample = each.samples[number - count - 1]
-            return Shown(number=number, where=each.where, sample=sample)
+            return Shown(number=number, where=each.line.where, sample=sample)
         else:
             count += len(each.samples)
     wanted = f"a number from 1 to {count}" if count else "lines that have a sample"
@@ -122,7 +110,6 @@ def _stretches(
     loss_mask: list[bool],
     tokenizer: Any,  # noqa: ANN401  (as above)
 ) -> Iterator[tuple[bool, str]]:
-    """Yield what is learned and what is not, in turn, as text."""
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or loss_mask[end] != loss_mask[start]:

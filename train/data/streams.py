@@ -13,15 +13,13 @@ import io
 import lzma
 import zlib
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 """How a compressed file begins."""
@@ -52,7 +50,6 @@ class Places:
     """
 
     def __init__(self) -> None:
-        """Have none."""
         self.next = 1
         """Offset from which on a line is wanted."""
         self._found: list[tuple[int, int]] = []
@@ -89,11 +86,7 @@ class Places:
 
 @contextmanager
 def opened(path: Path, offset: int = 0) -> Iterator[Stream]:
-    """Open a file at an offset of its decompressed bytes.
-
-    Raises:
-        ConfigError: it is cut off or damaged, or nothing here can decompress it.
-    """
+    """Open a file at an offset of its decompressed bytes."""
     with path.open("rb") as raw:
         kind = compression(raw.read(8))
         size = raw.seek(0, io.SEEK_END)

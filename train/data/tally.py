@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from train.data.chat_answers import Answer
 from train.errors import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from train.data.chat_answers import Answer
 
 UNLEARNED = {
     "thoughts": ("chat", "thoughts that the template leaves out, in {}"),

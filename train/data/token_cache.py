@@ -12,49 +12,29 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import math
 import operator
 import shutil
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from train.config.config import Config
-from train.data import (
-    contents,
-    encoding,
-    fingerprint,
-    formats,
-    lines,
-    token_store,
-    tokenizer_workers,
-)
-from train.data.bad_line import BadLine
-from train.data.fingerprint import LOOK, nothing, wait_for
+from train.data import contents, fingerprint, formats, lines, token_store, tokenizer_workers
+from train.data.encoding import Encoded, encode_lines
+from train.data.fingerprint import LOOK, Scan, nothing, wait_for
 from train.data.formats import Rules
-from train.data.progress import SILENT
+from train.data.progress import SILENT, Teller
+from train.distributed.env import RankEnv
 from train.errors import ConfigError
 from train.files import measure, write_text
 from train.lock import Lock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from train.data.documents import Document
-    from train.data.encoding import Sample
-    from train.data.fingerprint import Scan
-    from train.data.marks import Line
-    from train.data.progress import Teller
-    from train.distributed.env import RankEnv
-
 SHARD_BYTES = 1 << 20
 """So little that short chats, which take some hundred microseconds each, are work for many CPUs."""
 MOST_SHARDS = 256
-TOGETHER = 256
-"""Lines tokenized in one call."""
 ALL_BAD = 100
 """So many unusable lines at the very start: the whole file is something else."""
 INDEX = "index.npy"
@@ -78,6 +58,19 @@ class Source:
     start: int
     stride: int
     rules: Rules
+
+    @property
+    def complete(self) -> Path:
+        """The file that is there when all shards are."""
+        return self.folder / "COMPLETE"
+
+    def shard(self, number: int) -> Path:
+        """Return a shard's folder."""
+        return self.folder / f"shard-{number:03}-of-{self.shards:03}"
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a shard is made."""
+        return (self.shard(number) / "shard.json").exists()
 
     def lines_of(self, number: int) -> int:
         """Return how many lines a shard is made from, those of all nodes and empty ones too."""
@@ -104,49 +97,83 @@ class Maker:
     def rows(self, counts: Iterable[int] = ()) -> int:
         """Return the rows that are done: of whole shards, and as counted in those being made."""
         source = self.source
-        whole = (source.lines_of(n) for n in range(source.shards) if _done(source, n))
+        whole = (source.lines_of(n) for n in range(source.shards) if source.is_done(n))
         return (sum(whole) + sum(counts)) // source.stride
 
     def missing(self) -> list[int]:
         """Return the shards that nobody has made yet, each node's in another order."""
         source = self.source
         ours = self.env.node_rank % source.shards
-        missing = [number for number in range(source.shards) if not _done(source, number)]
+        missing = [number for number in range(source.shards) if not source.is_done(number)]
         return sorted(missing, key=lambda number: ((number - ours) % self.env.nodes, number))
 
     def make_some(self, check: Callable[[], None], count: Callable[[int], None]) -> None:
         """Make the missing shards that nobody else is at work on; count the lines of each."""
-        source = self.source
         for number in self.missing():
             check()
-            lock = Lock(source.folder / f"{shard_name(source, number)}.claim")
+            lock = Lock(self.source.shard(number).with_suffix(".claim"))
             try:
-                if lock.take() and not _done(source, number):
-                    _write(source, number, self.load(), self.config, count)
+                if lock.take() and not self.source.is_done(number):
+                    self._make(number, count)
             finally:
                 lock.release()
+
+    def _make(self, number: int, count: Callable[[int], None]) -> None:
+        source, tokenizer = self.source, self.load()
+        folder = source.shard(number)
+        for half_done in source.folder.glob(f"{folder.name}.tmp-*"):
+            shutil.rmtree(half_done, ignore_errors=True)  # its maker is dead: we have the lock
+        begin, *after = source.scan.marks[number:]
+        part = lines.read(
+            source.files,
+            begin,
+            after[0] if after else None,
+            start=source.start,
+            stride=source.stride,
+            columns=frozenset(source.rules.columns_of_lines.values()),
+        )
+        reader = formats.Reader(tokenizer, self.config.chat_template_kwargs, source.rules)
+        encoded = encode_lines(part, reader, tokenizer, self.config)
+
+        def of_unchanged() -> Iterator[Encoded]:
+            # Only a whole data set that cannot be used is something else; a stretch may be bad.
+            for each in encoded if number else _refuse_all_bad(encoded):
+                yield each
+                count(each.line.number + 1 - begin.line)
+            count(0)  # from now on the shard itself is counted
+            fingerprint.same(source.files, source.scan.identity)
+
+        token_store.write(folder, of_unchanged(), vocab_size=len(tokenizer))
+
+
+def _refuse_all_bad(encoded: Iterator[Encoded]) -> Iterator[Encoded]:
+    """Pass on lines; refuse the data set if the first ALL_BAD of them cannot be used."""
+    first = None
+    for count, each in enumerate(encoded, start=1):
+        yield each
+        if each.usable:
+            break
+        first = first or each
+        if count == ALL_BAD:
+            problem = f"{first.line.where}: {first.reason}"
+            hint = contents.of_line(first.line.where, first.reason)
+            raise ConfigError((problem, "and so are all lines after it"), hint=hint)
+    yield from encoded
 
 
 def make(
     maker: Maker, workers: int, check: Callable[[], None] = nothing, teller: Teller = SILENT
 ) -> None:
-    """Have the tokens on this node: the first process makes them, the others wait for it.
-
-    Args:
-        maker: What makes them.
-        workers: How many processes of this node share the work.
-        check: Called while this process waits for others; raises if that is vain.
-        teller: Says how far it is.
-    """
+    """Have the tokens on this node: the first process makes them, the others wait for it."""
     source = maker.source
     if maker.env.local_rank == 0:
-        if not (source.folder / "COMPLETE").exists():
+        if not source.complete.exists():
             _make(maker, workers, check, teller)
         size = sum(path.stat().st_size for path in source.folder.glob("**/*.*"))
         with teller.during("verifying", size=size):
             _verify(source)
     else:
-        wait_for((source.folder / "COMPLETE").exists, check)
+        wait_for(source.complete.exists, check)
 
 
 def source(
@@ -206,19 +233,18 @@ def source(
 def _make(maker: Maker, workers: int, check: Callable[[], None], teller: Teller) -> None:
     """Tokenize the shards that nobody else does, wait for the others, and close the manifest."""
     source = maker.source
-    complete = source.folder / "COMPLETE"
     _make_folder(source.folder)
     workers = min(workers, len(maker.missing()))
     counts = [0] * max(1, workers)
     total = source.scan.lines // source.stride
     with teller.during("tokenizing", total=total, rows=lambda: maker.rows(counts)):
         if workers > 1:
-            with tokenizer_workers.at_work(counts, maker) as check_workers:
+            with tokenizer_workers.running(counts, maker) as check_workers:
                 while maker.missing():
                     check()
                     check_workers()
                     time.sleep(LOOK)
-        while not complete.exists():
+        while not source.complete.exists():
             if not maker.missing():
                 _close(source)
                 break
@@ -234,91 +260,14 @@ def _make_folder(folder: Path) -> None:
         raise ConfigError((problem,)) from error
 
 
-def _write(
-    source: Source,
-    number: int,
-    tokenizer: Any,  # noqa: ANN401
-    config: Config,
-    count: Callable[[int], None],
-) -> None:
-    folder = source.folder / shard_name(source, number)
-    for half_done in source.folder.glob(
-        f"{folder.name}.tmp-*"
-    ):  # its maker is dead: we have the lock
-        shutil.rmtree(half_done, ignore_errors=True)
-    complaints: list[token_store.Complaint] = []
-    begin, *after = source.scan.marks[number:]
-    part = lines.read(
-        source.files,
-        begin,
-        after[0] if after else None,
-        start=source.start,
-        stride=source.stride,
-        columns=frozenset(source.rules.columns_of_lines.values()),
-    )
-    # Only a whole data set that cannot be used is something else; a stretch of it may be bad.
-    limit = math.inf if number else ALL_BAD
-    reader = formats.Reader(tokenizer, config.chat_template_kwargs, source.rules)
-    encoded = _encoded(part, complaints, reader, tokenizer, config, limit=limit)
-
-    def of_unchanged() -> Iterator[tuple[int, list[Sample]]]:
-        for line, samples in encoded:
-            yield line, samples
-            count(line + 1 - begin.line)
-        count(0)  # from now on the shard itself is counted
-        fingerprint.same(source.files, source.scan.identity)
-
-    token_store.write(folder, of_unchanged(), complaints, vocab_size=len(tokenizer))
-
-
-def _encoded(
-    part: Iterator[Line],
-    complaints: list[token_store.Complaint],
-    reader: formats.Reader,
-    tokenizer: Any,  # noqa: ANN401
-    config: Config,
-    *,
-    limit: float,
-) -> Iterator[tuple[int, list[Sample]]]:
-    """Yield each line's samples; what cannot be used is added to the complaints."""
-    seq_len = config.seq_len
-    good = 0
-    while together := list(islice(part, TOGETHER)):
-        read: list[tuple[Line, Document]] = []
-        for line in together:
-            try:
-                read.append((line, reader.read(line.content)))
-            except BadLine as error:
-                complaints.append(
-                    token_store.Complaint(line=line.number, where=line.where, reason=str(error))
-                )
-        encoded = encoding.encode(
-            [document for _, document in read], tokenizer, seq_len, config.overlong
-        )
-        for (line, _), made in zip(read, encoded, strict=True):
-            good += bool(made)
-            if not made:
-                reason = (
-                    f"nothing to learn within seq_len {seq_len}: a long prompt needs a larger one"
-                )
-                complaints.append(
-                    token_store.Complaint(line=line.number, where=line.where, reason=reason)
-                )
-            yield line.number, made
-        if not good and len(complaints) >= limit:
-            first = complaints[0]
-            problems = (f"{first.where}: {first.reason}", "and so are all lines after it")
-            raise ConfigError(problems, hint=contents.of_line(first.where, first.reason))
-
-
 def _close(source: Source) -> None:
     """Write the index, MANIFEST.json and then COMPLETE; several nodes may write the same."""
-    folders = [source.folder / shard_name(source, number) for number in range(source.shards)]
+    folders = [source.shard(number) for number in range(source.shards)]
     about = [json.loads((folder / "shard.json").read_text()) for folder in folders]
     index = token_store.write_index(source.folder / INDEX, folders)
     text = json.dumps({"schema": 2, "key": source.key, "index": index, "shards": about})
     write_text(source.folder / "MANIFEST.json", text)
-    write_text(source.folder / "COMPLETE", hashlib.sha256(text.encode()).hexdigest())
+    write_text(source.complete, hashlib.sha256(text.encode()).hexdigest())
 
 
 def _verify(source: Source) -> None:
@@ -326,12 +275,13 @@ def _verify(source: Source) -> None:
     manifest = source.folder / "MANIFEST.json"
     text = manifest.read_bytes() if manifest.exists() else b""
     wrong = [manifest]
-    if hashlib.sha256(text).hexdigest() == (source.folder / "COMPLETE").read_text():
+    if hashlib.sha256(text).hexdigest() == source.complete.read_text():
         about = json.loads(text)
         wanted = {source.folder / INDEX: about["index"]}
         for number, shard in enumerate(about["shards"]):
-            folder = source.folder / shard_name(source, number)
-            wanted |= {folder / name: digest for name, digest in shard["files"].items()}
+            wanted |= {
+                source.shard(number) / name: digest for name, digest in shard["files"].items()
+            }
         wrong = [
             path
             for path, digest in wanted.items()
@@ -342,12 +292,3 @@ def _verify(source: Source) -> None:
             tuple(f"{path}: the token cache is damaged" for path in wrong),
             hint=f"rm -r '{source.folder}' and start again, which rebuilds it",
         )
-
-
-def shard_name(source: Source, number: int) -> str:
-    """Return the name of a shard's folder."""
-    return f"shard-{number:03}-of-{source.shards:03}"
-
-
-def _done(source: Source, number: int) -> bool:
-    return (source.folder / shard_name(source, number) / "shard.json").exists()

@@ -8,37 +8,22 @@ import secrets
 import shutil
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from train.data.encoding import Encoded
 from train.data.tally import Tally
 from train.files import measure, write_text
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from train.data.encoding import Sample
-
 Ints = npt.NDArray[np.signedinteger[Any]]
 COLUMNS = ("line", "length", "targets", "offset")
-BLOCK = 1 << 22
 ROUND = 128
 """The lengths of lines that are too long are counted in multiples of this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complaint:
-    """A line that could not be used."""
-
-    line: int
-    """Counted over all files, from 0."""
-    where: str
-    """`file:line`, as a person counts."""
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,25 +42,12 @@ def index_dtype(count: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
 
 
-def write(
-    folder: Path,
-    batches: Iterable[tuple[int, list[Sample]]],
-    complaints: list[Complaint],
-    *,
-    vocab_size: int,
-) -> None:
-    """Write a shard: of every line its samples. Another's finished folder of that name stays.
-
-    Args:
-        folder: Where the shard will be.
-        batches: Line number and its samples, in the order of the lines.
-        complaints: Filled by whoever makes the batches; read when they are through.
-        vocab_size: Decides how many bytes a token takes.
-    """
+def write(folder: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
+    """Write a shard from its lines, in their order; another's finished one of that name stays."""
     aside = folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(4)}")
     aside.mkdir(parents=True)
     try:
-        _write(aside, batches, complaints, vocab_size=vocab_size)
+        _write(aside, lines, vocab_size=vocab_size)
     except BaseException:  # a signal too
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -87,25 +59,21 @@ def write(
             raise
 
 
-def _write(
-    aside: Path,
-    batches: Iterable[tuple[int, list[Sample]]],
-    complaints: list[Complaint],
-    *,
-    vocab_size: int,
-) -> None:
-    """Write the files of a shard."""
+def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
     offset = largest = 0
     overlong: Counter[int] = Counter()
     tally = Tally()
+    bad: list[tuple[int, str, str]] = []
     with (
         (aside / "tokens.bin").open("wb") as tokens,
         (aside / "loss_mask.bin").open("wb") as loss_mask,
     ):
-        for line, samples in batches:
-            for sample in samples:
+        for each in lines:
+            if not each.usable:
+                bad.append((each.line.number, each.line.where, each.reason))
+            for sample in each.samples:
                 if sample.whole:
                     overlong[-(-sample.whole // ROUND) * ROUND] += 1
                 if not sample.ids:  # dropped
@@ -115,7 +83,7 @@ def _write(
                 length = len(sample.ids)
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
                 loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
-                rows.extend((line, length, sum(sample.loss_mask[1:]), offset))
+                rows.extend((each.line.number, length, sum(sample.loss_mask[1:]), offset))
                 offset += length
                 largest = max(largest, max(sample.ids, default=0))
         for file in (tokens, loss_mask):
@@ -130,7 +98,7 @@ def _write(
         "largest": largest,
         "overlong": overlong,
         "chats": tally.as_json(),
-        "bad": [[item.line, item.where, item.reason] for item in complaints],
+        "bad": bad,
         "files": {
             name: measure(aside / name).sha256
             for name in ("tokens.bin", "loss_mask.bin", "index.npy")
@@ -160,17 +128,11 @@ def write_index(path: Path, folders: list[Path]) -> str:
 def open_shard(folder: Path) -> Shard:
     """Map a shard into memory."""
     about = json.loads((folder / "shard.json").read_text())
-    if not about["tokens"]:
-        empty = np.zeros(0, about["dtype"])
-        return Shard(
-            tokens=empty,
-            loss_mask=empty.astype(np.uint8),
-            samples=0,
-            largest=0,
-        )
-    return Shard(
-        tokens=np.memmap(folder / "tokens.bin", about["dtype"], mode="r"),
-        loss_mask=np.memmap(folder / "loss_mask.bin", np.uint8, mode="r"),
-        samples=about["samples"],
-        largest=about["largest"],
-    )
+    kinds = {"tokens": about["dtype"], "loss_mask": np.uint8}
+    columns = {
+        name: np.memmap(folder / f"{name}.bin", kind, mode="r")
+        if about["tokens"]
+        else np.zeros(0, kind)
+        for name, kind in kinds.items()
+    }
+    return Shard(**columns, samples=about["samples"], largest=about["largest"])

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ from train.errors import ConfigError
 from train.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
 MOST = 64
 """Workers of a node."""
@@ -36,7 +37,7 @@ PATIENCE = 5.0
 """Seconds that a worker may take to remove what it has half done."""
 
 
-def worth(rows: int, size: int, shards: int) -> int:
+def worker_count(rows: int, size: int, shards: int) -> int:
     """Return how many workers are worth their start for so many rows and bytes, at least 1."""
     seconds = rows * ROW_SECONDS + size * BYTE_SECONDS
     if seconds < WORTHWHILE:
@@ -46,11 +47,7 @@ def worth(rows: int, size: int, shards: int) -> int:
 
 
 def cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many CPUs this process may use: a launcher or a container may have fewer.
-
-    Args:
-        quota: Of the container: microseconds of CPUs, and of the clock in which they are given.
-    """
+    """Return how many CPUs this process may use: a launcher or a container may have fewer."""
     here = getattr(os, "sched_getaffinity", None)  # (macOS cannot tell)
     count = len(here(0)) if here else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # without a limit it says "max"
@@ -60,7 +57,7 @@ def cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 @contextmanager
-def at_work(
+def running(
     counts: list[int], work: Callable[[Callable[[int], None]], None]
 ) -> Iterator[Callable[[], None]]:
     """Have a process for each count do some work; however this ends, they end too.
@@ -74,25 +71,24 @@ def at_work(
         What takes the counts, and raises if a worker failed: its ConfigError, or a RuntimeError.
     """
     context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe(duplex=False) for _ in counts]
-    workers = [
-        context.Process(target=_be_worker, args=(writer, work), daemon=True) for _, writer in pipes
-    ]
+    workers: list[tuple[SpawnProcess, Connection, Connection]] = []
 
     def check() -> None:
-        for number, (worker, (reader, _)) in enumerate(zip(workers, pipes, strict=True)):
+        for number, (worker, reader, _) in enumerate(workers):
             ended = worker.exitcode
             counts[number] = _received(reader, counts[number])
             if ended:
-                message = f"a process that tokenizes ended with code {ended}"
-                raise RuntimeError(message)
+                raise RuntimeError(f"a process that tokenizes ended with code {ended}")
 
     try:
-        for worker in workers:
+        for _ in counts:
+            reader, writer = context.Pipe(duplex=False)
+            worker = context.Process(target=_work, args=(writer, work), daemon=True)
+            workers.append((worker, reader, writer))  # (a reader without a writer is at its end)
             worker.start()
         yield check
     finally:
-        started = [worker for worker in workers if worker.pid]
+        started = [worker for worker, *_ in workers if worker.pid]
         for worker in started:
             worker.terminate()
         for worker in started:
@@ -113,8 +109,7 @@ def _received(reader: Connection, count: int) -> int:
     return count
 
 
-def _be_worker(writer: Connection, work: Callable[[Callable[[int], None]], None]) -> None:
-    """Do the work, in a process of its own."""
+def _work(writer: Connection, work: Callable[[Callable[[int], None]], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()

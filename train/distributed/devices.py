@@ -9,8 +9,8 @@ import socket
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -19,9 +19,6 @@ from train import versions
 from train.distributed import gpus
 from train.distributed.env import RankEnv, node_name
 from train.errors import LauncherEnvError, NodesDiffer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 AGREED = "agreed"
 
@@ -38,11 +35,7 @@ class Device:
 
 
 def choose(env: RankEnv) -> torch.device:
-    """Return the device that this process computes on.
-
-    Raises:
-        LauncherEnvError: The node has GPUs, but fewer than processes, or torch cannot use them.
-    """
+    """Return the device that this process computes on."""
     refuse_unusable()
     if not torch.cuda.is_available():
         if "OMP_NUM_THREADS" not in os.environ:
@@ -65,12 +58,7 @@ def choose(env: RankEnv) -> torch.device:
 
 
 def refuse_unusable() -> None:
-    """Refuse to train on CPUs beside GPUs that this torch cannot use, 100 times as slowly.
-
-    Raises:
-        LauncherEnvError: This node has GPUs, not hidden on purpose, and torch finds none of
-            them.
-    """
+    """Refuse to train on CPUs beside GPUs that this torch cannot use, 100 times as slowly."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
@@ -88,22 +76,14 @@ def refuse_unusable() -> None:
 
 
 def refuse_unsuitable(count: int) -> None:
-    """Refuse what a start of so many processes would refuse of this node's GPUs.
-
-    Raises:
-        LauncherEnvError: torch cannot use them, or has no kernels for one.
-    """
+    """Refuse what a start of so many processes would refuse of this node's GPUs."""
     refuse_unusable()
     for number in range(min(count, torch.cuda.device_count())):
         refuse_without_kernels(number)
 
 
 def refuse_without_kernels(number: int) -> None:
-    """Refuse a GPU that this torch has no kernels for, before "no kernel image is available".
-
-    Raises:
-        LauncherEnvError: It is one.
-    """
+    """Refuse a GPU that this torch has no kernels for, before "no kernel image is available"."""
     built = torch.cuda.get_arch_list()
     if not built:  # torch does not say
         return
@@ -123,20 +103,18 @@ def runs_on(built: Sequence[str], capability: tuple[int, int]) -> bool:
     Machine code (`sm_80`) runs on later GPUs of its generation, PTX (`compute_90`) on all later
     ones; what ends in `a` on exactly its own.
     """
-    for each in built:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", each)
-        if not match:  # ROCm's names
-            return True
-        kind, major, minor, only = match[1], int(match[2]), int(match[3]), match[4]
-        if only == "a":
-            fits = (major, minor) == capability
-        elif kind == "sm" or only:
-            fits = major == capability[0] and minor <= capability[1]
-        else:
-            fits = (major, minor) <= capability
-        if fits:
-            return True
-    return False
+    return any(_runs_on(each, capability) for each in built)
+
+
+def _runs_on(built: str, capability: tuple[int, int]) -> bool:
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", built)
+    if not match:  # ROCm's names
+        return True
+    version = int(match[2]), int(match[3])
+    if match[4] == "a":
+        return version == capability
+    same_generation = version[0] == capability[0]
+    return version <= capability and (same_generation or (match[1] == "compute" and not match[4]))
 
 
 def describe(device: torch.device) -> Device:
@@ -146,32 +124,15 @@ def describe(device: torch.device) -> Device:
 
 
 def agree(store: Store, env: RankEnv, mine: Device) -> None:
-    """Send rank 0 this rank's device, and learn whether all of them fit together.
-
-    Raises:
-        NodesDiffer: They do not; on every rank.
-        TimeoutError: Some rank has not come.
-    """
+    """Send rank 0 this rank's device, and learn whether all of them fit together."""
     devices = PrefixStore("devices", store)
     devices.set(str(env.rank), json.dumps(astuple(mine)))
     if env.rank == 0:
-        rows = [_device_of(rank, devices, env) for rank in range(env.world_size)]
+        rows = [Device(*json.loads(devices.get(str(rank)))) for rank in range(env.world_size)]
         devices.set(AGREED, conflict(rows) or AGREED)
     said = devices.get(AGREED).decode()
     if said != AGREED:
         raise NodesDiffer(said)
-
-
-def _device_of(rank: int, devices: Store, env: RankEnv) -> Device:
-    try:
-        return Device(*json.loads(devices.get(str(rank))))
-    except RuntimeError as error:
-        away = [str(r) for r in range(env.world_size) if not devices.check([str(r)])]
-        message = (
-            f"expected all {env.world_size} ranks within start_timeout, found no process for rank "
-            f"{', '.join(away)}\nhint: their own logs say why"
-        )
-        raise TimeoutError(message) from error
 
 
 def conflict(rows: Sequence[Device]) -> str:

@@ -10,13 +10,10 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from train.errors import LauncherEnvError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TORCHRUNS = (
@@ -70,16 +67,7 @@ class RankEnv:
     def from_environment(
         cls, environment: Mapping[str, str] = os.environ, *, terminal: bool | None = None
     ) -> RankEnv:
-        """Read torchrun's variables, those that guides set by hand, or srun's and mpirun's.
-
-        Args:
-            environment: Of this process.
-            terminal: Whether this process has a terminal; detected if None.
-
-        Raises:
-            LauncherEnvError: Some of them are there and others, that nothing can stand in for, are
-                not; or one is no such number.
-        """
+        """Read torchrun's variables, those that guides set by hand, or srun's and mpirun's."""
         if terminal is None:
             terminal = sys.stdin is not None and sys.stdin.isatty()
         if "RANK" not in environment:
@@ -94,20 +82,16 @@ class RankEnv:
 
     @classmethod
     def _of(cls, environment: Mapping[str, str], rendezvous: str) -> RankEnv:
-        """Read torchrun's variables."""
         missing = [name for name in NEEDED if name not in environment]
         if missing:
             there = ", ".join(name for name in TORCHRUNS if name in environment)
-            message = (
-                f"{', '.join(missing)}: expected with the other distributed variables ({there}), "
-                f"found unset\nhint: {START}, or unset {there}"
-            )
-            raise LauncherEnvError(message)
+            said = f"expected with the other distributed variables ({there}), found unset"
+            raise _refused(f"{', '.join(missing)}: {said}", f"{START}, or unset {there}")
         world_size = _number(environment, "WORLD_SIZE", least=1)
         rank = _number(environment, "RANK")
         if rank >= world_size:
-            message = f"RANK: expected one below WORLD_SIZE, which is {world_size}, found {rank}"
-            raise LauncherEnvError(f"{message}\nhint: ranks are counted from 0")
+            said = f"expected one below WORLD_SIZE, which is {world_size}, found {rank}"
+            raise _refused(f"RANK: {said}", "ranks are counted from 0")
         nodes = _number(environment, "GROUP_WORLD_SIZE", "NNODES", "NUM_NODES", least=1, default=0)
         each = _number(
             environment,
@@ -117,23 +101,17 @@ class RankEnv:
         )
         local_rank = _number(environment, "LOCAL_RANK", default=rank % each)
         if local_rank >= each:
-            message = (
-                f"LOCAL_RANK: expected one below LOCAL_WORLD_SIZE, which is {each}"
-                f"{'' if 'LOCAL_WORLD_SIZE' in environment else ' where it is unset'}, found "
-                f"{local_rank}\nhint: {START}, or set LOCAL_WORLD_SIZE to the ranks of this node"
+            unset = "" if "LOCAL_WORLD_SIZE" in environment else " where it is unset"
+            said = f"expected one below LOCAL_WORLD_SIZE, which is {each}{unset}"
+            hint = f"{START}, or set LOCAL_WORLD_SIZE to the ranks of this node"
+            raise _refused(f"LOCAL_RANK: {said}, found {local_rank}", hint)
+        says_node = "GROUP_RANK" in environment or "NODE_RANK" in environment
+        if not says_node and world_size % each == 0 and local_rank != rank % each:
+            found = f"rank {rank} of {world_size} as number {local_rank} of a node with {each}"
+            raise _refused(
+                f"RANK: expected ranks counted along each node, found {found}",
+                "mpirun --map-by slot --rank-by slot (Open MPI); without -rr (Hydra)",
             )
-            raise LauncherEnvError(message)
-        if (
-            not any(name in environment for name in ("GROUP_RANK", "NODE_RANK"))
-            and world_size % each == 0
-            and local_rank != rank % each
-        ):
-            message = (
-                f"RANK: expected ranks counted along each node, found rank {rank} of {world_size} "
-                f"as number {local_rank} of a node with {each}"
-            )
-            hint = "mpirun --map-by slot --rank-by slot (Open MPI); without -rr (Hydra)"
-            raise LauncherEnvError(f"{message}\nhint: {hint}")
         return cls(
             rank=rank,
             world_size=world_size,
@@ -146,31 +124,27 @@ class RankEnv:
         )
 
 
+def _refused(problem: str, hint: str) -> LauncherEnvError:
+    return LauncherEnvError(f"{problem}\nhint: {hint}")
+
+
 def _number(
     environment: Mapping[str, str], *keys: str, least: int = 0, default: int | None = None
 ) -> int:
-    """Return the number of the first of the keys that is set.
-
-    Raises:
-        LauncherEnvError: It is no such number.
-    """
+    """Return the number of the first of the keys that is set."""
     key = next((key for key in keys if key in environment), None)
     if key is None and default is not None:
         return default
     text = environment.get(key or keys[0], "")
     found = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else -1
     if found < least:
-        message = f"{key or keys[0]}: expected a whole number from {least} on, found {text!r}"
-        raise LauncherEnvError(f"{message}\nhint: {START}")
+        said = f"expected a whole number from {least} on, found {text!r}"
+        raise _refused(f"{key or keys[0]}: {said}", START)
     return found
 
 
 def _of_mpi(environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Return torchrun's variables from mpirun's; None if there is no mpirun, or only one process.
-
-    Raises:
-        LauncherEnvError: Where the ranks meet is not set.
-    """
+    """Return torchrun's variables from mpirun's; None for a single process."""
     # mpirun may start its own helpers with srun, whose tasks are not the ranks; and srun may set
     # PMI's variables, which then are its own tasks'.
     tasks = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
@@ -180,13 +154,13 @@ def _of_mpi(environment: Mapping[str, str]) -> dict[str, str] | None:
         return None
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
     if missing:
-        message = (
-            f"{', '.join(missing)}: expected with mpirun's {names['WORLD_SIZE']}="
-            f"{environment[names['WORLD_SIZE']]}, found unset\nhint: {START}; or export "
+        size = f"{names['WORLD_SIZE']}={environment[names['WORLD_SIZE']]}"
+        raise _refused(
+            f"{', '.join(missing)}: expected with mpirun's {size}, found unset",
+            f"{START}; or export "
             "MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there) and give both "
-            "on: `mpirun -x MASTER_ADDR -x MASTER_PORT …` (Open MPI), `mpirun -genvall …` (Hydra)"
+            "on: `mpirun -x MASTER_ADDR -x MASTER_PORT …` (Open MPI), `mpirun -genvall …` (Hydra)",
         )
-        raise LauncherEnvError(message)
     found = {key: environment[name] for key, name in names.items() if name in environment}
     return found | {key: environment[key] for key in TORCHRUNS if key in environment}
 
@@ -196,9 +170,6 @@ def _of_slurm(environment: Mapping[str, str], *, terminal: bool) -> dict[str, st
 
     The script of sbatch and the shell of salloc or `srun --pty` have most of a task's variables,
     but the user or the script starts one process.
-
-    Raises:
-        LauncherEnvError: They do not say which rank this is, or contradict others.
     """
     step = environment.get("SLURM_STEP_ID", environment.get("SLURM_STEPID"))
     if step is None or step in NOT_TASKS:
@@ -211,24 +182,23 @@ def _of_slurm(environment: Mapping[str, str], *, terminal: bool) -> dict[str, st
         return None
     missing = [name for name in names if name not in environment]
     if missing:
-        message = f"{', '.join(missing)}: expected with SLURM_STEP_ID={step}, found unset"
-        raise LauncherEnvError(f"{message}\nhint: srun sets them; does a script unset them?")
+        said = f"expected with SLURM_STEP_ID={step}, found unset"
+        hint = "srun sets them; does a script unset them?"
+        raise _refused(f"{', '.join(missing)}: {said}", hint)
     rank, local, node = (_number(environment, name) for name in names)
     nodes = _number(
         environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", least=1
     )
     each = _tasks_of_nodes(environment, size, nodes)
     if node >= len(each) or rank != sum(each[:node]) + local:
-        message = (
-            f"SLURM_PROCID: expected tasks counted along each node ({each} on the nodes), found "
-            f"task {rank} as number {local} of node {node}"
-        )
-        raise LauncherEnvError(f"{message}\nhint: srun --distribution=block")
+        said = f"expected tasks counted along each node ({each} on the nodes)"
+        found = f"task {rank} as number {local} of node {node}"
+        raise _refused(f"SLURM_PROCID: {said}, found {found}", "srun --distribution=block")
     given = environment.get("WORLD_SIZE", str(size))
     if given != str(size):
         message = f"WORLD_SIZE: expected srun's {size} tasks, found {given}"
-        raise LauncherEnvError(f"{message}\nhint: unset WORLD_SIZE, or srun --ntasks={given}")
-    found = {
+        raise _refused(message, f"unset WORLD_SIZE, or srun --ntasks={given}")
+    variables = {
         "RANK": rank,
         "WORLD_SIZE": size,
         "LOCAL_RANK": local,
@@ -238,7 +208,7 @@ def _of_slurm(environment: Mapping[str, str], *, terminal: bool) -> dict[str, st
         "MASTER_ADDR": environment.get("MASTER_ADDR") or _first_host(environment),
         "MASTER_PORT": environment.get("MASTER_PORT") or _port(environment, step),
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in variables.items()}
 
 
 def _tasks_of_nodes(environment: Mapping[str, str], size: int, nodes: int) -> list[int]:
@@ -255,18 +225,14 @@ def _tasks_of_nodes(environment: Mapping[str, str], size: int, nodes: int) -> li
 
 
 def _first_host(environment: Mapping[str, str]) -> str:
-    """Return the first host of Slurm's list, `gpu[07-09,12],login` → `gpu07`.
-
-    Raises:
-        LauncherEnvError: There is no list.
-    """
+    """Return the first host of Slurm's list, `gpu[07-09,12],login` → `gpu07`."""
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     text = next((environment[name] for name in names if environment.get(name)), "")
     host = re.match(r"(?:[^\[,]|\[[^\]]*\])*", text)
     found = re.sub(r"\[(\w+)[^\]]*\]", r"\1", host[0]) if host else ""
     if not found:
-        message = f"MASTER_ADDR: expected it, or one of {', '.join(names)}, found none"
-        raise LauncherEnvError(f"{message}\nhint: export MASTER_ADDR, the host of task 0")
+        said = f"expected it, or one of {', '.join(names)}, found none"
+        raise _refused(f"MASTER_ADDR: {said}", "export MASTER_ADDR, the host of task 0")
     return found
 
 

@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,6 @@ from train.errors import UNEXPECTED, AnotherRankFailed
 from train.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch.distributed.distributed_c10d import Store
 
 KEY, HEARD = "first-failure", "heard-of-it"
@@ -122,12 +122,8 @@ def _patiently(work: Callable[[], object]) -> None:
     """Do something with the store, which may not answer any more, but not for long."""
 
     def attempt() -> None:
-        try:
+        with suppress(RuntimeError):  # (torch's own too) the store has exited, or holds nothing
             work()
-        except (
-            RuntimeError
-        ):  # (torch's own are of this kind) the store has exited, or holds nothing
-            return
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()

@@ -6,14 +6,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from train.distributed import host_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FIELDS = "index,uuid,memory.total,compute_cap,name"
 SHARED = frozenset({"[N/A]", "[Not Supported]"})
@@ -90,17 +87,16 @@ def listed() -> list[Gpu]:
     """Return this node's GPUs, those with MIG followed by their slices."""
     gpus = []
     for line in _said(f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"):
-        index, _, rest = line.partition(", ")
-        uuid, _, rest = rest.partition(", ")
-        memory, _, rest = rest.partition(", ")
-        capability, _, name = rest.partition(", ")
+        index, uuid, memory, capability, name = (line.split(", ", 4) + [""] * 4)[:5]
         if index.isdigit() and name:
+            mib = re.fullmatch(r"(\d+)(\.\d+)?", memory)
+            version = re.fullmatch(r"(\d+)\.(\d+)", capability)
             gpus.append(
                 Gpu(
                     index=index,
                     uuid=uuid,
-                    memory=int(float(memory)) << 20 if _is_number(memory) else None,
-                    capability=_capability(capability),
+                    memory=int(mib[1]) << 20 if mib else None,
+                    capability=(int(version[1]), int(version[2])) if version else None,
                     name=name,
                     said=memory,
                 )
@@ -152,12 +148,3 @@ def _said(*arguments: str) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines()
-
-
-def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"\d+(\.\d+)?", text))
-
-
-def _capability(text: str) -> tuple[int, int] | None:
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None

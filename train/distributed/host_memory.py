@@ -22,9 +22,6 @@ def available(root: Path = Path("/")) -> int:
     """Return the bytes that can still be used: MemAvailable, or less if a cgroup has a limit.
 
     Where no file has a number, as on macOS, they are all of the machine's.
-
-    Args:
-        root: Where proc and sys are mounted.
     """
     left = [kib * 1024 for kib in _numbers(_text(root / "proc/meminfo"), "MemAvailable:")]
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -44,7 +41,6 @@ def available(root: Path = Path("/")) -> int:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text; nothing without the file."""
     try:
         return path.read_text()
     except OSError:

@@ -40,7 +40,6 @@ class Preparation:
         self._checked = 0.0
 
     def __enter__(self) -> Self:
-        """Begin to beat."""
         if self._env.world_size > 1:
             self._store.set(f"host-{self._env.rank}", node_name())
             if self._env.local_rank == 0:
@@ -142,17 +141,15 @@ class Preparation:
                 self._seen[rank] = (beat, now)
             elif now - since > self._patience:
                 silent.append(rank)
-        away = [str(rank) for rank in silent if not self._seen[rank][0]]
-        if away:
-            found = f"no process for rank {', '.join(away)}"
-            message = (
-                f"expected all {self._env.world_size} ranks within start_timeout, found {found}"
-            )
-            raise AnotherRankFailed(f"{message}\nhint: their own logs say why")
-        if silent:
-            found = f"no sign of life for {self._patience:.0f} s from {self._names(silent)}"
-            message = f"expected all {self._env.world_size} ranks to prepare, found {found}"
-            raise AnotherRankFailed(f"{message}\nhint: their own logs say why")
+        if away := [str(rank) for rank in silent if not self._seen[rank][0]]:
+            said = f"within start_timeout, found no process for rank {', '.join(away)}"
+        elif silent:
+            who = self._names(silent)
+            said = f"to prepare, found no sign of life for {self._patience:.0f} s from {who}"
+        else:
+            return
+        message = f"expected all {self._env.world_size} ranks {said}"
+        raise AnotherRankFailed(f"{message}\nhint: their own logs say why")
 
     def _names(self, ranks: list[int]) -> str:
         names = []

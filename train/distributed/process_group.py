@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -18,11 +20,6 @@ from train.distributed import devices
 from train.distributed.env import RankEnv, node_name
 from train.distributed.first_failure import FirstFailure
 from train.errors import NodesDiffer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
 
 T = TypeVar("T")
 
@@ -70,9 +67,6 @@ class Ranks:
             traces: Folder for NCCL's flight recorder, written when a collective hangs.
             rendezvous: Where to meet, as a torch init method; `env` says it if None.
             store: Where they have met already, from `open_store`.
-
-        Raises:
-            NodesDiffer: Ranks compute on different kinds of devices, or two on the same one.
         """
         device = devices.choose(env)
         if traces is not None and device.type == "cuda":
@@ -144,32 +138,20 @@ class Ranks:
         dist.barrier(group=group or self.control)
 
     def same_everywhere(self, values: Mapping[str, str]) -> None:
-        """Verify that all ranks have the same values.
-
-        Args:
-            values: What it is → its digest here, or the value itself if it is short.
-
-        Raises:
-            NodesDiffer: Naming each value that differs and who has what; on every rank.
-        """
+        """Verify that all ranks have the same values."""
         rows = self.gather(dict(values))
         problems = []
         for what in rows[0]:
-            found: dict[str, list[int]] = {}
-            for rank, row in enumerate(rows):
-                found.setdefault(row.get(what, "nothing"), []).append(rank)
-            if len(found) > 1:
-                common = max(found, key=lambda digest: len(found[digest]))
-                others = [
+            digests = [row.get(what, "nothing") for row in rows]
+            ((common, count), *_) = Counter(digests).most_common(1)
+            if count < len(rows):
+                others = ", ".join(
                     f"rank {rank} on {self.hosts[rank]} has {_short(digest)}"
-                    for digest, ranks in found.items()
+                    for rank, digest in enumerate(digests)
                     if digest != common
-                    for rank in ranks
-                ]
-                problems.append(
-                    f"{what}: expected the same on every node ({_short(common)}), found "
-                    + ", ".join(others)
                 )
+                wanted = f"expected the same on every node ({_short(common)})"
+                problems.append(f"{what}: {wanted}, found {others}")
         if problems:
             hint = (
                 "hint: clusterctl sync: it gives all nodes the same code and configuration; "
@@ -180,22 +162,18 @@ class Ranks:
 
     def mesh(self, layout: str) -> DeviceMesh:
         """Return the mesh that a layout shards over: `hsdp` by node, else one line of ranks."""
-        counts = set(Counter(self.nodes).values())
-        if layout == "hsdp":
-            if len(counts) > 1:
-                message = (
-                    "parallel: expected hsdp, found nodes with different numbers of ranks "
-                    f"({', '.join(f'{n}: {c}' for n, c in self.on_nodes().items())})"
-                    "\nhint: set parallel: fsdp"
-                )
-                raise NodesDiffer(message)
-            local = counts.pop()
-            return init_device_mesh(
-                self.device.type,
-                (self.env.world_size // local, local),
-                mesh_dim_names=("nodes", "local"),
+        if layout != "hsdp":
+            shape, names = (self.env.world_size,), ("ranks",)
+            return init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        local, *others = set(Counter(self.nodes).values())
+        if others:
+            found = ", ".join(f"{node}: {count}" for node, count in self.on_nodes().items())
+            raise NodesDiffer(
+                "parallel: expected hsdp, found nodes with different numbers of ranks "
+                f"({found})\nhint: set parallel: fsdp"
             )
-        return init_device_mesh(self.device.type, (self.env.world_size,), mesh_dim_names=("ranks",))
+        grid = (self.env.world_size // local, local)
+        return init_device_mesh(self.device.type, grid, mesh_dim_names=("nodes", "local"))
 
     def shorten_timeouts(self, seconds: float, mesh: DeviceMesh) -> None:
         """Give training's collectives their everyday limit, once the slow first step is over."""

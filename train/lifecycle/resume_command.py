@@ -6,10 +6,7 @@ import os
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 FLAG = "--resume-from-checkpoint"
 SETTING = re.compile(r"(\w+\.)?resume_from_checkpoint=")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from train.errors import ConfigError
 from train.lock import LOOK, LOST, Lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NAME = ".owner"
 
@@ -21,16 +18,17 @@ def take(output: Path, *, lost: float = LOST) -> Callable[[], None]:
 
     Returns:
         What releases it.
-
-    Raises:
-        ConfigError: Another run is alive in it, or nothing can be written there.
     """
     lock, said = Lock(output / NAME, lost=lost), False
     try:
         output.mkdir(parents=True, exist_ok=True)
         while not lock.take():
             if lock.alive:
-                raise _in_use(lock)
+                found = f"{_owner(lock)} in {output}"
+                raise ConfigError(
+                    (f"output_dir: expected a folder that no other run uses, found {found}",),
+                    hint="wait for its end, stop it, or choose another output_dir",
+                )
             if not said:
                 said = True
                 print(
@@ -43,14 +41,6 @@ def take(output: Path, *, lost: float = LOST) -> Callable[[], None]:
             (f"output_dir: expected a folder to write to, found: {error}",)
         ) from error
     return lock.release
-
-
-def _in_use(lock: Lock) -> ConfigError:
-    found = f"{_owner(lock)} in {lock.path.parent}"
-    return ConfigError(
-        (f"output_dir: expected a folder that no other run uses, found {found}",),
-        hint="wait for its end, stop it, or choose another output_dir",
-    )
 
 
 def _owner(lock: Lock) -> str:

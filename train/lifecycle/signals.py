@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Self
 
 from train.errors import DONE, INTERRUPTED
@@ -17,9 +19,6 @@ from train.lifecycle.resume_command import resume_command
 from train.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
     from train.distributed.process_group import Ranks
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -70,14 +69,12 @@ class EarlySignals:
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        """Take the signals over."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         self._watch = SignalWatch(self._heard)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End watching, however it ended."""
         self.over()
 
     def meet(self) -> None:
@@ -112,7 +109,6 @@ class StopDecision:
     save: bool = False
 
     def __or__(self, other: StopDecision) -> StopDecision:
-        """Do what either asks for."""
         return StopDecision(stop=self.stop or other.stop, save=self.save or other.save)
 
 
@@ -156,11 +152,7 @@ class StopListener:
                     _remove_old(folder / name)
 
     def listen_again(self, doing: str) -> None:
-        """Take the next signal for a new request: the one before, if any, has been obeyed.
-
-        Args:
-            doing: What it leads to.
-        """
+        """Take the next signal for a new request: the one before, if any, has been obeyed."""
         self._signal = self._announced = None
         self.doing = doing
 
@@ -246,7 +238,6 @@ class StopListener:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove a file that was meant for an earlier run."""
     with contextlib.suppress(FileNotFoundError):  # another node was faster
         if path.is_file() and path.stat().st_mtime < STARTED:
             print(f"{path}: older than this run, removed", file=sys.stderr)

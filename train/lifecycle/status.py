@@ -7,11 +7,9 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
 
 State = Literal["starting", "running", "done", "preempted", "failed"]
 
@@ -30,13 +28,7 @@ class Status:
     def set(
         self, state: State, reason: str = "", *, phase: Mapping[str, str | int] | None = None
     ) -> None:
-        """Write how the run stands; the first call replaces what an earlier run left.
-
-        Args:
-            state: How.
-            reason: Why.
-            phase: What takes so long before the first step, and how far it is.
-        """
+        """Write how the run stands; the first call replaces what an earlier run left."""
         if not self._writes:
             return
         document: dict[str, object] = {

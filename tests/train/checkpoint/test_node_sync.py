@@ -24,7 +24,7 @@ WANTED = Entry(SIZE, hashlib.sha256(b"x" * SIZE).hexdigest())
 
 def exchange(rank: int, folder: Path) -> None:
     """Be one of two nodes; the first has both files and cannot read one of them."""
-    from train.checkpoint.node_sync import spread
+    from train.checkpoint.node_sync import copy_to_nodes
     from train.distributed.env import RankEnv
     from train.distributed.process_group import Ranks
 
@@ -40,7 +40,7 @@ def exchange(rank: int, folder: Path) -> None:
         (here / "good").write_bytes(b"x" * SIZE)
     said = ""
     try:
-        spread(ranks, here, dict.fromkeys(("bad", "good"), WANTED), {"bad": 0, "good": 0})
+        copy_to_nodes(ranks, here, dict.fromkeys(("bad", "good"), WANTED), {"bad": 0, "good": 0})
     except OSError as error:
         said = str(error)
     (folder / f"said-{rank}").write_text(json.dumps(ranks.gather(said)))

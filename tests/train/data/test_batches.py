@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data.batches import Batch, Batches, Pool, Position, Step, assemble, assign, order
+from train.data.batches import Batch, Batches, Pool, Position, Step, assign, collate, order
 from train.data.encoding import IGNORED
 from train.data.mixture import Share
 from train.data.token_store import Ints
@@ -251,7 +251,7 @@ def test_balanced_ranks_hardly_wait_for_each_other() -> None:
 def test_packed_rows_keep_their_samples_apart() -> None:
     data = samples([3, 5, 4])
     rows = [np.asarray([0, 1]), np.asarray([2])]
-    batch = assemble(data, rows, packed=True)  # type: ignore[arg-type]
+    batch = collate(data, rows, packed=True)  # type: ignore[arg-type]
     assert batch.position_ids is not None
     assert batch.input_ids[0].tolist() == [1, 1, 1, 2, 2, 2, 2, 2]
     assert batch.position_ids[0].tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
@@ -261,7 +261,7 @@ def test_packed_rows_keep_their_samples_apart() -> None:
 
 
 def test_a_batch_without_samples_weighs_nothing() -> None:
-    batch = assemble(samples([4]), [], packed=False)  # type: ignore[arg-type]
+    batch = collate(samples([4]), [], packed=False)  # type: ignore[arg-type]
     assert (batch.valid, batch.tokens) == (0, 0)
     assert (batch.labels == IGNORED).all()
 

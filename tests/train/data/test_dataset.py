@@ -15,7 +15,7 @@ from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.data import dataset, encoding, lines, token_cache, token_store
-from train.data.marks import Line
+from train.data.lines import Line
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
 

@@ -30,7 +30,6 @@ from train.data import (
     dataset,
     fingerprint,
     json_values,
-    jsonl,
     lines,
     streams,
     token_cache,
@@ -178,7 +177,6 @@ def test_parts_are_all_rows_once_wherever_blocks_end(
         files.append(folder / f"{number}.{kind}{'.' if packed else ''}{packed}")
         files[-1].write_bytes(PACKED[packed](content) if packed else content)
     with (
-        mock.patch.object(jsonl, "BLOCK", block),
         mock.patch.object(json_values, "BLOCK", block),
         mock.patch.object(streams, "BLOCK", block),
         mock.patch.object(streams, "MOST_PLACES", places),
@@ -206,7 +204,7 @@ def test_a_large_file_has_parts_of_about_the_same_size(tmp_path: Path, name: str
     marks = fingerprint.scan((path,), 4).marks
     sizes = [end.line - begin.line for begin, end in itertools.pairwise(marks)]
     assert min(sizes) > 4500, sizes
-    with mock.patch.object(jsonl, "BLOCK", 1000), mock.patch.object(streams, "BLOCK", 1000):
+    with mock.patch.object(streams, "BLOCK", 1000):
         again = fingerprint.scan((path,), 4).marks
     assert again == marks, "nodes whose libraries read other blocks share the work"
 
@@ -232,7 +230,6 @@ def test_tokens_do_not_depend_on_shards(
 def test_memory_does_not_grow_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "BLOCK", 1 << 20)
     made = [{"text": f"{number} " * 2000} for number in range(3000)]
     for name, content in (
         ("a.json", array(made)),

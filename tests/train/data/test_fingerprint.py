@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data import fingerprint, jsonl, lines
-from train.data.marks import FileScan, Line
+from train.data import fingerprint, lines
+from train.data.lines import FileScan, Line
 from train.errors import AnotherRankFailed, ConfigError
 
 
@@ -31,17 +31,15 @@ def parts_of(files: tuple[Path, ...], found: fingerprint.Scan) -> list[list[Line
 @given(
     contents=st.lists(st.text("ab\n", max_size=40), min_size=1, max_size=4),
     parts=st.integers(1, 9),
-    block=st.integers(1, 7),
 )
-def test_parts_are_all_lines_once_wherever_blocks_end(
-    tmp_path_factory: pytest.TempPathFactory, contents: list[str], parts: int, block: int
+def test_parts_are_all_lines_once_wherever_they_begin(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[str], parts: int
 ) -> None:
     folder = tmp_path_factory.mktemp("data")
     files = tuple(folder / f"{number}.jsonl" for number in range(len(contents)))
     for path, content in zip(files, contents, strict=True):
         path.write_text(content)
-    with mock.patch.object(jsonl, "BLOCK", block):
-        found = fingerprint.scan(files, parts)
+    found = fingerprint.scan(files, parts)
     assert len(found.marks) == parts
     together = list(itertools.chain.from_iterable(parts_of(files, found)))
     assert together == list(lines.read(files))
@@ -137,7 +135,7 @@ def test_data_that_is_written_to_meanwhile_is_refused(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("x\n")
-    plainly = jsonl.scan
+    plainly = lines.scan
 
     def growing(of: Path, targets: Sequence[int]) -> FileScan:
         found = plainly(of, targets)
@@ -145,6 +143,6 @@ def test_data_that_is_written_to_meanwhile_is_refused(
             file.write("y\n")
         return found
 
-    monkeypatch.setattr(jsonl, "scan", growing)
+    monkeypatch.setattr(lines, "scan", growing)
     with pytest.raises(ConfigError, match="expected data that stays as it is"):
         fingerprint.scan((path,), 1)

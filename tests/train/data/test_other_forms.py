@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from train.data import formats
 from train.data.bad_line import BadLine
 from train.data.chat import Chat, ChatTemplate
-from train.data.documents import Document
-from train.data.formats import Reader, Rules
+from train.data.formats import Document, Reader, Rules
 
 HI = {"role": "user", "content": "Hi"}
 YES = {"role": "assistant", "content": "Yes"}

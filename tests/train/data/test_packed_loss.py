@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.train.world import Training, World
-from train.data.batches import Batch, assemble
+from train.data.batches import Batch, collate
 from train.data.encoding import IGNORED
 from train.data.token_store import Ints
 
@@ -56,9 +56,9 @@ def test_packed_rows_have_the_loss_of_their_samples(tiny: Path, rows: list[list[
 
     model = AutoModelForCausalLM.from_pretrained(tiny / "model", attn_implementation="sdpa")
     samples = Samples([7, 11, 5, 13, 9])
-    packed = assemble(samples, [np.asarray(row) for row in rows], packed=True)  # type: ignore[arg-type]
+    packed = collate(samples, [np.asarray(row) for row in rows], packed=True)  # type: ignore[arg-type]
     alone = [
-        assemble(samples, [np.asarray([number])], packed=False)  # type: ignore[arg-type]
+        collate(samples, [np.asarray([number])], packed=False)  # type: ignore[arg-type]
         for row in rows
         for number in row
     ]

@@ -166,7 +166,7 @@ def test_workers_end_with_the_process_that_started_them(
 def test_few_data_few_cpus_little_memory_and_few_shards_are_worth_no_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worth, plenty = tokenizer_workers.worth, 300_000
+    worth, plenty = tokenizer_workers.worker_count, 300_000
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
     monkeypatch.setattr(host_memory, "available", lambda: 1 << 40)
     assert worth(1000, 1 << 20, 100) == 1
@@ -186,7 +186,7 @@ def test_the_threads_that_torchrun_gives_a_rank_do_not_count(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
     monkeypatch.setattr(host_memory, "available", lambda: 1 << 40)
-    assert tokenizer_workers.worth(300_000, 100 << 20, 100) == 32
+    assert tokenizer_workers.worker_count(300_000, 100 << 20, 100) == 32
 
 
 @pytest.mark.parametrize(
@@ -210,5 +210,5 @@ def test_short_chats_are_in_shards_for_many_cpus(
     monkeypatch.setattr(host_memory, "available", lambda: 1 << 40)
     config = configured(tiny, tmp_path, ["x" * 400] * 20_000)
     source = token_cache.source(config, RankEnv(), tiny / "model", (tmp_path / "data.jsonl",))
-    assert tokenizer_workers.worth(source.scan.lines, 8_000_000, source.shards) == 8
+    assert tokenizer_workers.worker_count(source.scan.lines, 8_000_000, source.shards) == 8
     assert sum(source.lines_of(number) for number in range(source.shards)) == 20_000

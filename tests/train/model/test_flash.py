@@ -12,7 +12,7 @@ import pytest
 
 from tests.train.families import COMMON, FAMILIES
 from train import versions
-from train.data.batches import assemble
+from train.data.batches import collate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ def test_flash_attention_takes_the_bounds_of_documents(
     monkeypatch.setitem(
         AttentionMaskInterface._global_mapping, "flash_for_tests", flash_attention_mask
     )
-    batch = assemble(Samples(), [np.arange(3)], packed=True)  # type: ignore[arg-type]
+    batch = collate(Samples(), [np.arange(3)], packed=True)  # type: ignore[arg-type]
     shape = AutoConfig.for_model(family, **COMMON | FAMILIES[family])
     losses = []
     for attention in ("sdpa", "flash_for_tests"):

@@ -40,7 +40,7 @@ def slow_down(where: str, slowed: int | None, rank: int) -> None:
     if where == "compute":
         train.model.model.Model.loss = slowly(train.model.model.Model.loss)  # type: ignore[method-assign]
     else:
-        train.data.batches.assemble = slowly(train.data.batches.assemble)
+        train.data.batches.collate = slowly(train.data.batches.collate)
 
 
 def run(world: World, **how: Any) -> str:

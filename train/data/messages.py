@@ -1,19 +1,25 @@
-"""Forms of data that other programs read, as the forms of this one."""
+"""The messages and tasks of a line: other programs' forms turned into OpenAI's, and checked.
+
+Templates take messages with text as a string and the arguments of calls as objects.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from train.config.columns import IN_MESSAGES
 from train.data.bad_line import BadLine
-from train.data.chat_messages import REASONING, UNLEARNED, is_learned
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Message = dict[str, Any]
 
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""What a message's thoughts are called; transformers gives a template what it asks for."""
+UNLEARNED = {"weight": 0, "train": False, "training": False}
+"""What says that an answer is not learned: OpenAI's key, axolotl's, and its older name."""
 ROLES = {
     "human": "user",
     "user": "user",
@@ -54,12 +60,6 @@ def structured(record: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
-def is_answer(message: dict[str, Any]) -> bool:
-    """Return whether a message has something to learn, and may be learned."""
-    filled = any(message.get(key) for key in ("content", "tool_calls", *REASONING))
-    return filled and is_learned(message)
-
-
 def renamed(record: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Return a record with some columns under the keys that are read.
 
@@ -76,18 +76,7 @@ def messages_of(
     columns: Mapping[str, str],
     roles: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return messages with the roles and keys that chat templates know.
-
-    Args:
-        key: Where they are, for messages.
-        found: The list as the line has it; its items have `role` and `content`, or `from` and
-            `value`.
-        columns: Other names of the keys in a message.
-        roles: Other names of roles.
-
-    Raises:
-        BadLine: they are none, or one has a role, a call or a weight that is none.
-    """
+    """Return messages with the roles and keys that chat templates know."""
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         wanted = '{"from", "value"}' if key == "conversations" else '{"role", "content"}'
         raise BadLine(f"{key}: expected a list of {wanted}")
@@ -95,13 +84,13 @@ def messages_of(
     messages = []
     for number, item in enumerate(found, start=1):
         try:
-            messages.append(_message(renamed(item, mapped) if mapped else item, roles))
+            messages.append(_as_openai(renamed(item, mapped) if mapped else item, roles))
         except BadLine as error:
             raise BadLine(f"{key}: message {number}: {error}") from None
     return messages
 
 
-def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+def _as_openai(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
     message = dict(item)
     of_sharegpt = "from" in item and "role" not in item
     if of_sharegpt:
@@ -118,7 +107,7 @@ def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
             if (value := message.get(spelling, 1)) not in (0, 1):
                 raise BadLine(f"{spelling}: expected {allowed}, found {value!r:.40}")
     if name == CALL and name not in roles:
-        calls = _calls(message.get("content"))
+        calls = _called(message.get("content"))
         message |= {"role": "assistant", "content": "", "tool_calls": calls}
         return message
     if CALL in message and not message.get("tool_calls"):
@@ -133,8 +122,7 @@ def _message(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
     return message | {"role": role or name}
 
 
-def _calls(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has it)
-    """Return what a message of the role CALL calls."""
+def _called(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has it)
     try:
         found = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -144,11 +132,7 @@ def _calls(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has
 
 
 def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Return messages after the line's own system message, if they have none.
-
-    Raises:
-        BadLine: it is no text.
-    """
+    """Return messages after the line's own system message, if they have none."""
     text = text_of("system", system)
     if not isinstance(text, str):
         raise BadLine(f"system: expected text, found {type(text).__name__}")
@@ -170,11 +154,7 @@ def tools_of(record: dict[str, Any]) -> Any:  # noqa: ANN401  (as the line has t
 
 
 def text_of(key: str, value: Any) -> Any:  # noqa: ANN401  (as the line has it)
-    """Return a list of text parts as one text, and anything else as it is.
-
-    Raises:
-        BadLine: one of the parts is an image or something else.
-    """
+    """Return a list of text parts as one text, and anything else as it is."""
     if not are_parts(value):
         return value
     for part in value:
@@ -206,11 +186,7 @@ class Task:
 
     @classmethod
     def of(cls, record: dict[str, Any], asked: str, answered: str) -> Task:
-        """Read a record whose question and answer have these keys.
-
-        Raises:
-            BadLine: a value is no text, or there is nothing to do or to learn.
-        """
+        """Read a record whose question and answer have these keys."""
         keys = {"instruction": asked, "input": "input", "output": answered, "system": "system"}
         values: dict[str, str] = {}
         for name, key in keys.items():
@@ -234,11 +210,7 @@ class Task:
         return with_system(turns, self.system)
 
     def prompt(self) -> str:
-        """Return the task in the words that Alpaca's models were trained with.
-
-        Raises:
-            BadLine: they have none for earlier turns.
-        """
+        """Return the task in the words that Alpaca's models were trained with."""
         if self.history:
             raise BadLine("history: expected a tokenizer with a chat template, found none")
         given = self.input.strip()
@@ -251,7 +223,6 @@ class Task:
 
 
 def _history(turns: Any) -> tuple[tuple[str, str], ...]:  # noqa: ANN401  (as the line has them)
-    """Return LLaMA-Factory's `history`."""
     if not isinstance(turns, list):
         raise BadLine("history: expected a list of [question, answer]")
     found = []
@@ -262,3 +233,119 @@ def _history(turns: Any) -> tuple[tuple[str, str], ...]:  # noqa: ANN401  (as th
             case _:
                 raise BadLine(f"history: turn {number}: expected [question, answer]")
     return tuple(found)
+
+
+def cleaned(messages: list[Message]) -> list[Message]:
+    """Return messages without empty fields, text as a string, arguments of calls as objects."""
+    if not messages:
+        raise BadLine("messages: expected an answer of the assistant to learn, found none")
+    return [_message(message, number) for number, message in enumerate(messages, start=1)]
+
+
+def is_learned(message: Message) -> bool:
+    """Return whether a message itself says nothing against learning it."""
+    return not any(key in message and message[key] == no for key, no in UNLEARNED.items())
+
+
+def has_answer(message: Message) -> bool:
+    """Return whether a message has something to learn, and may be learned."""
+    filled = any(message.get(key) for key in ("content", "tool_calls", *REASONING))
+    return filled and is_learned(message)
+
+
+def for_template(message: Message) -> Message:
+    """Return a message without the keys that are for the loss."""
+    return {key: value for key, value in message.items() if key not in UNLEARNED}
+
+
+def with_text_arguments(messages: list[Message]) -> list[Message]:
+    """Return messages whose calls have their arguments as JSON text, as OpenAI's API has them."""
+    return [
+        {**message, "tool_calls": [_as_text(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def checked_tools(value: Any) -> list[Any] | None:  # noqa: ANN401  (as the line has them)
+    """Return the JSON schemas of functions, which some data sets keep as text; None without any."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "null")
+        except ValueError as error:
+            raise BadLine(f"tools: expected a list of JSON schemas, found: {error}") from None
+    if not value:
+        return None
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise BadLine("tools: expected a list of JSON schemas")
+    return value
+
+
+def checked_arguments(value: Any) -> dict[str, Any]:  # noqa: ANN401  (as the line has them)
+    """Return a line's own arguments of the template."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadLine(f"chat_template_kwargs: expected an object, found {value!r:.40}")
+    return value
+
+
+def _message(message: Message, number: int) -> Message:
+    kept = {key: value for key, value in message.items() if value is not None}
+    kept["content"] = _content(kept.get("content", ""), number)
+    calls = kept.pop("tool_calls", None)
+    if calls:
+        kept["tool_calls"] = _calls(calls, number)
+    for key in REASONING:
+        thoughts = kept.get(key, "")
+        if not isinstance(thoughts, str):
+            found = type(thoughts).__name__
+            raise BadLine(f"messages: {key} of message {number}: expected text, found {found}")
+        if not thoughts.strip():  # a data set with such a column has it in every message
+            kept.pop(key, None)
+    return kept
+
+
+def _content(content: Any, number: int) -> str:  # noqa: ANN401  (as the line has it)
+    """Return a content as text: OpenAI's API has it in parts, too."""
+    if isinstance(content, str):
+        return content
+    wanted = f"messages: content of message {number}: expected text"
+    if not isinstance(content, list):
+        raise BadLine(f"{wanted}, found {type(content).__name__}")
+    texts = []
+    for part in content:
+        one = part if isinstance(part, dict) else {"type": "text", "text": part}
+        kind, text = one.get("type", "text"), one.get("text")
+        if kind != "text" or not isinstance(text, str):
+            raise BadLine(f"{wanted}, found a part of type {kind}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _calls(calls: Any, number: int) -> list[Message]:  # noqa: ANN401  (as the line has them)
+    """Return tool calls with arguments as objects: OpenAI's API has them as text."""
+    wanted = f'messages: tool_calls of message {number}: expected a list of {{"function"}}'
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadLine(wanted)
+    read = []
+    for call in calls:
+        function: Any = call.get("function", call)  # (some data has the function alone)
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadLine(f"{wanted} with a name")
+        given = function.get("arguments")
+        if isinstance(given, str):
+            try:
+                given = json.loads(given or "{}")
+            except ValueError as error:
+                raise BadLine(f"{wanted} with JSON arguments, found: {error}") from None
+        function = {**function, "arguments": given if given is not None else {}}
+        outer = call if "function" in call else {"type": "function"}
+        read.append({**outer, "function": function})
+    return read
+
+
+def _as_text(call: Message) -> Message:
+    text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": text}}
