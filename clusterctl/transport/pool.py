@@ -187,7 +187,10 @@ class Pool:
                 yield from call.messages()
                 yield call.reply()
 
-        yield from interleave({name: read(call) for name, call in calls.items()})
+        def rest(name: str, resume: Callable[[], object]) -> bool:
+            return calls[name].rest(resume)
+
+        yield from interleave({name: read(call) for name, call in calls.items()}, rest=rest)
 
     def following(
         self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf

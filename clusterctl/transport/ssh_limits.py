@@ -5,6 +5,7 @@ paramiko believes a packet's length up to 4 GB, and a channel keeps what is sent
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -96,6 +97,7 @@ def within_window(
 
     def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
         feed(channel, message)
+        message.packet = io.BytesIO()  # paramiko holds the last message while it waits
         held = len(channel.in_buffer) + len(channel.in_stderr_buffer)
         if held > WINDOWS * channel.in_window_size:
             raise paramiko.SSHException(
