@@ -65,6 +65,11 @@ class Packetizer(paramiko.packet.Packetizer):
                 raise NeedRekeyException
         return bytes(data)
 
+    def complete_handshake(self) -> None:
+        """Note that the handshake is over, and keep nothing of its timer."""
+        super().complete_handshake()
+        self.__timer = None  # the base class has this name too, so the name is the same
+
     def _receive(self, count: int) -> bytes:
         """Return up to so many bytes; none if none came for a while."""
         try:
