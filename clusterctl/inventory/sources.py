@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -21,7 +22,7 @@ from clusterctl.inventory.ansible import (
 )
 from clusterctl.inventory.build import build, cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.document import read_yaml
+from clusterctl.inventory.document import Plain, read_yaml
 from clusterctl.inventory.hostfile import read_hostfile
 from clusterctl.inventory.load import is_yaml, read_text
 from clusterctl.inventory.problems import Problems, printable, shown
@@ -117,12 +118,22 @@ def _listed_by_ansible(path: Path, problems: Problems) -> object:
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
         problems.note(f"{LISTER} cannot be used ({error}): read without it", line=1)
         return None
-    found = read_yaml(done.stdout, Problems(LISTER)) if done.returncode == 0 else None
-    if found is None or not is_listing(found.value):
+    found = _json(done.stdout) if done.returncode == 0 else None
+    if not is_listing(found):
         why = printable(" ".join(done.stderr.split())) or f"exit code {done.returncode}"
         problems.note(f"{LISTER} failed ({why}): read without it", line=1)
         return None
-    return found.value
+    return found
+
+
+def _json(text: str) -> object:
+    """Return what JSON stands for, its numbers as `read_yaml` gives them; None: it is none."""
+    try:
+        found: object = json.loads(text, parse_int=Plain, parse_float=Plain)
+        json.dumps(found, ensure_ascii=False).encode()  # fails for half a character
+    except (ValueError, RecursionError):
+        return None
+    return found
 
 
 def _refuse_other(path: Path, text: str) -> None:

@@ -42,6 +42,8 @@ class Call:
     """No condition decides whether it is started."""
     sure: bool = True
     """It is certain, and no default decides what its words are."""
+    apart: tuple[int, ...] = ()
+    """The subshells of the command that it is in, as `Step.apart`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +143,27 @@ def calls_in_folders(
         name: of the script.
         folder: in which the script starts.
     """
+    folders: _Folders = {(): folder}
     for step in steps:
-        inner = folder
+        inside: _Folders = {(): _folder_in(folders, step.apart)}
         for call in calls_of(step, variables):
+            inner = _folder_in(inside, call.apart)
             if call.words[:1] and call.words[0] in FOLDERS:
-                inner = _moved(inner, call.words, posixpath.dirname(name))
+                inner = inside[call.apart] = _moved(inner, call.words, posixpath.dirname(name))
             yield call, inner
         if step.words[:1] and step.words[0] in FOLDERS:
-            folder = inner
+            folders[step.apart] = inside[()]
+
+
+_Folders = dict[tuple[int, ...], str | None]
+"""Where each subshell is that moved."""
+
+
+def _folder_in(folders: _Folders, apart: tuple[int, ...]) -> str | None:
+    """Return the folder of a subshell: its own, else that of the one around it."""
+    while apart not in folders:
+        apart = apart[:-1]
+    return folders[apart]
 
 
 def _moved(folder: str | None, words: tuple[str, ...], beside: str) -> str | None:
@@ -240,6 +255,7 @@ class _Search:
                     certain=call.certain and step.certain,
                     sure=call.sure and step.sure,
                     detached=call.detached or step.background,
+                    apart=(*call.apart, *step.apart),
                 )
                 yield from self.inner(within, depth)
 

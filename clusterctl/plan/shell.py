@@ -41,6 +41,8 @@ class Step:
     sure: bool = True
     """It is certain, and no default decides what its words are."""
     background: bool = False
+    apart: tuple[int, ...] = ()
+    """The subshells that it is in, outermost first, numbered in the script's order."""
 
     @property
     def assigns(self) -> bool:
@@ -95,6 +97,9 @@ class _Reader:
     within: list[str] = field(default_factory=list)
     """What is open: `if`, `then`, `case`, `pattern`, `for`, `function`, `{`, `(`; `{?` and `(?`
     are run on a condition."""
+    apart: tuple[int, ...] = ()
+    """The subshells that are open."""
+    subshells: int = 0
     tested: bool = False
     """What comes next in this list of `&&` and `||` is run on a condition."""
     failed: bool = False
@@ -158,10 +163,13 @@ class _Reader:
             self.within[-1] = "case" if text == ")" else "pattern"
         elif text == "(":
             self.within.append("(?" if self.tested else "(")
+            self.subshells += 1
+            self.apart += (self.subshells,)
         elif text == ")" and {"(", "(?"} & set(self.within):
             while (opened := self.within.pop()) not in {"(", "(?"}:
                 pass
             self.tested = opened == "(?"
+            self.apart = self.apart[:-1]
         elif text == ";;" and self.within[-1:] == ["case"]:
             self.within[-1] = "pattern"
         self.failed = text == "||"
@@ -206,6 +214,7 @@ class _Reader:
             assigned=tuple(assigned),
             certain=certain,
             sure=self.sure,
+            apart=self.apart,
         )
 
     def _after_keywords(self, raw: list[Token]) -> list[Token]:  # noqa: C901  (one grammar)

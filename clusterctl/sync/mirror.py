@@ -56,6 +56,8 @@ class Placement:
     """The nodes that begin together."""
     moved: dict[str, int]
     """By node, how many bytes have been sent; all placements of a sync share it."""
+    kept: Mapping[str, Sequence[str]]
+    """By node, what stays there: known once all have agreed; all placements of a sync share it."""
 
     @property
     def request(self) -> Request:
@@ -104,8 +106,8 @@ class Placement:
                 call.send(Message({"abort": True}))
                 return _ended(call, messages)
             call.set_deadline(STEP_SECONDS)
-            kept = still_here(plan, self.source, self.paths)
-            call.send(Message({"go": True}, b"\0".join(map(path_bytes, kept))))
+            stays = b"\0".join(map(path_bytes, self.kept[name]))
+            call.send(Message({"go": True}, stays))
             begun = next(messages, None)
             if begun is None or "end" in begun.head:
                 return _with(call.reply(), begun)
@@ -145,6 +147,20 @@ def needed_sizes(plan: Message, source: Path, listed: Collection[bytes]) -> dict
             if path in listed:
                 sizes[path_text(path)] = os.lstat(os.fsencode(source) + b"/" + path).st_size
     return sizes
+
+
+def stays_and_needs(
+    plans: Mapping[str, Message], source: Path, listed: Collection[bytes]
+) -> tuple[dict[str, Sequence[str]], dict[str, Mapping[str, int]]]:
+    """Return by node what is `still_here`, and its `needed_sizes`; equal plans are read once."""
+    stays: dict[str, Sequence[str]] = {}
+    needs: dict[str, Mapping[str, int]] = {}
+    known: dict[tuple[str, bytes], str] = {}
+    for name, plan in plans.items():
+        alike = known.setdefault((repr(plan.head.get("need")), plan.body), name)
+        stays[name] = still_here(plan, source, listed) if alike == name else stays[alike]
+        needs[name] = needed_sizes(plan, source, listed) if alike == name else needs[alike]
+    return stays, needs
 
 
 def planned_deletions(plan: Message) -> tuple[str, ...]:

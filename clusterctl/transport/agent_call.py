@@ -67,6 +67,11 @@ class AgentCall(Call):
             "lost", "answer", "the call was closed before its answer"
         )
         """None: the last answer has come."""
+        self._resting = threading.Lock()
+        """Held for a moment, by who asks whether the node rests and by who ends that."""
+        self._resume: Callable[[], object] | None = None
+        """What is to be called then."""
+        self._closed = False
         self._sending = threading.Lock()
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
@@ -103,6 +108,7 @@ class AgentCall(Call):
                 if ended or self._turn_until in message.head:
                     self.end_turn()
                 yield message
+                del message  # who waits holds no answer
                 if ended:
                     return
         except CutFrame:
@@ -117,18 +123,35 @@ class AgentCall(Call):
     def send(self, message: Message) -> None:
         """Send a further message; a node that takes none is found by `messages`."""
         with self._sending:
-            if self._send_failed:
-                return
             self._rests_until = min(self._rests_until, time.monotonic() + self._timeouts.silence)
             try:
-                self._stream.send(message.encode(), self._timeouts.answer)
+                if not self._send_failed:
+                    self._stream.send(message.encode(), self._timeouts.answer)
             except OSError as error:
                 self._send_failed = True
                 logger.debug("%s: sending: %s", self.node.name, error)
+        self._end_rest()
+
+    def rest(self, resume: Callable[[], object]) -> bool:
+        """Say whether the node waits for us, as it said with its last answer."""
+        with self._resting:
+            owes = min(self._done_by, self._answer_by, self._rests_until) < math.inf
+            if owes or self._closed or self._failure is None:
+                return False
+            self._resume = resume
+            return True
+
+    def _end_rest(self) -> None:
+        with self._resting:
+            resume, self._resume = self._resume, None
+        if resume is not None:
+            resume()
 
     def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds: heartbeats are none."""
         self._answer_by = time.monotonic() + seconds
+        if seconds < math.inf:
+            self._end_rest()
 
     def reply(self) -> Reply:
         """Return how the call ended."""
@@ -139,8 +162,10 @@ class AgentCall(Call):
 
     def close(self) -> None:
         """Close the channel."""
+        self._closed = True
         self._stream.close()
         self.end_turn()
+        self._end_rest()
 
     def take_over(self) -> tuple[bytes, Stream]:
         """Return what has been received and the stream, for a program that speaks itself."""
@@ -150,9 +175,11 @@ class AgentCall(Call):
         """Return up to so many bytes of the answers, as `wire.read_message` asks for them."""
         if self._position == len(self._buffer):
             self._buffer, self._position = self._receive(self._timeouts.silence), 0
-        begin = self._position
-        self._position = min(begin + count, len(self._buffer))
-        return self._buffer[begin : self._position]
+        data = self._buffer[self._position : self._position + count]
+        self._position += len(data)
+        if self._position == len(self._buffer):
+            self._buffer, self._position = b"", 0
+        return data
 
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
@@ -302,6 +329,11 @@ class PendingCall(Call):
     def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds, from when the call is open."""
         self._when_open(lambda call: call.set_deadline(seconds))
+
+    def rest(self, resume: Callable[[], object]) -> bool:
+        """Say whether the node waits for us."""
+        opened = self._opening.result()
+        return isinstance(opened, Call) and opened.rest(resume)
 
     def reply(self) -> Reply:
         """Return how the call ended."""

@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from functools import partial
+from typing import Generic, Self, TypeVar
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.transport.interface import Call, Reply, Request
@@ -44,19 +45,32 @@ class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
         self.closed = threading.Event()
         """The reader has left."""
 
-    def drain(self, name: str, stream: Iterator[T]) -> None:
-        """Put all items of an iterator there, then how that ended; for a thread of its own."""
+    def drain(
+        self, name: str, stream: Iterator[T], rests: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Put all items of an iterator there, then how that ended; for a thread of its own.
+
+        `rests` is asked after each item: True leaves the others to a later thread.
+        """
         error: BaseException | None = None
         try:
             for item in stream:
                 if not self._offer((name, item)):
                     break
+                del item  # who waits for the next one does not hold this one
+                if rests():
+                    return
         except BaseException as caught:  # noqa: BLE001  (raised again in the thread that waits)
             error = caught
-        finally:
-            if isinstance(stream, Generator):
-                stream.close()
+        if isinstance(stream, Generator):
+            stream.close()
         self._offer(ThreadEnded(error))
+
+    def fail(self, error: BaseException) -> None:
+        """Raise this in the thread that waits, also if there is no room."""
+        with self.mutex:
+            self._put(ThreadEnded(error))
+            self.not_empty.notify()
 
     def _offer(self, item: tuple[str, T] | ThreadEnded) -> bool:
         """Wait for room and put an item there; False: the reader has left."""
@@ -93,8 +107,41 @@ def _size(item: tuple[str, object] | ThreadEnded) -> int:
     return max(LEAST_SIZE, message.size) if isinstance(message, Message) else LEAST_SIZE
 
 
+Rest = Callable[[str, Callable[[], object]], bool]
+"""Says whether a stream gives nothing until it is asked to; it is then resumed by calling this."""
+
+
+class _Readers(Generic[T]):
+    """The threads that read streams, and the streams that wait for one."""
+
+    def __init__(self, streams: Mapping[str, Iterator[T]], rest: Rest) -> None:
+        self.items: ByteQueue[T] = ByteQueue()
+        self._waiting = deque(streams.items())
+        self._rest = rest
+
+    def run(self) -> None:
+        """Read one stream after the other; for a thread of its own."""
+        while self._waiting and not self.items.closed.is_set():
+            try:
+                name, stream = self._waiting.popleft()
+            except IndexError:
+                return  # another thread took the last one
+            resume = partial(self._resume, name, stream)
+            self.items.drain(name, stream, partial(self._rest, name, resume))
+
+    def _resume(self, name: str, stream: Iterator[T]) -> None:
+        self._waiting.append((name, stream))
+        try:
+            start_thread(self.run, name=f"node {name}")
+        except CouldNotTell as error:
+            self.items.fail(error)
+
+
 def interleave(
-    streams: Mapping[str, Iterator[T]], *, at_once: bool = True
+    streams: Mapping[str, Iterator[T]],
+    *,
+    at_once: bool = True,
+    rest: Rest = lambda _name, _resume: False,
 ) -> Iterator[tuple[str, T]]:
     """Run each iterator in a thread of its own; yield what they yield, as it comes.
 
@@ -103,26 +150,18 @@ def interleave(
     Args:
         streams: the iterators, by name.
         at_once: False: none depends on another, so some may wait if there are few threads.
+        rest: says of which streams to wait without a thread, which takes 20 KB.
 
     Raises:
         CouldNotTell: this machine allows too few threads.
     """
-    items: ByteQueue[T] = ByteQueue()
-    waiting = deque(streams.items())
-
-    def drain() -> None:
-        while waiting and not items.closed.is_set():
-            try:
-                name, stream = waiting.popleft()
-            except IndexError:
-                return  # another thread took the last one
-            items.drain(name, stream)
-
+    readers = _Readers(streams, rest)
+    items = readers.items
     try:
         for number, name in enumerate(tuple(streams)):
             try:
                 # Daemons: a user who presses Ctrl-C does not wait for a dead node.
-                start_thread(drain, name=f"node {name}")
+                start_thread(readers.run, name=f"node {name}")
             except CouldNotTell:
                 if at_once or not number:
                     raise

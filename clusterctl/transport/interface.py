@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,6 +112,14 @@ class Call(ABC):
     @abstractmethod
     def set_deadline(self, seconds: float) -> None:
         """Expect the next answer within so many seconds; without this it may take forever."""
+
+    def rest(self, resume: Callable[[], object]) -> bool:
+        """Say whether the node owes nothing, so that nobody needs to read meanwhile.
+
+        If so, `resume` is called once: when somebody sends, sets a deadline or closes.
+        """
+        del resume
+        return False
 
     @abstractmethod
     def reply(self) -> Reply:

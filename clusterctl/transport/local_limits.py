@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import resource
 import threading
@@ -15,6 +16,10 @@ HINT = (
     "raise the limit of processes (docker run --pids-limit, ulimit -u) or of open files"
     " (ulimit -n), or use fewer nodes: --nodes"
 )
+_M_ARENA_MAX = -8
+ARENAS = 2
+"""Heaps of glibc's that all threads share. By default each core has eight, each with free space
+of its own: Python runs one thread at a time, so they are no quicker."""
 _AT_LIMIT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -49,3 +54,11 @@ def raise_descriptor_limit() -> None:
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def share_arenas() -> None:
+    """Let few heaps serve many threads; other C libraries than glibc stay as they are."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes  # noqa: PLC0415  (some builds of Python lack it)
+
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)

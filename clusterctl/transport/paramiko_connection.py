@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar
 
 import paramiko
@@ -17,6 +19,7 @@ from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import State, Timeouts
+from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.ssh_config import Endpoint
 from clusterctl.transport.ssh_limits import Packetizer, within_window
 from clusterctl.transport.stream import EXIT_SECONDS, ExitInfo, Stream
@@ -34,6 +37,42 @@ GATHER_SECONDS = 0.004
 """Where so many bytes came at once more follow; waking up for each packet costs more than them."""
 SEND_SIZE = 1 << 16
 """Bytes handed to paramiko at once; it copies what it does not send."""
+
+
+class BriefThreads:
+    """A key exchange whose steps run in threads of their own.
+
+    Each thread that makes a key keeps random state of OpenSSL's and deep stack, 25 KB, until it
+    ends, and a transport's ends with the connection.
+    """
+
+    def __init__(self, engine: Any) -> None:  # noqa: ANN401  (one of paramiko's)
+        """Take an exchange that has not begun."""
+        self._engine = engine
+        self.hash_algo = engine.hash_algo
+
+    def start_kex(self) -> None:
+        """Begin."""
+        _in_brief_thread(self._engine.start_kex)
+
+    def parse_next(self, kind: int, message: paramiko.Message) -> None:
+        """Go on with what the server sent."""
+        _in_brief_thread(partial(self._engine.parse_next, kind, message))
+
+
+def _in_brief_thread(step: Callable[[], object]) -> None:
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001  (raised again in the thread that waits)
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    start_thread(run, name="key exchange")
+    done.result()
 
 
 class Transport(paramiko.Transport):
@@ -91,6 +130,7 @@ class Transport(paramiko.Transport):
     def _parse_kex_init(self, m: paramiko.Message) -> None:
         super()._parse_kex_init(m)  # type: ignore[misc]
         self.key_exchange = self.key_exchange or type(self.kex_engine).__name__
+        self.kex_engine = BriefThreads(self.kex_engine)
 
 
 class ParamikoConnection(Connection):

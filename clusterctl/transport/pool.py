@@ -22,7 +22,11 @@ from clusterctl.transport.connector import IMPORTING, Connector
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.fanout import MultiStream, interleave
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
-from clusterctl.transport.local_limits import raise_descriptor_limit, start_thread
+from clusterctl.transport.local_limits import (
+    raise_descriptor_limit,
+    share_arenas,
+    start_thread,
+)
 from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import Message
 
@@ -80,6 +84,7 @@ class Pool:
         """Of each node the last connection that broke, or did not answer in time."""
         self._closed = threading.Event()
         raise_descriptor_limit()
+        share_arenas()
         if not logger.isEnabledFor(logging.DEBUG):
             # Its errors become replies; its own log repeats them with tracebacks.
             logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -187,7 +192,10 @@ class Pool:
                 yield from call.messages()
                 yield call.reply()
 
-        yield from interleave({name: read(call) for name, call in calls.items()})
+        def rest(name: str, resume: Callable[[], object]) -> bool:
+            return calls[name].rest(resume)
+
+        yield from interleave({name: read(call) for name, call in calls.items()}, rest=rest)
 
     def following(
         self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf

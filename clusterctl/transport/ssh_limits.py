@@ -5,6 +5,7 @@ paramiko believes a packet's length up to 4 GB, and a channel keeps what is sent
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,11 @@ class Packetizer(paramiko.packet.Packetizer):
                 raise NeedRekeyException
         return bytes(data)
 
+    def complete_handshake(self) -> None:
+        """Note that the handshake is over, and keep nothing of its timer."""
+        super().complete_handshake()
+        self.__timer = None  # the base class has this name too, so the name is the same
+
     def _receive(self, count: int) -> bytes:
         """Return up to so many bytes; none if none came for a while."""
         try:
@@ -96,6 +102,7 @@ def within_window(
 
     def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
         feed(channel, message)
+        message.packet = io.BytesIO()  # paramiko holds the last message while it waits
         held = len(channel.in_buffer) + len(channel.in_stderr_buffer)
         if held > WINDOWS * channel.in_window_size:
             raise paramiko.SSHException(

@@ -401,6 +401,11 @@ def test_what_ansible_lists_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lister.chmod(0o755)
     monkeypatch.setattr(sources, "LISTER", str(lister))
     assert hosts(plugin) == expected
+    listed.write_text(json.dumps(listing, indent="\t"))  # JSON may be indented so, and YAML not
+    assert hosts(plugin) == expected
+    listed.write_text(json.dumps(listing).replace("10.0.0.1", "\\ud800"))
+    with pytest.raises(InventoryError, match="expected hosts, found the plugin aws_ec2"):
+        hosts(plugin)
     lister.write_text("#!/bin/sh\necho no vault password >&2; exit 1\n")
     notes: list[str] = []
     path = written(tmp_path, "[a]\nx\n")

@@ -19,4 +19,5 @@ def placement_of(source: SourceTree, node: str, *, workdir: str, lock: str) -> P
         tokens=(),
         together=TwoPhaseCommit([node], lambda _plans: True),
         moved={},
+        kept={node: ()},
     )

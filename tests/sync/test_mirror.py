@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterctl.errors import NodeError
-from clusterctl.sync.mirror import PATHS_LIMIT, Placement, planned_deletions, still_here
+from clusterctl.sync.mirror import (
+    PATHS_LIMIT,
+    Placement,
+    planned_deletions,
+    stays_and_needs,
+    still_here,
+)
 from clusterctl.sync.source import read_source
 from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
@@ -91,3 +99,28 @@ def test_a_host_learns_nothing_of_what_is_outside_of_the_folder(tmp_path: Path) 
     asked = "\0".join(["listed.py", "ignored.bin", "Renamed.py", *names, ""]).encode()
     plan = Message({"need": 0}, asked)
     assert still_here(plan, source, [b"listed.py", b"renamed.py"]) == ["ignored.bin"]
+
+
+def test_the_files_of_equal_plans_are_looked_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes wait meanwhile, and a thousand of them mostly need the same files."""
+    looked: list[object] = []
+    lstat = os.lstat
+
+    def counting(path: Any, **options: Any) -> os.stat_result:
+        looked.append(path)
+        return lstat(path, **options)
+
+    for name in ("new.py", "ignored.bin"):
+        (tmp_path / name).write_text("12345")
+    monkeypatch.setattr(os, "lstat", counting)
+    alike = Message({"need": 1}, b"new.py\0ignored.bin\0")
+    other = Message({"need": 0}, alike.body)
+    plans = {"a": alike, "b": alike, "c": other, "d": alike}
+    stays, needs = stays_and_needs(plans, tmp_path, [b"new.py"])
+    assert stays == {name: ["ignored.bin"] for name in "abcd"}
+    assert needs == {"a": {"new.py": 5}, "b": {"new.py": 5}, "c": {}, "d": {"new.py": 5}}
+    assert sorted(map(os.fsdecode, looked)) == sorted(
+        [f"{tmp_path}/new.py", "ignored.bin", "ignored.bin", "new.py"]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import struct
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -13,10 +14,13 @@ import pytest
 
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.transport.agent_call import AgentCall
+from clusterctl.transport.fanout import ByteQueue
 from clusterctl.transport.interface import Reply, Request, Timeouts
+from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.stream import ExitInfo, Stream
 from clusterctl.wire import Message
 from tests.failed_reply import error_of
+from tests.waiting import wait_until
 
 NODE = Node(host="n", name="n", ssh=Ssh())
 BEAT = Message({"beat": True}).encode()
@@ -35,10 +39,14 @@ class Scripted(Stream):
         self._clock = clock
         self._answers: Iterator[bytes] = iter(())
         self._left = PIECES_LIMIT
+        self._opened = False
         self.closed = False
 
     def send(self, data: bytes, timeout: float) -> None:
         del timeout
+        if self._opened:
+            return
+        self._opened = True
         _, _, rest = data.split(b"\n", 2)
         self._answers = iter(self._pieces(rest[12 : 12 + int(rest[:12])]))
 
@@ -200,18 +208,76 @@ def test_a_node_that_waits_for_us_may_be_silent_until_it_is_asked(
             else:
                 yield piece
 
-    class Once(Scripted):
-        def send(self, data: bytes, timeout: float) -> None:
-            if not self.opened:
-                super().send(data, timeout)
-            self.opened = True
-
-        opened = False
-
-    call = AgentCall(NODE, Once(given, clock), Request(op="x", args={}), timeouts=Timeouts())
+    call = AgentCall(NODE, Scripted(given, clock), Request(op="x", args={}), timeouts=Timeouts())
     messages = list(call.messages())
     assert (call.reply().state, len(messages)) == (state, count)
     assert "rests" not in messages[0].head
+
+
+def resting(*pieces: bytes) -> tuple[AgentCall, Iterator[Message]]:
+    """Return a call whose node has said that it waits for us."""
+    stream = Scripted(lambda marker: [marker, RESTS, *pieces], Clock())
+    call = AgentCall(NODE, stream, Request(op="x", args={}), timeouts=Timeouts())
+    messages = call.messages()
+    assert next(messages).head == {"n": 1}
+    return call, messages
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda call: call.send(Message({})),
+        lambda call: call.set_deadline(60),
+        lambda call: call.close(),
+    ],
+    ids=["asked", "due", "closed"],
+)
+def test_nobody_reads_a_node_that_waits_for_us_until_it_owes_something(
+    end: Callable[[AgentCall], None],
+) -> None:
+    call, _ = resting()
+    resumed: list[None] = []
+    call.set_deadline(math.inf)
+    assert call.rest(lambda: resumed.append(None))
+    assert not resumed
+    for _ in range(2):
+        end(call)
+        assert len(resumed) == 1
+    assert not call.rest(lambda: None)
+
+
+def test_a_node_that_says_that_it_waits_with_its_last_answer_is_read_to_its_end() -> None:
+    call, messages = resting(frame(b'{"end": true, "rests": true}'))
+    assert len(list(messages)) == 1
+    assert not call.rest(lambda: None)
+
+
+def test_who_waits_for_a_node_holds_none_of_its_answers() -> None:
+    """A thousand nodes wait for the slowest one."""
+    release = threading.Event()
+
+    def pieces(marker: bytes) -> Iterator[bytes]:
+        yield marker
+        yield frame(b'{"n": 1}', bytes(32 * MIB))
+        release.wait(60)
+        yield frame(b'{"end": true}')
+
+    stream = Scripted(pieces, Clock())
+    call = AgentCall(
+        NODE, stream, Request(op="x", args={}, body_limit=64 * MIB), timeouts=Timeouts()
+    )
+    queue: ByteQueue[Message] = ByteQueue()
+    tracemalloc.start()
+    try:
+        thread = start_thread(queue.drain, "n", call.messages(), name="reader")
+        item = queue.get(timeout=60)
+        assert tracemalloc.get_traced_memory()[0] > 32 * MIB
+        del item
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < 16 * MIB)
+    finally:
+        tracemalloc.stop()
+        release.set()
+        thread.join(60)
 
 
 def test_gigabytes_that_are_announced_take_no_memory(clock: Clock) -> None:

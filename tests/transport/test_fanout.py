@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.transport import fanout
-from clusterctl.transport.fanout import MultiStream
+from clusterctl.transport.fanout import MultiStream, interleave
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
 from tests.fake_pool import streamed
 from tests.sshd_servers import Sshd, cluster_of
+from tests.waiting import wait_until
 
 REQUEST = Request(op="tail", args={})
 Stream = Generator[Message | Reply, None, None]
@@ -99,6 +100,51 @@ def test_what_goes_wrong_in_a_thread_is_raised_where_it_is_waited_for() -> None:
         MultiStream(streamed(start), {"a": REQUEST}, tick=1) as stream,
         pytest.raises(RuntimeError),
     ):
+        next(stream)
+
+
+def test_a_stream_that_rests_takes_no_thread_until_it_is_resumed() -> None:
+    resumes: dict[str, Callable[[], object]] = {}
+
+    def numbers(name: str) -> Iterator[int]:
+        for number in range(3):
+            yield number
+            assert number == 2 or name == "b" or name in resumes, "nobody resumed it"
+
+    def rest(name: str, resume: Callable[[], object]) -> bool:
+        if name == "a" and name not in resumes:
+            resumes[name] = resume
+            return True
+        return False
+
+    seen = []
+    for name, item in interleave({name: numbers(name) for name in "ab"}, rest=rest):
+        seen.append((name, item))
+        if len(seen) == 4:  # all that does not rest
+            wait_until(lambda: not [t for t in threading.enumerate() if t.name == "node a"])
+            resumes["a"]()
+    assert [item for name, item in seen if name == "a"] == [0, 1, 2]
+    assert ("a", 1) in seen[4:]
+
+
+def test_a_stream_that_gets_no_thread_again_fails_where_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object, name: str) -> None:
+        raise CouldNotTell(f"no thread for {name}")
+
+    resumes = []
+
+    def rest(_name: str, resume: Callable[[], object]) -> bool:
+        resumes.append(resume)
+        return True
+
+    stream = interleave({"a": iter([1, 2])}, rest=rest)
+    assert next(stream) == ("a", 1)
+    wait_until(lambda: resumes)
+    monkeypatch.setattr(fanout, "start_thread", refused)
+    resumes[0]()
+    with pytest.raises(CouldNotTell, match="no thread for node a"):
         next(stream)
 
 

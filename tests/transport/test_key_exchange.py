@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import paramiko
+import pytest
 
 from clusterctl.transport.interface import Request
-from clusterctl.transport.paramiko_connection import Transport
+from clusterctl.transport.paramiko_connection import BriefThreads, Transport
 from clusterctl.transport.pool import Pool
 from tests.sshd_servers import USER, Sshd, cluster_of
+from tests.waiting import wait_until
 
 WITHOUT_X25519 = """\
 import getpass, sys
@@ -53,6 +57,35 @@ def test_a_controller_without_x25519_logs_in(sshd: Sshd) -> None:
         cwd=Path(__file__).parents[2],
     )
     assert done.stdout == "ok\n", done
+
+
+def test_the_threads_that_make_keys_end(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL keeps state for each: a thousand connections would hold it until they are closed."""
+    made: list[threading.Thread] = []
+
+    def recording(start: Callable[[object], None]) -> Callable[[object], None]:
+        def record(self: object) -> None:
+            made.append(threading.current_thread())
+            start(self)
+
+        return record
+
+    for kex in set(paramiko.Transport._kex_info.values()):  # type: ignore[attr-defined]
+        monkeypatch.setattr(kex, "start_kex", recording(kex.start_kex))
+    with Pool(cluster_of(sshd.node("n"))) as pool:
+        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        assert reply.ok, reply
+        assert made
+        wait_until(lambda: not any(thread.is_alive() for thread in made))
+
+
+def test_a_key_exchange_that_fails_in_its_thread_fails_where_it_is_waited_for() -> None:
+    def fail(_kind: int, _message: paramiko.Message) -> None:
+        raise paramiko.SSHException("bad point")
+
+    engine = BriefThreads(SimpleNamespace(hash_algo=None, parse_next=fail))
+    with pytest.raises(paramiko.SSHException, match="bad point"):
+        engine.parse_next(31, paramiko.Message())
 
 
 def test_the_systems_ssh_keeps_to_the_persons_key_exchange(

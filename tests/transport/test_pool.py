@@ -268,7 +268,7 @@ def test_nodes_of_one_sync_never_wait_for_one_that_gets_no_thread(
     monkeypatch.setattr("clusterctl.sync.mirror.Placement.hold", waits)
     common = Placement(
         source=Path(), workdir="/w", tree="", listing=b"", paths=(), lock="",
-        holder={}, tokens=(), together=together, moved={},
+        holder={}, tokens=(), together=together, moved={}, kept={},
     )  # fmt: skip
     with Pool(cluster_of(*nodes)) as pool:
         try:

@@ -52,10 +52,12 @@ def test_a_server_that_ignores_the_window_is_cut_off(pipe: str) -> None:
     held: dict[str, bytes] = {"in_buffer": b"", "in_stderr_buffer": b"", pipe: b"x" * 2000}
     channel = cast("paramiko.Channel", SimpleNamespace(in_window_size=1000, **held))
     handle = within_window(lambda *_: None)
-    handle(channel, None)
+    message = paramiko.Message(b"x" * 2000)
+    handle(channel, message)
+    assert not message.packet.getvalue(), "paramiko's thread keeps it while it waits"
     setattr(channel, pipe, b"x" * 2001)
     with pytest.raises(paramiko.SSHException, match="ignored the window: 2001 bytes of 1000"):
-        handle(channel, None)
+        handle(channel, message)
 
 
 def test_small_parts_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:

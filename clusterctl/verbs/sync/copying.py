@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import LargeCopy
@@ -26,7 +27,7 @@ TICK_SECONDS = 0.5
 """How often the progress is shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Copying:
     """What each node is sent."""
 
@@ -34,10 +35,15 @@ class Copying:
     """By node, the bytes of each file that it needs."""
     began: float = field(default_factory=time.monotonic)
 
+    @cached_property
+    def totals(self) -> dict[str, int]:
+        """By node, the bytes that it needs."""
+        return {node: sum(files.values()) for node, files in self.sizes.items()}
+
     @property
     def most(self) -> int:
         """The bytes that one node needs."""
-        return max((sum(files.values()) for files in self.sizes.values()), default=0)
+        return max(self.totals.values(), default=0)
 
     def refusal(self) -> LargeCopy | None:
         """Return why so much must not be copied unasked; None: it is no more than code."""
@@ -53,7 +59,7 @@ class Copying:
         """Return how far it is; `moved` has the bytes that each node was sent."""
         if self.most <= ANNOUNCED:
             return None
-        wanted = {node: sum(files.values()) for node, files in self.sizes.items()}
+        wanted = self.totals
         # Less moves where rsync finds parts of a file there.
         done = sum(min(moved.get(node, 0), size) for node, size in wanted.items())
         seconds = time.monotonic() - self.began
@@ -69,7 +75,7 @@ class Copying:
 
     def _words(self) -> str:
         """Return how much it is: `1.2 GB in 2 files to 3 nodes; the largest is a.bin, 1.1 GB`."""
-        files = max(self.sizes.values(), key=lambda files: sum(files.values()))
+        files = self.sizes[max(self.totals, key=self.totals.__getitem__)]
         size, name = max((size, name) for name, size in files.items())
         nodes = [node for node, needed in self.sizes.items() if needed]
         where = nodes[0] if len(nodes) == 1 else f"each of {counted(len(nodes), 'node')}"

@@ -30,10 +30,12 @@ def placements(
     tokens: Sequence[str],
     together: TwoPhaseCommit,
     moved: dict[str, int],
+    kept: Mapping[str, Sequence[str]],
 ) -> dict[str, Placement]:
     """Return what each of the nodes is to hold.
 
-    `tokens` found the nodes of one folder; `moved` gets the bytes that each is sent.
+    `tokens` found the nodes of one folder; `moved` gets the bytes that each is sent, and `kept`
+    what stays on each.
     """
     here = origin_of(source)
     holder = {"sync": secrets.token_hex(8), "user": own_user(), **plain(here)}
@@ -49,6 +51,7 @@ def placements(
             tokens=tokens,
             together=together,
             moved=moved,
+            kept=kept,
         )
         for node in nodes
     }

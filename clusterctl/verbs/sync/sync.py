@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from clusterctl.errors import LargeCopy, NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.run_names import before_names, pattern_of_runs
-from clusterctl.sync.mirror import Placement, needed_sizes, still_here
+from clusterctl.sync.mirror import Placement, stays_and_needs
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
@@ -87,7 +87,7 @@ def sync(
     except LargeCopy as large:
         if not work.options.may_copy(large):
             raise
-        work = replace(work, large=True, done={}, may_hold_token=[], refused=None)
+        work = replace(work, large=True, done={}, may_hold_token=[], refused=None, kept={})
         yield from work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)
     yield from remarks(work.kept, nodes)
@@ -141,7 +141,7 @@ class _Sync:
     """Why nothing was changed."""
     large: bool = False
     """It may copy as much as there is."""
-    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: dict[str, Sequence[str]] = field(default_factory=dict)
     """By node, files that are still here but no longer synced."""
     copying: Copying | None = None
     """What is copied, once all nodes have agreed."""
@@ -267,8 +267,9 @@ class _Sync:
         together = TwoPhaseCommit(sorted(node.name for node in firsts), self._agree)
         tokens = tuple(self.tokens.values())
         wanted = placements(
-            self.cluster, self.source, firsts, tokens=tokens, together=together, moved=self.moved
-        )
+            self.cluster, self.source, firsts, tokens=tokens, together=together, moved=self.moved,
+            kept=self.kept,
+        )  # fmt: skip
         replies = self.pool.mirror(wanted)
         try:
             for reply in reported(replies, lambda: self.copying, self.moved):
@@ -290,9 +291,9 @@ class _Sync:
 
     def _agree(self, plans: Mapping[str, Message]) -> bool:
         """Judge what all nodes would do; `refused` says why not."""
-        folder, listed = self.source.folder, self.source.listing
-        self.kept = {name: tuple(still_here(p, folder, listed)) for name, p in plans.items()}
-        copying = Copying(sizes={n: needed_sizes(p, folder, listed) for n, p in plans.items()})
+        stays, sizes = stays_and_needs(plans, self.source.folder, self.source.listing)
+        self.kept.update(stays)
+        copying = Copying(sizes=sizes)
         if not self.options.delete:
             self.refused = refusal(
                 [deletions_of(name, plan, self.kept[name]) for name, plan in sorted(plans.items())],

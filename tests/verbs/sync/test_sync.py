@@ -853,6 +853,28 @@ def test_what_is_newly_ignored_and_still_here_stays_on_the_nodes(
     assert (tmp_path / "a" / "weights" / "w.bin").exists()
 
 
+def test_what_was_still_here_when_all_agreed_stays_though_it_goes_now(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node deletes what nobody counted, and what a line calls kept."""
+    work = tmp_path / "work"
+    (source / "w.bin").write_bytes(b"precious")
+    mirrored(source, work)
+    (source / ".clusterctlignore").write_text("w.bin\n")
+    agreed = transport_mirror._agreed
+
+    def agreed_then_removed(*args: Any) -> bool:
+        verdict = agreed(*args)
+        (source / "w.bin").unlink()
+        return verdict
+
+    monkeypatch.setattr(transport_mirror, "_agreed", agreed_then_removed)
+    result, events = run_sync(Cluster(name="t", nodes=(node("a", work),)), source)
+    assert [one.deleted for one in result.nodes] == [0]
+    assert (work / "w.bin").read_bytes() == b"precious"
+    assert len(kept_lines(events)) == 1
+
+
 def test_a_path_behind_a_new_link_is_not_still_here(source: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     mirrored(source, work)

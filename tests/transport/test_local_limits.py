@@ -1,0 +1,46 @@
+"""What many threads take of this machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.transport import local_limits
+
+HEAPS = """\
+import sys, threading
+from clusterctl.transport.local_limits import share_arenas
+if sys.argv[1:]:
+    share_arenas()
+ready, leave = threading.Barrier(17), threading.Event()
+def work():
+    held = bytearray(5000)
+    ready.wait()
+    leave.wait()
+for _ in range(16):
+    threading.Thread(target=work, daemon=True).start()
+ready.wait()
+heaps = [line.split() for line in open("/proc/self/maps")]
+print(sum(flags == "rw-p" and int(place.split("-")[0], 16) % (1 << 26) == 0
+          for place, flags, *_ in heaps))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these heaps")
+def test_many_threads_share_few_heaps() -> None:
+    """The main heap is not among those that are counted."""
+    heaps = []
+    for argv in ([], ["share"]):
+        done = subprocess.run(
+            [sys.executable, "-c", HEAPS, *argv], check=True, capture_output=True, text=True
+        )
+        heaps.append(int(done.stdout))
+    assert heaps[0] > local_limits.ARENAS > heaps[1]
+
+
+def test_a_python_without_ctypes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    local_limits.share_arenas()
