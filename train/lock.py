@@ -91,7 +91,7 @@ class Lock:
         self._over = threading.Event()
 
     def take(self) -> bool:
-        """Become the owner, if nobody is; touch the file until `release`.
+        """Become the owner, if there is none; touch the file until `release`.
 
         Raises:
             OSError: nothing can be written there.
@@ -138,7 +138,7 @@ class Lock:
         self._over.set()
         with contextlib.suppress(OSError):
             self._remove(self._text)
-        Lock._held.discard(self)  # last: a signal may raise before the file is gone
+        Lock._held.discard(self)  # last: a signal may raise before the file is removed
 
     @staticmethod
     def release_all() -> None:

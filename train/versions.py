@@ -64,7 +64,7 @@ def older() -> tuple[str, ...]:
 
 
 def remarks() -> tuple[str, ...]:
-    """Return the installed packages that are newer than tested, or whose version says nothing."""
+    """Return the installed packages that are newer than tested, or have no release number."""
     found = []
     for name, text in installed().items():
         tested, oldest, numbers = TABLE[name].tested, TABLE[name].oldest, release(text)

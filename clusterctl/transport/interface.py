@@ -114,9 +114,9 @@ class Call(ABC):
         """Expect the next answer within so many seconds; without this it may take forever."""
 
     def rest(self, resume: Callable[[], object]) -> bool:
-        """Say whether the node owes nothing, so that nobody needs to read meanwhile.
+        """Say whether the node owes nothing, so that no thread needs to read meanwhile.
 
-        If so, `resume` is called once: when somebody sends, sets a deadline or closes.
+        If so, `resume` is called once: when a caller sends, sets a deadline or closes.
         """
         del resume
         return False

@@ -51,7 +51,7 @@ def export_or_wait(
             problem = f"{unwritten}, and {error}"
             is_room = bool(NO_ROOM.search(str(error)))
         lacking = ranks.sum([lacks_room()])[0]
-        if not lacking and not is_room:  # another fault, that no waiting mends
+        if not lacking and not is_room:  # another fault, which waiting does not fix
             return problem
         if not waits:
             waits = True

@@ -22,7 +22,7 @@ SCHEMA = 1
 RUN = "CLUSTERCTL_RUN_ID"
 """Set by a launcher to an identifier of the run; equal on all nodes."""
 EXPORTS = ("adapter", "model")
-"""Folders of what was trained, beside the checkpoints."""
+"""Folders of what was trained, next to the checkpoints."""
 RECORDS = "metrics.jsonl"
 """The numbers of the steps, as `train.observe.records` keeps them."""
 _NAME = re.compile(r"step-(\d{6,})")
@@ -186,7 +186,7 @@ def _remove(folder: Path) -> None:
 
 
 def is_export(folder: Path) -> bool:
-    """Return whether a folder is an adapter or a model, and not somebody's code of that name."""
+    """Return whether a folder is an adapter or a model, and not code of that name."""
     return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
 
 

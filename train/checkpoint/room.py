@@ -35,7 +35,7 @@ def lack(folder: Path, needed: int) -> str:
 
 
 def words(error: BaseException) -> str:
-    """Return an error in one line; a full disk by its own name, whoever reports it."""
+    """Return an error in one line; a full disk by its own name, whatever reports it."""
     text = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
     number = getattr(error, "errno", None)
     if number in {errno.ENOSPC, errno.EDQUOT} and not NO_ROOM.search(text):

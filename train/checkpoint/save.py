@@ -88,7 +88,7 @@ class Checkpoints:
         self.writes = ranks.is_first if self.shared else ranks.is_leader
         """Whether this rank writes what exists once a folder."""
         self.settled = False
-        """Whether it is known which history goes on."""
+        """Whether it is known which history continues."""
         self.adapter: Mapping[str, Any] = {}
         """The adapters' configuration as PEFT saves it, once there is a model."""
         self.last_step: int | None = None

@@ -1,1 +1,1 @@
-"""What a person can say about a training: keys, their spellings, what they come to."""
+"""What a user can set for a training: keys, their spellings, their values."""

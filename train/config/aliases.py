@@ -26,7 +26,7 @@ SECTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """One key as somebody wrote it, under its own name, whatever the spelling was."""
+    """One key as it was written, under its own name, whatever the spelling was."""
 
     name: str
     value: Any
@@ -75,7 +75,7 @@ def resolve(  # noqa: PLR0911  (one for each kind of answer)
     spelling: str,
     raw: Any,  # noqa: ANN401  (a value as written)
 ) -> Given | NoEffect | str:
-    """Return our own key and value for a spelling, that it has no effect, or why it cannot be."""
+    """Return train's key and value for a spelling, that it has no effect, or why it cannot be."""
     name = _plain(spelling)
     if raw is None and name.startswith("lora_"):
         return NoEffect()  # templates without LoRA leave its keys empty

@@ -1,4 +1,4 @@
-"""What a person can say about a training: one frozen value, its keys, the rules between them."""
+"""What a user can set for a training: one frozen value, its keys, the rules between them."""
 # ruff: noqa: RUF009  (_key returns a dataclasses.field, which ruff cannot see)
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def _conflicts(config: Config) -> list[str]:
 
 
 def _exclusions(config: Config) -> list[str]:
-    """Return the keys that exclude each other, or need another beside them."""
+    """Return the keys that exclude each other, or need another one."""
     found = [
         f"{name}: expected a folder, found {value}; object stores are not written to: mount the "
         "store, or write to a folder and copy whole checkpoints"

@@ -107,7 +107,7 @@ def expanded(path: str) -> str:
 
     Raises:
         ConfigError: a variable is not set, or there is no such user: a folder of that name, made
-            by mistake, would be found by nobody.
+            by mistake, would never be found.
     """
     return VARIABLE.sub(_variable, HOME.sub(_home, path))
 

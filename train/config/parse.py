@@ -24,7 +24,7 @@ from train.errors import ConfigError
 
 Mode = Literal["train", "check", "smoke", "show-sample", "version"]
 Pair = tuple[str, Any, str]
-"""A key as somebody wrote it: its spelling, its raw value, its source."""
+"""A key as it was written: its spelling, its raw value, its source."""
 OPTIONS = ("config", "set", "check", "smoke", "show-sample", "version", "help")
 """Flags that are no keys."""
 START = "python -m train --config FILE; `python -m train.tools.demo_assets demo` makes one to try"
@@ -372,7 +372,7 @@ def _scalar(kind: Any, text: str) -> Any:  # noqa: ANN401  (any of the types a k
 
 
 def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may have)
-    """Return a type as a person says it."""
+    """Return a type in words."""
     inner = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
         return ", or ".join("null" if part is types.NoneType else describe(part) for part in inner)

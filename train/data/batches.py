@@ -1,6 +1,6 @@
 """Which samples a rank sees, when, and in what shape: pure functions of seed, epoch and ranks.
 
-A position is two integers, so a run goes on exactly where it was, on any number of ranks: the
+A position is two integers, so a run continues exactly where it was, on any number of ranks: the
 order is a permutation of (seed, epoch), a step takes the next `global batch` of it, and a rank's
 share of that depends on nothing but the batch, the rank and how many there are.
 """

@@ -10,7 +10,7 @@ from train.data.bad_line import NO_UTF8
 from train.errors import ConfigError
 
 START = 1 << 16
-"""Bytes that are looked at."""
+"""Bytes that are read."""
 BOM = b"\xef\xbb\xbf"
 BOMS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",

@@ -58,11 +58,11 @@ class TokenSet:
 
     @property
     def largest(self) -> int:
-        """Return the largest token of all that lie in its files."""
+        """Return the largest token in its files."""
         return max((part.largest for part in self.parts), default=0)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
-        """Return the ids, and the labels beside them (-100: masked)."""
+        """Return the ids, and their labels (-100: masked)."""
         row = number if self.chosen is None else int(self.chosen[number])
         _, length, _, offset = self.index[row]
         for part in self.parts:
@@ -94,7 +94,7 @@ class Corpus:
     key: str
     """SHA-256 of all that the tokens depend on: equal on all nodes, or something is wrong."""
     notes: tuple[str, ...]
-    """What a person should know: lines left out, samples cut."""
+    """What the user should know: lines left out, samples cut."""
 
     @property
     def largest_token(self) -> int:
@@ -199,7 +199,7 @@ def _key(keys: list[str], weights: list[float]) -> str:
 
 
 def _files_taken(located: list[Located]) -> Iterator[str]:
-    """Say which files of a folder, or of a data set on the hub, were taken: nobody named them."""
+    """Say which files of a folder, or of a data set on the hub, were taken without being named."""
     for each in located:
         if Path(each.name) not in each.files:
             shown = ", ".join(_short(path, each.name) for path in each.files[:SHOWN])
@@ -231,7 +231,7 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
         found = " ".join(str(error).split())
         problem = f"name_or_path: expected a tokenizer in {model}, found: {found}"
         raise ConfigError((problem,)) from error
-    tokenizer.model_max_length = 1 << 30  # our own seq_len decides; no warnings about others
+    tokenizer.model_max_length = 1 << 30  # train's seq_len decides; no warnings about others
     return tokenizer
 
 

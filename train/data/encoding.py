@@ -124,7 +124,7 @@ class Tokens:
     ids: list[int]
     loss_mask: list[bool]
     begins: list[int]
-    """Where in its text each begins; empty where nobody asks."""
+    """Where in its text each begins; empty where not asked for."""
     straddles: bool = False
     """Whether one of them begins before an answer and ends in it."""
 

@@ -60,7 +60,7 @@ class Document:
     ends: bool
     """Whether the end-of-text token is appended (and counts); a chat's template has its own."""
     splits: bool
-    """Whether what is too long goes on in a further sample, or is cut."""
+    """Whether what is too long continues in a further sample, or is cut."""
     chat: Chat | None = None
     """The chat that it is."""
     literals: tuple[tuple[int, int], ...] = ()

@@ -39,7 +39,7 @@ FRESH = 600.0
 def settle(config: Config) -> None:
     """Set the hub's own variables; call it before transformers is imported.
 
-    A local model needs nobody, and a node without a way out must not wait for one to fail.
+    A local model needs no hub, and a node without a way out must not wait for one to fail.
     """
     datasets = (*(each.path for each in config.datasets), config.eval_dataset_path or "")
     names = (config.name_or_path, *(part for name in datasets for part in parts(name)))

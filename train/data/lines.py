@@ -21,7 +21,7 @@ class Line:
     number: int
     """Counted over all files, from 0."""
     where: str
-    """`file:line`, as a person counts."""
+    """`file:line`, counted from 1."""
     content: bytes | BadLine
     """A JSON object, or why there is none."""
 

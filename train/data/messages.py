@@ -243,7 +243,7 @@ def cleaned(messages: list[Message]) -> list[Message]:
 
 
 def is_learned(message: Message) -> bool:
-    """Return whether a message itself says nothing against learning it."""
+    """Return whether a message itself does not forbid learning it."""
     return not any(key in message and message[key] == no for key, no in UNLEARNED.items())
 
 

@@ -59,11 +59,11 @@ class Mixture:
 
     @property
     def largest(self) -> int:
-        """Return the largest token of all that lie in the files."""
+        """Return the largest token in the files."""
         return max(samples.largest for samples in self.sets)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
-        """Return the ids, and the labels beside them (-100: masked)."""
+        """Return the ids, and their labels (-100: masked)."""
         which = int(np.searchsorted(self._ends, number, side="right"))
         samples = self.sets[which]
         return samples.sample(number - int(self._ends[which]) + len(samples))

@@ -159,7 +159,7 @@ def of_folder(
         items: What is in it.
         key: `dataset_path`, or that of the evaluation.
         name: What the data set is called.
-        chosen: Whether somebody has named the files themselves, by a pattern: if all of them
+        chosen: Whether a user has named the files themselves, by a pattern: if all of them
             are of another split, those are meant.
     """
     items = list(items)

@@ -57,7 +57,7 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teller:
-    """Tells of one data set; a process that has nobody to tell says nothing."""
+    """Tells of one data set; a process without a reader prints nothing."""
 
     dataset: str = ""
     tell: Callable[[Phase], None] | None = None

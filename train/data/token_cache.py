@@ -89,7 +89,7 @@ class Maker:
     """Returns the tokenizer."""
 
     def __call__(self, count: Callable[[int], None]) -> None:
-        """Make what is missing, until nothing is, whoever made it."""
+        """Make what is missing, until nothing is, whichever node made it."""
         while self.missing():
             self.make_some(nothing, count)
             time.sleep(LOOK)  # others are at work on what is left
@@ -101,14 +101,14 @@ class Maker:
         return (sum(whole) + sum(counts)) // source.stride
 
     def missing(self) -> list[int]:
-        """Return the shards that nobody has made yet, each node's in another order."""
+        """Return the shards that no node has made yet, each node's in another order."""
         source = self.source
         ours = self.env.node_rank % source.shards
         missing = [number for number in range(source.shards) if not source.is_done(number)]
         return sorted(missing, key=lambda number: ((number - ours) % self.env.nodes, number))
 
     def make_some(self, check: Callable[[], None], count: Callable[[int], None]) -> None:
-        """Make the missing shards that nobody else is at work on; count the lines of each."""
+        """Make the missing shards that no other process is at work on; count the lines of each."""
         for number in self.missing():
             check()
             lock = Lock(self.source.shard(number).with_suffix(".claim"))
@@ -231,7 +231,7 @@ def source(
 
 
 def _make(maker: Maker, workers: int, check: Callable[[], None], teller: Teller) -> None:
-    """Tokenize the shards that nobody else does, wait for the others, and close the manifest."""
+    """Tokenize the shards that no other process does, await the others, close the manifest."""
     source = maker.source
     _make_folder(source.folder)
     workers = min(workers, len(maker.missing()))

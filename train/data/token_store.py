@@ -53,7 +53,7 @@ def write(folder: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
         raise
     try:
         aside.rename(folder)
-    except OSError:  # somebody else has written the same in the meantime
+    except OSError:  # another process has written the same in the meantime
         shutil.rmtree(aside)
         if not (folder / "shard.json").exists():
             raise

@@ -58,7 +58,7 @@ def choose(env: RankEnv) -> torch.device:
 
 
 def refuse_unusable() -> None:
-    """Refuse to train on CPUs beside GPUs that this torch cannot use, 100 times as slowly."""
+    """Refuse to train on CPUs next to GPUs that this torch cannot use, 100 times as slowly."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()

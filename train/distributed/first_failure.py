@@ -59,7 +59,7 @@ class FirstFailure:
     def watch(self, on_failure: Callable[[str], None]) -> Callable[[], None]:
         """End this process where another rank failed and this one does not learn of it.
 
-        gloo ends a collective as soon as another process is gone. NCCL blocks, without holding
+        gloo ends a collective as soon as another process has exited. NCCL blocks, without holding
         Python's lock, until its watchdog aborts.
 
         Args:

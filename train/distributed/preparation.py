@@ -63,7 +63,7 @@ class Preparation:
 
         Raises:
             AnotherRankFailed: a rank has failed, or the process that works for this node or that
-                of rank 0 is gone.
+                of rank 0 has exited.
         """
         now = time.monotonic()
         if self._env.world_size == 1 or now - self._checked < LOOK:

@@ -1,4 +1,4 @@
-"""The command that resumes this training, as a person would type it."""
+"""The command that resumes this training, as a user would type it."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class StopListener:
         self.doing = doing
 
     def close(self) -> None:
-        """Say nothing more of signals: the training is over."""
+        """Report signals no longer: the training is over."""
         if not self._over.is_set():
             self._over.set()
             self._watch.close()

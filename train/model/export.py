@@ -63,7 +63,7 @@ def export(
 
 
 def copy_tokenizer(base: Path, folder: Path) -> None:
-    """Copy the base's tokenizer and chat template beside an adapter, where vLLM and TRL look."""
+    """Copy the base's tokenizer and chat template next to an adapter, where vLLM and TRL look."""
     for path in (path for pattern in TOKENIZER for path in base.glob(pattern)):
         try:
             if path.is_dir():
@@ -80,7 +80,7 @@ def copy_tokenizer(base: Path, folder: Path) -> None:
 def export_model(
     trained: Mapping[str, Tensor], base: Path, folder: Path, *, trust_remote_code: bool
 ) -> None:
-    """Write a fully trained model as `save_pretrained` does, beside its base's tokenizer and code.
+    """Write a fully trained model as `save_pretrained` does, next to its base's tokenizer and code.
 
     Names are the hub's: transformers 5 holds the experts of a layer in one tensor, and its own
     reverse conversion takes that apart again.

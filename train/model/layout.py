@@ -33,7 +33,7 @@ class Layout:
 
     name: str
     remarks: tuple[str, ...] = ()
-    """What a person should know, where it is not the usual."""
+    """What the user should know, where it is not the usual."""
     reshards: bool = True
     """Whether a layer's gathered weights are freed after its forward pass."""
     defers: bool = True
@@ -57,7 +57,7 @@ def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layo
     Args:
         config: May say it.
         ranks: All ranks.
-        folder: The base model's, whose size is looked at.
+        folder: The base model's, whose size is read.
         weights: What of it is trained.
 
     Raises:
@@ -126,9 +126,9 @@ def _repeated(plan: Plan, *, local: int) -> Layout:
 
 
 def _reshards(plan: Plan, name: str) -> bool:
-    """Say whether layers are gathered anew for the backward pass: one more time over the network.
+    """Say whether layers are gathered again for the backward pass: one more time over the network.
 
-    Where the ranks did not agree on it, they would wait for each other for ever.
+    Where the ranks did not agree on it, they would wait for each other forever.
     """
     config, ranks = plan.config, plan.ranks
     if config.reshard_after_forward is not None:

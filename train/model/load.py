@@ -93,7 +93,7 @@ def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in 
     targets = lora_targets.find(config, network)
     network = get_peft_model(network, lora(config, targets))
     lora_targets.prove(config, targets, network)
-    # PEFT puts down where the files lie on this node.
+    # PEFT records where the files are on this node.
     network.peft_config["default"].base_model_name_or_path = config.name_or_path
     for module in network.modules():
         # Autocast and FSDP cast the adapters' weights. PEFT would cast each input to float32 too,
@@ -230,7 +230,7 @@ def base_of(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes 
 
 
 def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
-    """Return what a library said of a model as a person can act on it."""
+    """Return what a library said of a model as a user can act on it."""
     text = " ".join(str(error).split())
     if not isinstance(error, ImportError | OSError | ValueError):
         text = f"{type(error).__name__}: {text}"

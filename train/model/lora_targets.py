@@ -2,7 +2,7 @@
 
 transformers 5 keeps the routed experts of a layer in one tensor. PEFT 0.21 helps old adapters over
 that: in model types that it knows, any target that ends in `gate_proj`, `up_proj`, `down_proj` or
-`gate` is taken for routed experts and router, whatever module is meant (`_convert_peft_config_moe`
+`gate` counts as routed experts and router, whatever module is meant (`_convert_peft_config_moe`
 in peft/utils/transformers_weight_conversion.py). Shared experts and dense layers bear those names
 too. They are reached as single weights, `gate_proj.weight`, which PEFT leaves as they are named.
 """
@@ -76,7 +76,7 @@ def _renamed(network: Any) -> frozenset[str]:  # noqa: ANN401  (as above)
 
 
 def _is_refused(network: Any, name: str) -> bool:  # noqa: ANN401  (as above)
-    """Return whether PEFT puts no adapter on modules of this name: `out_proj` beside Mamba's."""
+    """Return whether PEFT puts no adapter on modules of this name: `out_proj` next to Mamba's."""
     from peft import LoraConfig
     from peft.tuners import tuners_utils
 
@@ -144,7 +144,7 @@ def prove(config: Config, targets: Targets, network: Any) -> None:  # noqa: ANN4
 def count_targets(config: Config, network: Any) -> dict[str, int]:  # noqa: ANN401  (as above)
     """Return how many of a model's modules each name in lora_target_modules means.
 
-    PEFT is content if one of them is found, and says nothing of the others.
+    PEFT is content if one of them is found, and ignores the others.
 
     Raises:
         ConfigError: naming each that means none, and what is nearest.
@@ -218,7 +218,7 @@ def _means(target: str, name: str) -> bool:
 
 
 def _is_linear(module: object) -> bool:
-    """Return whether an adapter can be put beside it: GPT-2 calls its own linear layer Conv1D."""
+    """Return whether an adapter can be added to it: GPT-2 calls its own linear layer Conv1D."""
     return type(module).__name__ in {"Linear", "Conv1D", "Embedding"}
 
 

@@ -59,7 +59,7 @@ class Shape:
     changes_logits: bool = False
     """Whether it caps or scales its logits, which are then held whole."""
     positions: int = 0
-    """How many it was made for; 0 if it does not tell."""
+    """How many it was made for; 0 if unknown."""
     complete: bool
     """Whether all the files that its index names are there."""
 

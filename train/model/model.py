@@ -69,7 +69,7 @@ class Model:
         defers: bool = True,
     ) -> None:
         self.remarks = remarks
-        """What a person should know of it."""
+        """What the user should know of it."""
         self.network = network
         """The model itself (a PeftModel for LoRA), with the names that checkpoints use."""
         self.layout = layout
@@ -94,7 +94,7 @@ class Model:
         Args:
             input_ids: Tokens, one row a sample.
             labels: The same shape; the label at a place belongs to the token at that place.
-            position_ids: Positions that start anew with each packed document.
+            position_ids: Positions that restart with each packed document.
         """
         following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         kept = (following != IGNORED).nonzero().squeeze(1)

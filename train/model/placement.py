@@ -33,7 +33,7 @@ def unplaced(network: Any, names: Iterable[str]) -> list[str]:  # noqa: ANN401
             WeightRenaming,
             rename_source_key,
         )
-    except ImportError:  # of another transformers than tested; what it drops is looked at again
+    except ImportError:  # of another transformers than tested; what it drops is checked again
         return []
     mapping: Any = get_model_conversion_mapping(network)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]

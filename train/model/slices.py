@@ -178,7 +178,7 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN40
 def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: ANN401
     """Compute the buffers that are in no file (rotary frequencies), as transformers does."""
     kept = set(plain.state_dict())
-    # A model inside another one, such as that of text beside images, has its own way to do it.
+    # A model inside another one, such as that of text with images, has its own way to do it.
     owners = [n for n, m in plain.named_modules() if isinstance(m, PreTrainedModel)]
     for path, module in plain.named_modules():
         names = {n: f"{path}.{n}" if path else n for n, b in module.named_buffers(recurse=False)}

@@ -82,7 +82,7 @@ def per_token(network: Any, length: float) -> float | None:  # noqa: ANN401  (a 
     Two for each weight in the forward pass, two for the gradient of what flows through, two more
     for the gradient of a trained weight; and attention's products with half of a sample of the
     length that `typical` gives. Of routed experts only those count that a token is sent to. None
-    if the configuration does not tell how many that are.
+    if the configuration does not have their number.
     """
     kinds, about = Kinds(network), network.config
     about = getattr(about, "text_config", None) or about

@@ -28,9 +28,9 @@ class Records:
             write_text(self._path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append a record, whole, so that somebody who reads along sees whole lines.
+        """Append a record, whole, so that a concurrent reader sees whole lines.
 
-        A full disk must not end the training: it is told once, and tried again with the next.
+        A full disk must not end the training: it is reported once, and tried again with the next.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

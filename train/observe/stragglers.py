@@ -18,7 +18,7 @@ BACKWARD = 2.0
 LEAST = 0.005
 """Seconds a step: what is shorter is the machine's own noise."""
 IN_A_ROW = 2
-"""So many windows must agree: a hiccup is nobody's fault."""
+"""So many windows must agree: one slow window is no evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Window:
     """Waiting for the next batch."""
     forward: float
     waited: float | None
-    """In collectives; None where nobody can see them (DDP's are inside its backward pass)."""
+    """In collectives; None where they cannot be seen (DDP's are inside its backward pass)."""
     padded_tokens: int
     """Tokens it computed on, padding counted: its work."""
 
@@ -86,7 +86,7 @@ class Watch:
 
     def see(self, windows: Sequence[Window]) -> tuple[Slow, ...]:
         """Take the ranks' newest windows; return who is slow now, and was before."""
-        if len(windows) < 2:  # noqa: PLR2004  (nobody to compare with)
+        if len(windows) < 2:  # noqa: PLR2004  (nothing to compare with)
             return ()
         now = slow_ranks(windows, self._ratio)
         self._last = [*self._last, now][-IN_A_ROW:]

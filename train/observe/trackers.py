@@ -82,7 +82,7 @@ class Tracker(ABC):
     """An open run of one tracker, made from a `Run`."""
 
     name: str
-    """Where the run is, for a person."""
+    """Where the run is shown, for the user."""
     run_id: str | None = None
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Write a model's `pytorch_model*.bin` as safetensors: `python -m train.tools.convert_weights`.
 
-Training reads a base in slices, which `.bin` files do not allow. The new files lie beside the old
+Training reads a base in slices, which `.bin` files do not allow. The new files are next to the old
 ones, in shards of 2 GB. No more than a shard is in memory, or a file that torch wrote before 1.6.
 Every tensor is compared with its original before the files get their names.
 """
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def convert(folder: Path) -> list[Path]:
-    """Write the weights of a folder as safetensors beside their `.bin` files.
+    """Write the weights of a folder as safetensors next to their `.bin` files.
 
     Returns:
         The new files.

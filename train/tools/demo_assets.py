@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make(folder: Path, *, steps: int = 50, pretrain: int = 800, seed: int = 0) -> None:
-    """Make model, data and configuration anew; the base is trained on code for `pretrain` steps."""
+    """Remake model, data and configuration; the base is trained on code for `pretrain` steps."""
     folder.mkdir(parents=True, exist_ok=True)
     prose = list(_samples())
     rest = [text for number, text in enumerate(prose) if number % EVERY]
