@@ -56,7 +56,7 @@ class BriefThreads:
         _in_brief_thread(self._engine.start_kex)
 
     def parse_next(self, kind: int, message: paramiko.Message) -> None:
-        """Go on with what the server sent."""
+        """Continue with what the server sent."""
         _in_brief_thread(partial(self._engine.parse_next, kind, message))
 
 
