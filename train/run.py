@@ -24,7 +24,7 @@ from train.config.config import Config
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
 from train.data.dataset import Corpus
-from train.data.mixture import Share
+from train.data.mixture import Mixture, Share
 from train.data.progress import Phase
 from train.data.token_store import Ints
 from train.distributed.env import RankEnv
@@ -64,6 +64,11 @@ class Lengths:
     lengths: Ints
     targets: Ints
     shares: tuple[Share, ...]
+
+    @classmethod
+    def of(cls, samples: Mixture) -> Lengths:
+        """Take them from a node's samples."""
+        return cls(lengths=samples.lengths, targets=samples.targets, shares=samples.shares)
 
 
 def run(
@@ -250,10 +255,7 @@ def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) 
     batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=ranks.env.rank)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
         return batches()
-    mine = [
-        one and Lengths(lengths=one.lengths, targets=one.targets, shares=one.shares)
-        for one in (corpus.train, corpus.eval)
-    ]
+    mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)
     rows = ranks.gather(mine if ranks.is_leader else None)
     theirs = [row for row in rows if row is not None]
     return batches(

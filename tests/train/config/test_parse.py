@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.__main__ import main
+from train.config.aliases import FIELDS
 from train.config.columns import IN_LINES, IN_MESSAGES
 from train.config.config import Config
-from train.config.parse import FIELDS, TYPES, parse
+from train.config.parse import TYPES, parse
 from train.errors import USAGE, ConfigError
 
 GUIDE = """\
