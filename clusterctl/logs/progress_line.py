@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from clusterctl.values import dataclass
 
 _LIMIT = 2000
 """Characters of a line that are read: a node may claim that a job printed anything."""
