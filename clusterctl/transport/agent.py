@@ -15,8 +15,8 @@ import secrets
 import threading
 import zlib
 from collections.abc import Iterator
-from importlib.abc import InspectLoader
 from types import CodeType
+from typing import Any
 
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.operations import OPERATIONS
@@ -100,11 +100,8 @@ def modules_of(op: str) -> dict[str, CodeType]:
         name = wanted.pop()
         if name in found or name not in known:
             continue
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert isinstance(spec.loader, InspectLoader)
-        code = spec.loader.get_code(name)
-        assert code is not None
+        spec: Any = importlib.util.find_spec(name)
+        code: CodeType = spec.loader.get_code(name)
         found[name] = _renamed(code, loader.file_of(name))
         if not is_check:
             wanted += _imported(code)
