@@ -24,6 +24,7 @@ else:
 
 def _value(plain: type) -> type:
     own = set(vars(plain))
+    plain.__doc__ = plain.__doc__ or plain.__name__  # else its signature is looked for
     make: Callable[[type], Any] = dataclasses.dataclass(
         init=False, repr=False, eq=False, slots=True, kw_only=True
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import os
 import re
@@ -277,10 +278,12 @@ def test_the_program_calls_a_function_with_words(tmp_path: Path) -> None:
 
 def test_an_operation_error_is_an_answer() -> None:
     def fails(args: dict[str, object], body: bytes, link: CallChannel) -> Message:
+        assert gc.isenabled()  # off while an agent starts
         raise OperationError("busy", "taken", holder={"run": "r"})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(main, "import_operation", lambda _op: fails)
+        gc.disable()
         found = main.run_operation(Message({"op": "x"}), channel=None)  # type: ignore[arg-type]
     assert found.head == {"error": {"kind": "busy", "message": "taken", "holder": {"run": "r"}}}
 
