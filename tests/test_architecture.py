@@ -174,6 +174,19 @@ def test_pure_rooms_do_no_io(sources: list[Source]) -> None:
     assert not wrong
 
 
+def test_values_cost_no_time_at_the_start(sources: list[Source]) -> None:
+    """The decorator of the standard library compiles six methods of each class when imported."""
+    slow = [
+        each.path
+        for each in sources
+        if any(name.startswith("clusterctl.") for name in each.imports)  # else it runs alone
+        and "dataclasses.dataclass" in each.imports
+        and "@dataclass(frozen=True, slots=True, kw_only=True"
+        in (FOLDERS[0].parent / each.path).read_text()
+    ]
+    assert slow == []
+
+
 def test_rich_is_imported_in_report_only(sources: list[Source]) -> None:
     using = [each for each in sources if "rich" in each.packages]
     assert {(each.package, each.room) for each in using} == {("clusterctl", "report")}
