@@ -19,6 +19,7 @@ import train
 FOLDERS = [Path(clusterctl.__file__).parent, Path(train.__file__).parent]
 
 ALLOWED: dict[str, set[str]] = {
+    "values": set(),
     "safe_text": set(),
     "errors": {"safe_text"},
     "wire": set(),
@@ -155,7 +156,7 @@ def test_an_import_follows_an_arrow(sources: list[Source]) -> None:
             continue
         allowed = ALLOWED if each.package == "clusterctl" else ALLOWED_IN_TRAIN
         used = {name.split(".")[1] for name in each.imports if name.startswith(f"{each.package}.")}
-        used -= allowed[each.room] | {each.room, "__version__"}
+        used -= allowed[each.room] | {each.room, "__version__", "values"}
         wrong += [f"{each.path} imports {name}" for name in sorted(used)]
     assert not wrong
 
@@ -171,6 +172,19 @@ def test_pure_rooms_do_no_io(sources: list[Source]) -> None:
         )
     ]
     assert not wrong
+
+
+def test_values_cost_no_time_at_the_start(sources: list[Source]) -> None:
+    """The decorator of the standard library compiles six methods of each class when imported."""
+    slow = [
+        each.path
+        for each in sources
+        if any(name.startswith("clusterctl.") for name in each.imports)  # else it runs alone
+        and "dataclasses.dataclass" in each.imports
+        and "@dataclass(frozen=True, slots=True, kw_only=True"
+        in (FOLDERS[0].parent / each.path).read_text()
+    ]
+    assert slow == []
 
 
 def test_rich_is_imported_in_report_only(sources: list[Source]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 
+from clusterctl.values import dataclass
 from clusterctl.verbs.preflight.check import CheckResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport(CheckResult):
     """What `check` found: prints as a table, in a notebook too; `document()` is it as JSON."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from clusterctl.checks.addresses import SUBNET
 from clusterctl.checks.finding import Finding, warn
@@ -17,6 +16,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
 from clusterctl.network.simulate import Pick, gloo_picks, nccl_hcas, nccl_picks, tensorpipe_picks
+from clusterctl.values import dataclass
 
 CLUSTERCTL = "clusterctl"
 LIBRARIES: tuple[tuple[str, str, Callable[[str, Iterable[Interface]], Pick]], ...] = (

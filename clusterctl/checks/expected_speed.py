@@ -10,7 +10,6 @@ all-reduce bandwidth in GB/s that others published, not measured by us: 8 x A100
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from clusterctl.checks.choices import ranks_settings, rdma_choice
 from clusterctl.checks.finding import Finding, passed, skip
@@ -22,6 +21,7 @@ from clusterctl.facts.values.ladder import NO_NETWORK, SOCKET
 from clusterctl.facts.values.network import RdmaPort
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+from clusterctl.values import dataclass
 
 NVSWITCH_SHARE = 0.45
 BRIDGE_SHARE = 0.3

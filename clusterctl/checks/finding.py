@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from clusterctl.values import dataclass
 
 Status = Literal["pass", "warn", "fail", "skip", "unknown"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from statistics import median
 
 from clusterctl.checks.collectives import DEEP, with_block_size
@@ -16,6 +15,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.ladder import Dcgm, GpuTrial
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+from clusterctl.values import dataclass
 
 SLOW = 0.75
 """Part of the peers' median below which a GPU, or the GPUs of a node, are slow."""

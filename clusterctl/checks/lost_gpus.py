@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.planned import NVIDIA, planned_devices, reset_command
@@ -17,6 +16,7 @@ from clusterctl.facts.nvidia import pci_address
 from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
+from clusterctl.values import dataclass
 
 LOST = "accelerator.lost"
 _RESETTABLE = "requires reset"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from clusterctl.checks.addresses import DUPLICATE, SUBNET
@@ -16,6 +15,7 @@ from clusterctl.facts.values.pairwise import ConnectResult
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.candidates import Candidate
 from clusterctl.network.choice import Network, NodeNetwork, route_to
+from clusterctl.values import dataclass
 
 ROUTE = "network.route"
 STRICT = 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.values import dataclass
 
 Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state", "cache"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from clusterctl.checks.finding import Finding, fail, skip
 from clusterctl.checks.registry import Facts
@@ -19,6 +18,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.pairwise import TokenSeen
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.values import dataclass
 
 REFUSED = {
     "Permission denied": "is in a folder that this user may not enter",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clusterctl.checks.finding import Status
+from clusterctl.values import dataclass
 
 RECOVERY = 154
 """Reports that the driver's request for a recovery changed; its text names the action."""

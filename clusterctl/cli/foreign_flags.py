@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from clusterctl.plan.launcher_flags import launcher_flag
+from clusterctl.values import dataclass
 
 _TORCH = frozenset({
     "--log-dir", "--monitor-interval", "--rdzv-backend", "--rdzv-conf", "--redirects",

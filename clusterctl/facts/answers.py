@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
+from clusterctl.values import dataclass
 from clusterctl.wire import Message
 
 SIZE_LIMIT = 64 * 1024 * 1024

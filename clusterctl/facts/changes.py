@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_interface
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.facts.values.network import Interface
 from clusterctl.facts.values.software import Python
+from clusterctl.values import dataclass
 
 BOOT = "boot"
 SETTINGS = ("MTU of", "speed of", "state of", "filesystem of")

@@ -5,7 +5,7 @@ None always means unknown, never zero and never "no". `NodeFacts.gaps` says why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.facts.values.firewall import FirewallChain
@@ -16,6 +16,7 @@ from clusterctl.facts.values.network import BondPort, Counters, Interface, Liste
 from clusterctl.facts.values.pairwise import Collective, PairwiseFacts
 from clusterctl.facts.values.software import AgentPython, CommandResult, Image, Python, Setting
 from clusterctl.facts.values.storage import PathFacts
+from clusterctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from clusterctl.values import dataclass
 
 CLOCK_ROUNDS = 5
 """Round trips at most to measure the clock; the shortest bounds the error."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from clusterctl.inventory.ranges import BadRange, expand_hosts
+from clusterctl.values import dataclass
 
 JOB = "SLURM_JOB_ID"
 """Slurm sets it in the shell of salloc and in the script of sbatch."""

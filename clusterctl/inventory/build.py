@@ -19,11 +19,11 @@ from clusterctl.inventory.document import Document, Plain
 from clusterctl.inventory.machine import is_here, own_addresses, own_user
 from clusterctl.inventory.problems import ArgumentProblems, Path, Problems, shown
 from clusterctl.inventory.ranges import LIMIT, BadRange
-from clusterctl.inventory.readers import split_login
+from clusterctl.inventory.readers import read_host, split_login
 from clusterctl.inventory.rules import SSH_PORT, Placed
 from clusterctl.inventory.sections import read_section
 
-_SECTIONS = schema.HostsFile.model_fields.keys() - schema.TopSection.model_fields.keys()
+_SECTIONS = schema.HostsFile.keys.keys() - schema.TopSection.keys.keys()
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 S = TypeVar("S", bound=schema.Section)
 
@@ -87,7 +87,7 @@ def build(
     given = _allocation(problems)
     by_slurm = (launcher or job.launcher) == "slurm" or (ssh.via == "srun" and "nodes" not in value)
     if by_slurm:
-        ssh = ssh.model_copy(update={"via": "srun"})
+        ssh = ssh.changed(via="srun")
     entries = tuple(_allocated(given) if by_slurm else _entries(value, problems))
     placed = tuple(_placed(entries, top, ssh, defaults, problems, given))
     same_machine = top.same_machine is not None
@@ -148,7 +148,7 @@ def _allocation(problems: Problems) -> Allocation | None:
 def _allocated(given: Allocation | None) -> Iterator[tuple[Path, schema.NodeSection]]:
     """Yield the nodes that Slurm chose; outside of an allocation there are none yet."""
     for host in given.hosts if given else ():
-        yield ("nodes",), schema.NodeSection(host=host)  # type: ignore[arg-type]  # read as text
+        yield ("nodes",), schema.NodeSection(host=read_host(host))
 
 
 def _placed(
@@ -172,7 +172,7 @@ def _placed(
             )
             addresses = (None,) * len(entry.host)
         entry_ssh = _ssh(ssh, entry, folder, given)
-        settings: dict[str, Any] = {**defaults.model_dump(), **entry.model_dump(exclude_unset=True)}
+        settings: dict[str, Any] = {**defaults.values(), **vars(entry)}
         # An entry with a port or another user needs SSH: a container, a test's sshd.
         plain = entry.port is None and entry.user in (None, user) and entry_ssh.via != "srun"
         for host, address in zip(entry.host, addresses, strict=True):
@@ -199,8 +199,8 @@ def _ssh(
     folder: FilePath,
     given: Allocation | None,
 ) -> Ssh:
-    written = entry.model_dump(exclude_unset=True, include=set(schema.SshSection.model_fields))
-    merged = common.model_copy(update=written).model_dump()
+    written = {key: value for key, value in vars(entry).items() if key in schema.SshSection.keys}
+    merged = {**common.values(), **written}
     if merged["identity"] is not None:
         merged["identity"] = str((folder / merged["identity"]).absolute())
     job = given.job if given and merged["via"] == "srun" else None
@@ -222,9 +222,9 @@ def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
 
 
 def _job(section: schema.JobSection) -> Job:
-    values = section.model_dump()
+    values = section.values()
     slurm = tuple((name, value) for name, value in section.slurm.items())
-    stop = values["stop"]
+    stop = section.stop.values()
     if not stop["file"]:
         stop["signal"] = stop["signal"] or "TERM"
     return Job(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
+
+from clusterctl.values import dataclass
 
 Via = Literal["paramiko", "openssh", "srun"]
 LauncherName = Literal["torchrun", "direct", "accelerate", "ray", "slurm"]

@@ -9,11 +9,11 @@ cannot become a large one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import yaml
 
 from clusterctl.inventory.problems import Path, Problems, printable
+from clusterctl.values import dataclass
 
 DEPTH_LIMIT = 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 
 import yaml
@@ -13,6 +13,7 @@ import yaml
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.ranges import folds
 from clusterctl.safe_text import escape_controls
+from clusterctl.values import dataclass
 
 _FLAGS_ONLY = frozenset({"args_for", "start_timeout", "lost_after", "debug"})
 """Fields of `Job` that only the command line sets."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import yaml
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.values import dataclass
 
 RENDEZVOUS_PORT = 29500
 _SSH_NOTE = "# Users, ports and keys: clusterctl export --to ssh_config\n"

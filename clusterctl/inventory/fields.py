@@ -1,87 +1,87 @@
-"""The kinds of field in a hosts.yaml: the type of the value, its reader, its JSON Schema."""
+"""The kinds of field in a hosts.yaml: the reader of the value, and its JSON Schema."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
-
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, get_args
 
 from clusterctl.inventory import cluster, readers
 
-
-def _integer(low: int, high: int) -> WithJsonSchema:
-    return WithJsonSchema({"type": "integer", "minimum": low, "maximum": high})
+T = TypeVar("T")
 
 
-def _matching(pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern})
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """What a key takes; a list or a mapping has a kind of its items, too."""
+
+    read: Callable[[object], Any]
+    schema: Mapping[str, object]
+    items: Kind[Any] | None = None
+    names: Kind[str] | None = None
+    """Of a mapping."""
 
 
-_STRING = WithJsonSchema({"type": "string", "minLength": 1})
-_ANY_SCALAR = WithJsonSchema({"type": ["string", "number", "boolean"]})
-_GPUS = WithJsonSchema(
-    {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": 256}]}
-)
-_SECONDS = WithJsonSchema({"type": "number", "minimum": 0, "maximum": 86400})
+def _list(items: Kind[str], read: Callable[[object], object]) -> Kind[tuple[str, ...]]:
+    return Kind(read, {"type": "array", "items": items.schema}, items)
+
+
+def _mapping(names: Kind[str], wanted: str) -> Kind[dict[str, str]]:
+    schema = {"type": "object", "patternProperties": {names.schema["pattern"]: WORD.schema}}
+    return Kind(readers.shape(dict, wanted), schema, WORD, names)
+
+
+def _number(read: Callable[[object], T], low: int, high: int, of: str = "integer") -> Kind[T]:
+    return Kind(read, {"type": of, "minimum": low, "maximum": high})
+
+
+def _whole(low: int, high: int) -> Kind[int]:
+    return _number(readers.whole_number(low, high), low, high)
+
+
+def _matching(read: Callable[[object], str], pattern: str) -> Kind[str]:
+    return Kind(read, {"type": "string", "pattern": pattern})
+
+
+def _string(read: Callable[[object], T]) -> Kind[T]:
+    return Kind(read, {"type": "string", "minLength": 1})
+
+
 _SIGNALS = [*readers.SIGNALS, *(f"SIG{name}" for name in readers.SIGNALS)]
 _VIAS, _LAUNCHERS = get_args(cluster.Via), get_args(cluster.LauncherName)
+_GPUS = {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": 256}]}
 
-Name = Annotated[str, PlainValidator(readers.read_name), _matching(f"^{readers.CLUSTER.pattern}$")]
-Hosts = Annotated[tuple[str, ...], PlainValidator(readers.read_host), _STRING]
-Addresses = Annotated[tuple[str, ...], PlainValidator(readers.read_addresses), _STRING]
-User = Annotated[str, PlainValidator(readers.read_user), _STRING]
-Jump = Annotated[str, PlainValidator(readers.read_jump), _STRING]
-Port = Annotated[int, PlainValidator(readers.whole_number(1, 65535)), _integer(1, 65535)]
-Procs = Annotated[int, PlainValidator(readers.whole_number(1, 4096)), _integer(1, 4096)]
-Gpus = Annotated[int | None, PlainValidator(readers.read_gpus), _GPUS]
-Boolean = Annotated[bool, PlainValidator(readers.read_boolean), WithJsonSchema({"type": "boolean"})]
-Seconds = Annotated[float, PlainValidator(readers.read_seconds), _SECONDS]
-Subnet = Annotated[str, PlainValidator(readers.read_subnet), _STRING]
-LocalPath = Annotated[str, PlainValidator(readers.read_local_path), _STRING]
-NodePath = Annotated[str, PlainValidator(readers.read_path), _STRING]
-AbsolutePath = Annotated[str, PlainValidator(readers.read_absolute), _matching("^/")]
-Folder = Annotated[str, PlainValidator(readers.read_folder), _matching("^/.")]
-InsidePath = Annotated[str, PlainValidator(readers.read_inside), _STRING]
-Interpreter = Annotated[str, PlainValidator(readers.read_interpreter), _STRING]
-ShellLine = Annotated[str, PlainValidator(readers.read_line), _STRING]
-Word = Annotated[str, PlainValidator(readers.read_word), _ANY_SCALAR]
-Words = Annotated[tuple[Word, ...], BeforeValidator(readers.read_words)]
-Variable = Annotated[
-    str, PlainValidator(readers.read_variable), _matching(f"^{readers.VARIABLE.pattern}$")
-]
-Variables = Annotated[
-    dict[Variable, Word], BeforeValidator(readers.shape(dict, "a mapping of names to values"))
-]
-VariableNames = Annotated[
-    tuple[Variable, ...], BeforeValidator(readers.shape(list, "a list of variable names"))
-]
-Package = Annotated[
-    str, PlainValidator(readers.read_package), _matching(f"^{readers.PACKAGE.pattern}$")
-]
-Packages = Annotated[
-    tuple[Package, ...], BeforeValidator(readers.shape(list, "a list of packages"))
-]
-_read_paths = readers.shape(list, "a list of paths")
-SbatchOption = Annotated[
-    str,
-    PlainValidator(readers.read_sbatch_option),
-    _matching(f"^{readers.SBATCH_OPTION.pattern}$"),
-]
-SbatchOptions = Annotated[
-    dict[SbatchOption, Word], BeforeValidator(readers.shape(dict, "a mapping of sbatch's options"))
-]
-Paths = Annotated[tuple[NodePath, ...], BeforeValidator(_read_paths)]
-AbsolutePaths = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_read_paths)]
-RayAddress = Annotated[str, PlainValidator(readers.read_ray_address), _matching("^auto$|.:[0-9]+$")]
-Signal = Annotated[str, PlainValidator(readers.read_signal), WithJsonSchema({"enum": _SIGNALS})]
-Via = Annotated[
-    cluster.Via, PlainValidator(readers.choice(*_VIAS)), WithJsonSchema({"enum": [*_VIAS]})
-]
-Launcher = Annotated[
-    cluster.LauncherName,
-    PlainValidator(readers.choice(*_LAUNCHERS)),
-    WithJsonSchema({"enum": [*_LAUNCHERS]}),
-]
-Allow = Annotated[
-    Literal["allow"], PlainValidator(readers.choice("allow")), WithJsonSchema({"const": "allow"})
-]
+NAME = _matching(readers.read_name, f"^{readers.CLUSTER.pattern}$")
+HOSTS = _string(readers.read_host)
+ADDRESSES = _string(readers.read_addresses)
+USER = _string(readers.read_user)
+JUMP = _string(readers.read_jump)
+PORT = _whole(1, 65535)
+PROCS = _whole(1, 4096)
+GPUS: Kind[int] = Kind(readers.read_gpus, _GPUS)
+BOOLEAN: Kind[bool] = Kind(readers.read_boolean, {"type": "boolean"})
+SECONDS = _number(readers.read_seconds, 0, 86400, "number")
+SUBNET = _string(readers.read_subnet)
+LOCAL_PATH = _string(readers.read_local_path)
+NODE_PATH = _string(readers.read_path)
+ABSOLUTE_PATH = _matching(readers.read_absolute, "^/")
+FOLDER = _matching(readers.read_folder, "^/.")
+INSIDE_PATH = _string(readers.read_inside)
+INTERPRETER = _string(readers.read_interpreter)
+SHELL_LINE = _string(readers.read_line)
+WORD: Kind[str] = Kind(readers.read_word, {"type": ["string", "number", "boolean"]})
+WORDS = _list(WORD, readers.read_words)
+VARIABLE = _matching(readers.read_variable, f"^{readers.VARIABLE.pattern}$")
+VARIABLES = _mapping(VARIABLE, "a mapping of names to values")
+VARIABLE_NAMES = _list(VARIABLE, readers.shape(list, "a list of variable names"))
+PACKAGE = _matching(readers.read_package, f"^{readers.PACKAGE.pattern}$")
+PACKAGES = _list(PACKAGE, readers.shape(list, "a list of packages"))
+SBATCH_OPTION = _matching(readers.read_sbatch_option, f"^{readers.SBATCH_OPTION.pattern}$")
+SBATCH_OPTIONS = _mapping(SBATCH_OPTION, "a mapping of sbatch's options")
+PATHS = _list(NODE_PATH, readers.shape(list, "a list of paths"))
+ABSOLUTE_PATHS = _list(ABSOLUTE_PATH, readers.shape(list, "a list of paths"))
+RAY_ADDRESS = _matching(readers.read_ray_address, "^auto$|.:[0-9]+$")
+SIGNAL: Kind[str] = Kind(readers.read_signal, {"enum": _SIGNALS})
+VIA: Kind[cluster.Via] = Kind(readers.choice(*_VIAS), {"enum": [*_VIAS]})
+LAUNCHER: Kind[cluster.LauncherName] = Kind(readers.choice(*_LAUNCHERS), {"enum": [*_LAUNCHERS]})
+ALLOW: Kind[str] = Kind(readers.choice("allow"), {"const": "allow"})

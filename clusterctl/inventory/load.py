@@ -43,7 +43,7 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
     """
     content = _bytes(path)
     text = _decoded(content, str(path))
-    # pydantic and YAML take a tenth of a second to import; verbs import this module early.
+    # YAML and the readers take long to import; verbs import this module early.
     from clusterctl.inventory.build import build  # noqa: PLC0415
     from clusterctl.inventory.document import read_yaml  # noqa: PLC0415
     from clusterctl.inventory.hostfile import read_hostfile  # noqa: PLC0415

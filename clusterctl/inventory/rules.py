@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import normal_address
@@ -14,6 +13,7 @@ from clusterctl.inventory.problems import Path, Problems, nearest
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.schema import JobSection, NetworkSection, NodeSection
 from clusterctl.inventory.wrap import wrap_problems
+from clusterctl.values import dataclass
 
 SSH_PORT = 22
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
 from clusterctl.inventory import schema
+from clusterctl.inventory.fields import Kind
 from clusterctl.inventory.problems import Path, Problems, nearest, printable, shown
+from clusterctl.inventory.readers import InvalidValue
 
 S = TypeVar("S", bound=schema.Section)
 
-_KEY_OF_ITEM = len(("env", "NAME", "[key]"))
+_MAPPING = "a mapping (key: value)"
+_WRONG = object()
+"""What is read of a wrong value."""
 
 _PLACES = {
     name: place
@@ -26,7 +26,7 @@ _PLACES = {
         ("ssh", schema.SshSection),
         ("the top of the file", schema.HostsFile),
     )
-    for name in section.model_fields
+    for name in section.keys
 }
 """The section of each key; if several have it, the last one here."""
 
@@ -37,52 +37,58 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     Returns:
         The section of what was right; None if a required key is missing or wrong.
     """
-    required = {name for name, field in model.model_fields.items() if field.is_required()}
+    required = {name for name, key in model.keys.items() if key.required}
     if value is None and not required:
         value = {}  # `job:` whose keys were all removed
     if not isinstance(value, dict):
-        problems.add(path, wanted="a mapping (key: value)", found=shown(value))
+        problems.add(path, wanted=_MAPPING, found=shown(value))
         return None
+    right: dict[str, Any] = {}
+    for name, key in model.keys.items():
+        if name in value:
+            found = _read_key(key, value[name], (*path, name), problems)
+            if found is not _WRONG:
+                right[name] = found
+        elif key.required:
+            problems.add((*path, name), wanted=key.description, found="nothing")
+    known = schema.HostsFile.keys if model is schema.TopSection else model.keys
+    for name in value:
+        if name not in model.keys:
+            wanted, found = _suggestion(name, known), f'"{printable(name)}"'
+            problems.add((*path, name), wanted=wanted, found=found)
+    return model(**right) if required <= right.keys() else None
+
+
+def _read_key(key: schema.Key, value: object, path: Path, problems: Problems) -> object:
+    """Return the value of a key, without the variables that are wrong; _WRONG if all of it is."""
+    if value is None:
+        # A list or mapping may be empty, as `env:` whose variables were all removed.
+        if key.default is None or isinstance(key.default, (str, int, float)):
+            problems.add(path, wanted=key.description, found="nothing")
+            return _WRONG
+        value = [] if key.default == () else {}
+    if isinstance(key.kind, Kind):
+        return _read(key.kind, value, path, problems)
+    return read_section(key.kind, value, path, problems) or _WRONG
+
+
+def _read(kind: Kind[Any], value: object, path: Path, problems: Problems) -> object:
     try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        details = error.errors()
-    right = copy.deepcopy(value)
-    for detail in details:
-        where = detail["loc"]
-        if len(where) == _KEY_OF_ITEM and where[-1] == "[key]":
-            where = where[:-1]  # pydantic's mark for the name of a variable, next to its value
-        wanted, found = _wanted_and_found(model, detail)
-        problems.add((*path, *where), wanted=wanted, found=found)
-        _remove(right, where)
-    return model.model_validate(right) if required <= right.keys() else None
-
-
-def _wanted_and_found(model: type[schema.Section], detail: ErrorDetails) -> tuple[str, str]:
-    """Return the two halves of our message for one error of pydantic."""
-    *outer, last = map(str, detail["loc"])
-    match detail["type"]:
-        case "value_error":
-            invalid = detail["ctx"]["error"]
-            return invalid.wanted, invalid.found
-        case "missing":
-            return model.model_fields[last].description or "a value", "nothing"
-        case "extra_forbidden":
-            section: Any = schema.HostsFile if model is schema.TopSection else model
-            for part in outer:
-                section = section.model_fields[part].annotation
-            return _suggestion(last, section.model_fields), f'"{printable(last)}"'
-        case _:
-            return "a mapping (key: value)", shown(detail["input"])
-
-
-def _remove(values: dict[str, Any], place: Sequence[object]) -> None:
-    """Remove a wrong part of a mapping, or the whole list that it is in."""
-    key, *inner = place
-    if inner and isinstance(values.get(str(key)), dict):
-        _remove(values[str(key)], inner)
-    else:
-        values.pop(str(key), None)
+        read = kind.read(value)
+    except InvalidValue as invalid:
+        problems.add(path, wanted=invalid.wanted, found=invalid.found)
+        return _WRONG
+    items, names = kind.items, kind.names
+    if items is None:
+        return read
+    if names is None:
+        found = [_read(items, one, (*path, at), problems) for at, one in enumerate(read)]
+        return _WRONG if _WRONG in found else tuple(found)
+    pairs = [
+        (_read(names, name, (*path, name), problems), _read(items, one, (*path, name), problems))
+        for name, one in read.items()
+    ]
+    return {name: one for name, one in pairs if _WRONG not in (name, one)}
 
 
 def _suggestion(key: str, known: Iterable[str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from clusterctl.values import dataclass
 
 DOCKER_LIKE = frozenset({"docker", "nerdctl", "podman"})
 APPTAINER_LIKE = frozenset({"apptainer", "singularity"})

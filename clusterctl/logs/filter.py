@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from clusterctl.logs.entry import Entry, Piece
 from clusterctl.safe_text import strip_controls
+from clusterctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

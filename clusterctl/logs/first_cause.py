@@ -12,12 +12,13 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from clusterctl.logs import known_errors
 from clusterctl.logs.echoes import behind_echoes
 from clusterctl.logs.excerpt import without_noise
+from clusterctl.values import dataclass
 
 CauseKind = Literal[
     "exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor", "world"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from clusterctl.facts.python import NAME_INTERPRETER
 from clusterctl.node.printed_error import WAITED, echoes, last_error
@@ -12,8 +13,9 @@ from clusterctl.node.printed_error import WAITED, echoes, last_error
 PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"
 
 _COPY = "copy it to every node with clusterctl push, and list it under `job: needs:`"
-_REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), remedy)
+_Search = Callable[[str], re.Match[str] | None]
+_REMEDIES: tuple[tuple[_Search, str], ...] = tuple(
+    (functools.partial(re.search, pattern, flags=re.IGNORECASE), remedy)  # compiled when needed
     for pattern, remedy in (
         (
             (
@@ -291,6 +293,6 @@ def remedy_for(lines: Sequence[str]) -> str:
     line = error.line or last_line(lines)
     if line.endswith(":"):
         line = " ".join([line, *lines[error.at + 1 : error.at + 2]])
-    remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(line)), "")
+    remedy = next((remedy for search, remedy in _REMEDIES if search(line)), "")
     missing = _MISSING.search(line) if remedy == _COPY else None
     return _PUSH.format(shlex.quote(missing[2])) if missing else remedy

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from clusterctl.values import dataclass
 
 from clusterctl.node.run.progress import STEP, numbers_of
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.network import Interface
+from clusterctl.values import dataclass
 
 VIRTUAL = (
     "docker*", "br-*", "virbr*", "lxcbr*", "lxdbr*", "veth*", "vnet*", "podman*", "cni*",

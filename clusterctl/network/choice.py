@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
@@ -17,6 +17,7 @@ from clusterctl.facts.values.network import Route
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.candidates import Candidate, candidates
 from clusterctl.network.ports import choose_port
+from clusterctl.values import dataclass
 
 AddressKind = Literal["subnet", "routed", "one machine", "none"]
 

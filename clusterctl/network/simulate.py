@@ -8,10 +8,10 @@ ignored; a token ends at `:`. Only running interfaces with an address count.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import ip_interface
 
 from clusterctl.facts.values.network import Interface, RdmaPort
+from clusterctl.values import dataclass
 
 MAX_INTERFACES = 16
 """NCCL uses no more."""

@@ -9,7 +9,7 @@ import json
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.facts.from_json import from_json
@@ -21,6 +21,7 @@ from clusterctl.plan.make import plan_node
 from clusterctl.plan.node_job import node_job, worker_secrets
 from clusterctl.plan.plan import ElasticPlan, NodePlan, Plan
 from clusterctl.plan.processes import count_processes
+from clusterctl.values import dataclass
 from clusterctl.wire import plain
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ independent trainings.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 
 from clusterctl.node.supervisor.launcher_names import PYTHON, split_launcher
+from clusterctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import LauncherName
+from clusterctl.values import dataclass
 
 INFINITE = float("inf")
 BOUNDS: Mapping[str, tuple[float, float]] = {

@@ -9,7 +9,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
@@ -30,6 +30,7 @@ from clusterctl.plan.calls import (
 from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.nested import Typed, once_a_node
 from clusterctl.plan.shell import Step, read_script
+from clusterctl.values import dataclass
 
 _LOCAL = re.compile(
     r"(?:localhost(?:\.localdomain)?|127(?:\.\d+){3}|\[?::1\]?|0\.0\.0\.0"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
+from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA
 
 Layer = Literal["built-in", "chosen", "asked", "launcher"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.errors import LaunchRefused
@@ -10,6 +9,7 @@ from clusterctl.facts.gpuset import VISIBLE, chosen_gpus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.accelerators import Gpu
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from clusterctl.sandbox import gpus, processes
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.sandbox.layout import BackendName, Host, Ip, Layout
+from clusterctl.values import dataclass
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

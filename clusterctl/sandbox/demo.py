@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -27,6 +26,7 @@ from clusterctl.sandbox import sandbox
 from clusterctl.sandbox.backend import SandboxSpec
 from clusterctl.sandbox.layout import BackendName
 from clusterctl.sandbox.sandbox import Sandbox
+from clusterctl.values import dataclass
 
 STOP_AT_STEP = 15
 LIMIT_SECONDS = 600

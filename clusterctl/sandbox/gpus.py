@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import UsageError
+from clusterctl.values import dataclass
 
 DRIVER = "595.58.03"
 CUDA = "13.2"

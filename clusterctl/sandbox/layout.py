@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from clusterctl.errors import UsageError
 from clusterctl.sandbox import processes
 from clusterctl.sandbox.gpus import NONE as NO_GPUS
 from clusterctl.sandbox.gpus import Gpus
+from clusterctl.values import dataclass
 
 BackendName = Literal["netns", "loopback"]
 Ip = Literal["4", "6", "both"]

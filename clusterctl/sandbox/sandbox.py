@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR
 from typing import Any
@@ -26,6 +26,7 @@ from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import BackendName, Host, Layout, base
 from clusterctl.sandbox.loopback import Loopback
 from clusterctl.sandbox.netns import Netns
+from clusterctl.values import dataclass
 
 SCHEMA = 1
 BACKENDS: dict[str, type[Backend]] = {"netns": Netns, "loopback": Loopback}

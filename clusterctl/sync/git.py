@@ -12,13 +12,13 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 from clusterctl.errors import UsageError
 from clusterctl.node.mirror.tree_hash import path_text
 from clusterctl.safe_text import printable_words
+from clusterctl.values import dataclass
 
 DIFF_LIMIT = 16 * 1024 * 1024
 """Bytes of uncommitted changes that are kept for the record."""

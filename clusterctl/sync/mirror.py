@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.values import dataclass
 from clusterctl.wire import BODY_LIMIT, Message, plain
 
 ALIVE_SECONDS = 5.0

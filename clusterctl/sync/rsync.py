@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, NodeError
@@ -25,6 +24,7 @@ from clusterctl.transport.connection import Connection
 from clusterctl.transport.control_master import RSYNC
 from clusterctl.transport.interface import Request
 from clusterctl.transport.stream import Errors, ExitInfo, Stream
+from clusterctl.values import dataclass
 
 IO_SECONDS = 60
 """rsync gives up after so long without a byte; so do we."""

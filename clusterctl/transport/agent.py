@@ -8,12 +8,18 @@ stdin: a line with the stub, a line with the inventory's interpreter, then count
 from __future__ import annotations
 
 import functools
+import importlib.util
 import marshal
 import re
 import secrets
 import threading
+import zlib
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
 
 from clusterctl.node.agent import loader
+from clusterctl.node.agent.operations import OPERATIONS
 
 # /usr/bin/python3 goes first: a `python3` on PATH may be a pyenv or conda shim that takes longer
 # to start than the whole agent. `exec` leaves no shell behind to hold the channel open.
@@ -50,8 +56,7 @@ import gc, marshal, zlib
 m = r(int(r(12)))
 s = r(int(r(12)))
 c = r(int(r(12)))
-if c:
-    gc.disable()
+gc.disable()
 s = marshal.loads(s)
 g = {'__name__': 'clusterctl.node.agent.loader'}
 exec(compile(zlib.decompress(s[g['__name__']]), '<clusterctl>/loader.py', 'exec'), g)
@@ -64,13 +69,11 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]+")
 
 
 _NODE = "clusterctl.node."
-_ALWAYS = (
+_MAIN = _NODE + "agent.main"
+CHECK_MODULES = (
     "clusterctl.own_files",
     "clusterctl.wire",
     *(_NODE + "agent." + name for name in ("call_channel", "child_tasks", "main", "operations")),
-)
-CHECK_MODULES = (
-    *_ALWAYS,
     *(
         _NODE + name
         for name in ("address_family", "event_loop", "file_io", "listener", "program_path")
@@ -83,36 +86,59 @@ CHECK_MODULES = (
         )
     ),
 )  # fmt: skip
-"""What every check imports: to compile it takes a node as long as starting Python."""
-SYNC_MODULES = (
-    *_ALWAYS,
-    _NODE + "file_io",
-    _NODE + "run_lock",
-    *(
-        _NODE + "mirror." + name
-        for name in (
-            "manifest", "mirror", "safe_open", "sync_diff", "sync_lock", "sync_plan", "tree_hash",
-        )
-    ),
-)  # fmt: skip
-COMPILED = {
-    **dict.fromkeys(("read", "survey"), CHECK_MODULES),
-    **dict.fromkeys(("clear", "place", "rsync", "seen", "tree"), SYNC_MODULES),
-}
-"""What is sent compiled, by operation; nodes with another bytecode use the sources.
+"""What every check imports; only rare answers of a node need more."""
 
-One that a node runs once may as well be compiled there: one of us compiles for all nodes.
-"""
+
+def modules_of(op: str) -> dict[str, CodeType]:
+    """Return the code of all that an operation may import, as our own Python keeps it."""
+    known = _read().keys() - {loader.ENTRY}
+    is_check = op in {"read", "survey"}
+    wanted = [*CHECK_MODULES] if is_check else [_MAIN, OPERATIONS[op].partition(":")[0]]
+    found: dict[str, CodeType] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in found or name not in known:
+            continue
+        spec: Any = importlib.util.find_spec(name)
+        code: CodeType = spec.loader.get_code(name)
+        found[name] = _renamed(code, loader.file_of(name))
+        if not is_check:
+            wanted += _imported(code)
+    return found
+
+
+def _renamed(code: CodeType, file: str) -> CodeType:
+    """Return code whose tracebacks name no file of this machine."""
+    inner = (_renamed(one, file) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=file, co_consts=tuple(inner))
+
+
+def _imported(code: CodeType) -> Iterator[str]:
+    """Yield the names of modules of ours that code imports, and some that there are not."""
+    for name in code.co_names:
+        if name.startswith("clusterctl."):  # a name with a dot is that of an import
+            yield name
+            yield from (f"{name}.{part}" for part in code.co_names)
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _imported(one)
+
+
+@functools.cache
+def _read() -> loader.Sources:
+    return loader.read_sources()
 
 
 @functools.cache
 def _sources() -> bytes:
-    return marshal.dumps(loader.read_sources(), 2)
+    return marshal.dumps(_read(), 2)
 
 
 @functools.cache
-def _compiled(modules: tuple[str, ...]) -> bytes:
-    return loader.compile_modules(modules)
+def compiled_for(op: str) -> bytes:
+    """Return what an operation imports as code objects; nodes with another bytecode compile."""
+    codes = {name: marshal.dumps(code) for name, code in modules_of(op).items()}
+    return loader.MAGIC + zlib.compress(marshal.dumps(codes))
 
 
 _reading = threading.Lock()
@@ -134,7 +160,7 @@ def opening(marker: bytes, python: str | None, op: str = "") -> bytes:
     """
     plain = python if python and _PLAIN_PATH.fullmatch(python) else ""
     with _reading:
-        sources, compiled = _sources(), _compiled(COMPILED[op]) if op in COMPILED else b""
+        sources, compiled = _sources(), compiled_for(op) if op else b""
     lines = f"exec({_STUB!r})\n{plain}\n".encode()
     parts = (marker, sources, compiled)
     return lines + b"".join(b"%12d" % len(part) + part for part in parts)

@@ -13,7 +13,6 @@ import logging
 import re
 import shlex
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, NodeError
@@ -29,6 +28,7 @@ from clusterctl.transport.known_hosts import (
 )
 from clusterctl.transport.revoked_keys import REVOKED_HINT, is_revoked
 from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
+from clusterctl.values import dataclass
 from clusterctl.wire import Message
 
 State = Literal[

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
 from clusterctl.transport.stream import Errors
+from clusterctl.values import dataclass
 
 ENDING_SECONDS = 1.0
 """How long a program may take to end once its bytes have."""

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from paramiko.agent import AgentSSH
 from paramiko.pkey import PublicBlob
 
 from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.values import dataclass
 
 DEFAULT_NAMES = frozenset(
     f"id_{kind}" for kind in ("rsa", "dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss")

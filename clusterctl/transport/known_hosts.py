@@ -15,11 +15,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, cast
 
 from clusterctl.own_files import make_private, replace_file
+from clusterctl.values import dataclass
 
 logger = logging.getLogger(__name__)
 

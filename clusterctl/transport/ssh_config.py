@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.ssh_config_groups import HostGroups
+from clusterctl.values import dataclass
 
 RESOLVE_SECONDS = 10.0
 PROCESSES_AT_ONCE = 16

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from clusterctl.values import dataclass
 
 _VERSION = re.compile("^OpenSSH_", re.MULTILINE)
 _FILE = re.compile(r"^debug1: Reading configuration data (.+)$", re.MULTILINE)

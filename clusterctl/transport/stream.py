@@ -10,11 +10,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.transport.local_limits import start_thread
+from clusterctl.values import dataclass
 
 EXIT_SECONDS = 2.0
 """Seconds to wait for the exit status once the output has ended."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
+
+from clusterctl.values import dataclass
 
 Level = Literal["info", "warning", "error"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, cast
 
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.response_schema import EXECUTED, schema_error
 from clusterctl.verbs.rpc import Nodes, bad_output, node_error

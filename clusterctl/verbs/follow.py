@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clusterctl.errors import FOLLOW, NodeError
 from clusterctl.logs.deduplicate import LineDeduplicator, LineSink
@@ -16,6 +16,7 @@ from clusterctl.logs.filter import Filter
 from clusterctl.logs.merge import Merger
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs.run_log import RunLog

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, NodeError
@@ -12,6 +11,7 @@ from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.transport.host_keys import names_of, own_file
 from clusterctl.transport.known_hosts import KnownHosts, forget, known_name
 from clusterctl.transport.ssh_config import SshConfigResolver
+from clusterctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from clusterctl.plan.join import RunningJob
 from clusterctl.plan.plan import NodePlan
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Notice, Progress
 from clusterctl.verbs.launch.start_run import START_SECONDS
 from clusterctl.verbs.launch.validate_job import notice_job, require_secrets

@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import OPERATION, ClusterError, NodeError, UsageError
@@ -18,6 +17,7 @@ from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
 from clusterctl.transport.interface import Reply
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.moment import moment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpuset import VISIBLE
@@ -15,6 +15,7 @@ from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.plan.run_names import escape
 from clusterctl.safe_text import escape_controls
 from clusterctl.transport.pool import Pool
+from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
 from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.response_schema import STOPPED
 from clusterctl.verbs.rpc import Nodes, joined_later, run_args, validated_answer

@@ -25,7 +25,7 @@ from bench.gpu.steps import Step
 
 MACHINE = Machine(python=sys.executable, version=(3, 12, 3), torch="2.11.0", gpus=("NVIDIA H100",))
 GOOD = "print('fine')"
-ABSENT = ("pydantic", "paramiko", "fabric", "invoke", "cryptography", "bcrypt", "rich", "shtab",
+ABSENT = ("paramiko", "fabric", "invoke", "cryptography", "bcrypt", "rich", "shtab",
           "rich_argparse", "platformdirs", "flash_attn")  # fmt: skip
 """Packages that a machine for trainings need not have."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from clusterctl.values import dataclass
 
 UNLIMITED = -1
 """A resource limit that is not set."""

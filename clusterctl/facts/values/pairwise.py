@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clusterctl.facts.values.network import Counters
+from clusterctl.values import dataclass
 
 LARGEST_PROBE = 16384
 """Bytes of the largest packet to try: no Ethernet has larger ones."""

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
-    from typing import Dict, Iterable, Optional, Sequence
+    from typing import Dict, Optional, Sequence
 
     Sources = Dict[str, bytes]
     """Module name → its source, deflated, with the loader's own text as zlib's dictionary.
@@ -53,7 +53,7 @@ class Importer:
         package = name in self.packages
         if not package and name not in self.sources:
             return None
-        origin = _file_of(name)
+        origin = file_of(name)
         spec = ModuleSpec(name, self, origin=origin, is_package=package)  # type: ignore[arg-type]
         spec.has_location = True
         return spec
@@ -73,14 +73,15 @@ class Importer:
 
     def compile(self, name: str) -> CodeType:
         """Return the code object of a module's source."""
-        return compile(self.get_source(name), _file_of(name), "exec", dont_inherit=True)
+        return compile(self.get_source(name), file_of(name), "exec", dont_inherit=True)
 
     def get_source(self, name: str) -> str:
         """Return a module's text, for tracebacks too."""
         return zlib.decompressobj(zdict=self._own).decompress(self.sources[name]).decode()
 
 
-def _file_of(name: str) -> str:
+def file_of(name: str) -> str:
+    """Return what tracebacks call the file of a module."""
     return "<clusterctl>/" + name.replace(".", "/") + ".py"
 
 
@@ -113,18 +114,11 @@ def read_sources() -> Sources:
         with open(path, "rb") as file:
             texts[name] = file.read()
     own = texts.pop(ENTRY)
-    sources = {ENTRY: zlib.compress(own, 9)}
+    sources = {ENTRY: zlib.compress(own)}
     for name, text in texts.items():
-        deflate = zlib.compressobj(9, zdict=own)
+        deflate = zlib.compressobj(zdict=own)
         sources[name] = deflate.compress(text) + deflate.flush()
     return sources
-
-
-def compile_modules(names: Iterable[str]) -> bytes:
-    """Return the code objects of modules, for nodes whose Python has the same bytecode."""
-    modules = Importer(read_sources())
-    codes = {name: marshal.dumps(modules.compile(name)) for name in names}
-    return MAGIC + zlib.compress(marshal.dumps(codes), 9)
 
 
 def program(modules: Sequence[str] = ()) -> bytes:

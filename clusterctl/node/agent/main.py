@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -70,6 +71,7 @@ def run_operation(request: Message, channel: CallChannel) -> Message:
     """
     try:
         operation = import_operation(request.head["op"])
+        gc.enable()  # off until here: what was imported stays
         return operation(request.head.get("args", {}), request.body, channel)
     except OperationError as error:
         return Message(error.head())

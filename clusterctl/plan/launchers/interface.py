@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from clusterctl.inventory.cluster import Job
+from clusterctl.values import dataclass
 
 Variables = tuple[tuple[str, str | None], ...]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from clusterctl.sandbox import processes
 from clusterctl.sandbox.backend import Backend
 from clusterctl.sandbox.layout import Host
 from clusterctl.sandbox.netns import Netns
+from clusterctl.values import dataclass
 
 HIGHEST_PORT = 65535
 

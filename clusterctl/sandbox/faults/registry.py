@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from difflib import get_close_matches
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox.faults import accelerators, network, power, storage
 from clusterctl.sandbox.faults.interface import Fault, Place
 from clusterctl.sandbox.layout import Layout
+from clusterctl.values import dataclass
 
 FAULTS: dict[str, Fault] = {
     fault.kind: fault

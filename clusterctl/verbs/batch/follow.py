@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from clusterctl.errors import CouldNotTell
+from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.slurm import SlurmState

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterctl.facts.from_json import from_json
+from clusterctl.values import dataclass
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import BATCH, Records, write_private
 from clusterctl.wire import SCHEMA, plain

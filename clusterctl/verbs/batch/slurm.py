@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from clusterctl.errors import ClusterError, CouldNotTell
 from clusterctl.safe_text import printable_words
+from clusterctl.values import dataclass
 
 Phase = Literal["queued", "running", "ended"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.own_files import make_private
 from clusterctl.state_folder import ANOTHER_FOLDER
+from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import SCRIPT, BatchJob, BatchJobs
 from clusterctl.verbs.runs import run_id

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from clusterctl.checks.run_paths import job_path, share_of
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id

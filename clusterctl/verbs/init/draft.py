@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from clusterctl.errors import UsageError
@@ -18,6 +18,7 @@ from clusterctl.inventory.dump import dump, flow
 from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
 from clusterctl.own_files import write_named
+from clusterctl.values import dataclass
 from clusterctl.verbs.init.ssh_names import expand_patterns
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")

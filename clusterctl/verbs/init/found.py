@@ -6,12 +6,13 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.mounts import NETWORK, Mount, parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.values import dataclass
 
 SHARES_LIMIT = 8
 """Shared paths that the nodes try together, at most."""

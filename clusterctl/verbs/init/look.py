@@ -7,7 +7,7 @@ that both judge the nodes by the same facts.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from clusterctl.checks.wording import counted
@@ -22,6 +22,7 @@ from clusterctl.transport.host_keys import CHANGED_KEY, IF_REINSTALLED, UnknownK
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh_config import DEFAULT_PORT, SshConfigResolver
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.init.draft import Draft, own_interpreter
 from clusterctl.verbs.init.found import (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from clusterctl.plan.plan import NodePlan, Plan
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, NodeEvent, map_events
 
 QUIET_SECONDS = 10.0

@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
 from clusterctl.plan.run_names import fill_job, require_name
 from clusterctl.transport.pool import Pool
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.start_run import start_run

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.errors import LaunchRefused, NodeError
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_phases

@@ -6,7 +6,6 @@ What was started is ended again when any node cannot start its part.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError
@@ -15,6 +14,7 @@ from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Notice, drive
 from clusterctl.verbs.response_schema import STARTED
 from clusterctl.verbs.rpc import Nodes, validated_answer

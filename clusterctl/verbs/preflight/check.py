@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network, choose_network
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts
 from clusterctl.verbs.preflight.connectivity import probe_connectivity

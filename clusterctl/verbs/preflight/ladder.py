@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.checks.planned import NVIDIA, planned_devices
@@ -20,6 +20,7 @@ from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
 from clusterctl.plan.container import trial_words
 from clusterctl.transport.interface import Reply, Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.job_check import command_answer
 from clusterctl.verbs.rpc import Nodes, call_all

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from clusterctl.facts.changes import changes
 from clusterctl.verbs.preflight.check import CheckResult, LastGood
 from clusterctl.verbs.runs.records import Records
-from clusterctl.verbs.runs.run_status import RunState
+
+if TYPE_CHECKING:
+    from clusterctl.verbs.runs.run_status import RunState
 
 FINISHED: RunState = "finished"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.values import dataclass
 
 TITLES = {
     "sum": "1 sum on CPUs",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
 PullState = Literal["pulled", "unchanged", "same", "absent", "failed", "unreachable"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
+from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
 HERE = "this machine"

@@ -7,13 +7,13 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clusterctl.checks.run_paths import job_path
 from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.facts.values.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.values import dataclass
 from clusterctl.verbs.push.result import HERE, WantedPath
 
 

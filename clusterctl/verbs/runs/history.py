@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.run_names import fill_text
+from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import run_args
 from clusterctl.verbs.runs.records import RunRecord
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.find_run import discover, launches

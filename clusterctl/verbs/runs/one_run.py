@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterctl.values import dataclass
 from clusterctl.verbs.runs.chain import chain_of
 from clusterctl.verbs.runs.list_runs import ListedRun, claimed_line, newest_first, recorded_line
 from clusterctl.verbs.runs.records import Records, RunRecord

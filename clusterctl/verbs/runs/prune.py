@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.transport.interface import Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.response_schema import PRUNED
 from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs.find_run import discover

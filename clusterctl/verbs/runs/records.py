@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.plan.options import Options
 from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
+from clusterctl.values import dataclass
 from clusterctl.verbs.response_schema import (
     RECORDED_END,
     RECORDED_PLAN,

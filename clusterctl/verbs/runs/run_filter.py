@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.ranges import BadRange, expand_hosts
+from clusterctl.values import dataclass
 from clusterctl.verbs.moment import moment
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
 from clusterctl.verbs.runs.run_status import LIVE

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.logs.progress_line import JobProgress, progress_of
+from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[

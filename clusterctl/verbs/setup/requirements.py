@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import UsageError
+from clusterctl.values import dataclass
 
 NAMES = ("uv.lock", "requirements.txt", "pyproject.toml")
 """The files that are looked for in the current folder, in this order."""

@@ -8,7 +8,7 @@ import posixpath
 import tempfile
 import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from clusterctl.checks.run_paths import share_of
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.response_schema import MADE_VENV, PLATFORM
 from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer

@@ -6,12 +6,12 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from clusterctl.checks.wording import counted
 from clusterctl.errors import SyncRefused
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.sync.mirror import planned_deletions
+from clusterctl.values import dataclass
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions
 from clusterctl.wire import Message

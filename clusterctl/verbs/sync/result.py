@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterctl.errors import LargeCopy
+from clusterctl.values import dataclass
 from clusterctl.wire import plain
 
 SyncState = Literal["unchanged", "updated", "shared", "source", "failed", "unreachable"]

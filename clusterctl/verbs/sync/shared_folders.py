@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from clusterctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import os
 import re
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import CodeType
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from clusterctl.facts.request import FactRequest, read_arguments
 from clusterctl.node.agent import loader, main
 from clusterctl.node.agent.call_channel import HEARTBEAT_SECONDS, CallChannel, OperationError
+from clusterctl.node.agent.operations import OPERATIONS
 from clusterctl.transport import agent
 from clusterctl.wire import Message, read_message
 
@@ -192,33 +194,35 @@ def test_a_check_compiles_nothing_where_the_bytecode_is_the_controllers() -> Non
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("op", sorted(agent.COMPILED))
+@pytest.mark.parametrize("op", sorted(OPERATIONS))
 def test_what_is_sent_for_an_operation_compiles_nothing(op: str) -> None:
     done = survey(REPORT_COMPILED, op, Message({"op": op, "args": {}}).encode())
-    assert b'"end":true' in done.stdout
+    assert done.stdout.startswith(MARKER)
     assert done.stderr == b""
 
 
-def test_an_operation_is_compiled_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-    compile_module = loader.Importer.compile
+def test_what_an_operation_may_import_is_sent() -> None:
+    sent = agent.modules_of("stop")
+    # The module itself, two that it imports by name, one in a function, one of every operation.
+    names = ("run.stop", "run.processes", "run_lock", "run.ray_folder", "agent.main")
+    assert {"clusterctl.node." + name for name in names} <= sent.keys()
+    code = sent["clusterctl.node.run.stop"]
+    inner = [one.co_filename for one in code.co_consts if isinstance(one, CodeType)]
+    assert {code.co_filename, *inner} == {"<clusterctl>/clusterctl/node/run/stop.py"}
 
-    def noted(importer: loader.Importer, name: str) -> Any:
-        compiled.append(name)
-        return compile_module(importer, name)
 
-    monkeypatch.setattr(loader.Importer, "compile", noted)
-    agent._compiled.cache_clear()
+def test_the_code_of_an_operation_is_read_once_for_all_nodes() -> None:
+    agent.compiled_for.cache_clear()
     openings = {agent.opening(MARKER, None, "tree") for _ in range(20)}
     assert len(openings) == 1
-    assert sorted(compiled) == sorted(agent.SYNC_MODULES)
+    assert agent.compiled_for.cache_info().misses == 1
 
 
 def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = agent._compiled(agent.CHECK_MODULES)
-    monkeypatch.setattr(agent, "_compiled", lambda _: b"else" + compiled[4:])
+    compiled = agent.compiled_for("survey")
+    monkeypatch.setattr(agent, "compiled_for", lambda _: b"else" + compiled[4:])
     done = survey(REPORT_COMPILED)
     assert done.stdout.startswith(MARKER)
     assert set(done.stderr.decode().split()) == set(agent.CHECK_MODULES)
@@ -274,10 +278,12 @@ def test_the_program_calls_a_function_with_words(tmp_path: Path) -> None:
 
 def test_an_operation_error_is_an_answer() -> None:
     def fails(args: dict[str, object], body: bytes, link: CallChannel) -> Message:
+        assert gc.isenabled()  # off while an agent starts
         raise OperationError("busy", "taken", holder={"run": "r"})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(main, "import_operation", lambda _op: fails)
+        gc.disable()
         found = main.run_operation(Message({"op": "x"}), channel=None)  # type: ignore[arg-type]
     assert found.head == {"error": {"kind": "busy", "message": "taken", "holder": {"run": "r"}}}
 

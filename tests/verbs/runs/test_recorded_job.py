@@ -79,7 +79,7 @@ def test_checkpoints_that_the_run_was_launched_without_are_taken_and_no_change()
 
 def test_every_key_of_the_inventorys_job_is_compared() -> None:
     # A resume is submitted with the inventory's options of sbatch.
-    assert {*COMPARED, "env", "slurm"} == set(JobSection.model_fields)
+    assert {*COMPARED, "env", "slurm"} == set(JobSection.keys)
 
 
 def resumed(run: str, origin: str) -> RunRecord:
