@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from clusterctl.values import dataclass
-
 from clusterctl.node.run.progress import STEP, numbers_of
+from clusterctl.values import dataclass
 
 _LIMIT = 2000
 """Characters of a line that are read: a node may claim that a job printed anything."""
