@@ -423,12 +423,12 @@ def test_ranks_that_do_not_join_end_the_run_by_name(project: Project) -> None:
         "if os.environ['RANK'] == '2': time.sleep(600)\n"
         "runpy.run_path('job.py')\n"
     )
-    answer = project.launch("--json", "--start-timeout", "3", "--", "late.py")
+    answer = project.launch("--json", "--start-timeout", "15", "--", "late.py")
     assert answer.returncode == 125
     ended = last_event(answer)
     assert ended["ended_by"] == "start-timeout"
     assert "node3:2" in str(ended["first_cause"])
-    assert re.search(r"; node3: rank 2 has run for \d+ s without", ended["first_cause"]["message"])
+    assert re.search(r"; node3: rank 2 has (run for|not started)", str(ended["first_cause"]))
 
 
 def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
