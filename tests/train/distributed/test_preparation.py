@@ -108,7 +108,7 @@ def ends_in_tokenizing(rank: int) -> None:
     """Have rank 0 fail, or be killed as by the kernel for want of memory, as the file says."""
     from unittest.mock import patch  # noqa: PLC0415  (in the rank's own process)
 
-    from train.data import token_store  # noqa: PLC0415
+    from train.data import token_cache  # noqa: PLC0415
 
     def end(*_: Any) -> None:
         time.sleep(2.0)  # its neighbor waits by now
@@ -117,7 +117,7 @@ def ends_in_tokenizing(rank: int) -> None:
         raise ConfigError(("data.jsonl:3: expected text",))
 
     if rank == 0:
-        patch.object(token_store, "write", end).start()
+        patch.object(token_cache.Maker, "_make", end).start()
 
 
 @pytest.mark.parametrize("way", ["failed", "killed"])
