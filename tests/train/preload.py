@@ -22,5 +22,7 @@ with uncollected():
 
     for name in FIRST_USED_LATER:
         import_module(name)
+    import_module("train.checkpoint.provenance").versions()
+    import_module("train.versions").installed()
     # It compiles 1,000 patterns when it is first called.
     import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.data import packing
 from train.files import measure
+from train.versions import version
 
 if TYPE_CHECKING:
     from train.config.config import Config
