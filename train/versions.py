@@ -12,7 +12,8 @@ import sys
 import sysconfig
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from train.errors import ConfigError
@@ -36,11 +37,15 @@ TABLE = {
 }
 
 
+version = cache(metadata.version)
+"""The version of an installed package. Reading one takes milliseconds."""
+
+
 def installed() -> dict[str, str]:
     """Return the versions of the table's packages, as they name themselves."""
     found = dict.fromkeys(TABLE, "unknown")  # absent, or built in place without metadata
     for name in TABLE:
-        with suppress(PackageNotFoundError):
+        with suppress(metadata.PackageNotFoundError):
             found[name] = version(name)
     return found
 

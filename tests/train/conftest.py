@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.train.tiny import LONGEST, make_corpus, make_model
-from tests.train.world import World, context
+from tests.train.world import Training, World, context
 from train.config.config import Config
 
 
@@ -57,6 +58,12 @@ def world(tmp_path: Path, base: Config) -> Iterator[World]:
     world = World(tmp_path, base)
     yield world
     world.close()
+
+
+@pytest.fixture(scope="session")
+def usual(tmp_path_factory: pytest.TempPathFactory, base: Config) -> Callable[..., Training]:
+    """Return what runs a training that tests compare with, each once: they change nothing of it."""
+    return functools.cache(World(tmp_path_factory.mktemp("usual"), base).run)
 
 
 @pytest.fixture(scope="session")

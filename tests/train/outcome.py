@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 from tests.train.world import Training
@@ -14,6 +15,11 @@ WITHIN = 1e-5
 def steps_of(output: Path) -> list[int]:
     """Return the steps of the checkpoints in a folder."""
     return sorted(step for path in output.iterdir() if (step := manifest.step_of(path)) is not None)
+
+
+def copied(written: Training, folder: Path) -> Path:
+    """Return a copy of what a training has written, to be changed."""
+    return shutil.copytree(written.output, folder / "copy")
 
 
 def weights(training: Training) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.train.outcome import close, weights
 from tests.train.tiny import make_corpus
-from tests.train.world import World
+from tests.train.world import Training, World
 from train.config.datasets import Dataset
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
-def test_losses_do_not_depend_on_ranks_or_layout(world: World) -> None:
-    alone = world.run(nodes=(1,), eval_steps=3)
+LAYOUTS = [((3,), "auto"), ((2, 2), "auto"), ((3,), "ddp")]
+OTHERS = [((2,), "auto"), ((4,), "fsdp"), ((2, 1), "auto")]
+
+
+@pytest.mark.parametrize("others", [LAYOUTS, pytest.param(OTHERS, marks=pytest.mark.soak)])
+def test_losses_do_not_depend_on_ranks_or_layout(
+    world: World, usual: Callable[..., Training], others: list[tuple[tuple[int, ...], str]]
+) -> None:
+    alone = usual(eval_steps=3)
     assert len(alone.losses()) == 6
     assert alone.losses()[6] < alone.losses()[1] - 0.1, "it learns"
     right = alone.evaluations("eval_accuracy")
     assert 0 < right[0] < 1, "of the base: what is learned in six steps may hit nothing"
-    for nodes, layout in (
-        ((2,), "auto"),
-        ((3,), "auto"),
-        ((4,), "fsdp"),
-        ((2, 2), "auto"),
-        ((2, 1), "auto"),
-        ((3,), "ddp"),
-    ):
+    for nodes, layout in others:
         other = world.run(nodes=nodes, parallel=layout, eval_steps=3)
         assert close(alone.losses(), other.losses()), (nodes, layout)
         assert close(alone.evaluations(), other.evaluations()), (nodes, layout)
@@ -81,7 +81,7 @@ def test_an_evaluation_of_fewer_samples_than_ranks_is_the_same(world: World, tin
     how: dict[str, Any] = {"eval_dataset_path": str(few), "eval_steps": 1, "max_steps": 1}
     alone = world.run(nodes=(1,), **how)
     assert set(alone.evaluations()) == {0, 1}
-    for nodes in ((4,), (2, 2)):
+    for nodes in ((2,), (1, 1)):
         assert close(alone.evaluations(), world.run(nodes=nodes, **how).evaluations())
 
 
@@ -98,24 +98,26 @@ def test_nodes_with_samples_of_their_own_train_together(world: World) -> None:
     assert run.losses()[6] < run.losses()[1]
 
 
+FULL = {"method": "full", "learning_rate": 1e-3}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "others"),
     [
-        {},
-        {"method": "full", "learning_rate": 1e-3},
+        ({}, [{"nodes": (2,)}]),
+        (FULL, [{"nodes": (2,)}, {"nodes": (2,), "parallel": "ddp"}]),
+        pytest.param({}, [{"nodes": (2,), "parallel": "ddp"}], marks=pytest.mark.soak),
+        pytest.param({}, [{"nodes": (2, 2)}], marks=pytest.mark.soak),
+        pytest.param(FULL, [{"nodes": (2, 2)}], marks=pytest.mark.soak),
     ],
-    ids=["lora", "full"],
 )
-def test_tied_models_are_equal_too(world: World, tiny: Path, changes: dict[str, Any]) -> None:
+def test_tied_models_are_equal_too(
+    world: World, tiny: Path, changes: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
     changes = changes | {"name_or_path": str(tiny / "tied")}
-    alone = world.run(nodes=(1,), **changes)
-    others = [
-        world.run(nodes=(2,), **changes),
-        world.run(nodes=(2, 2), **changes),
-        world.run(nodes=(2,), parallel="ddp", **changes),
-    ]
+    alone = world.run(**changes)
     for other in others:
-        assert close(alone.losses(), other.losses())
+        assert close(alone.losses(), world.run(**changes, **other).losses())
 
 
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(world: World) -> None:
@@ -139,7 +141,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(world: World) -> None:
 def test_an_evaluation_follows_each_epoch(world: World) -> None:
     how: dict[str, Any] = {
         "eval_epochs": 1, "max_steps": None, "num_train_epochs": 3, "save_epochs": 1,
-        "save_total_limit": 9,
+        "save_total_limit": 9, "per_device_train_batch_size": 6,
     }  # fmt: skip
     run = world.run(nodes=(2,), **how)
     ends = [int(p.name[5:]) for p in sorted(run.output.glob("step-*"))]
@@ -189,9 +191,15 @@ def shows_its_seed(_rank: int) -> None:
     resume.load = load  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("nodes", [(1,), (3,), (2, 2)], ids=["1", "3", "2x2"])
-def test_a_run_goes_on_on_another_number_of_ranks(world: World, nodes: tuple[int, ...]) -> None:
-    whole = world.run(nodes=(2,), save_steps=3, save_total_limit=9)
+@pytest.mark.parametrize(
+    "nodes",
+    [(1,), (3,), pytest.param((2, 2), marks=pytest.mark.soak)],
+    ids=["1", "3", "2x2"],
+)
+def test_a_run_goes_on_on_another_number_of_ranks(
+    world: World, usual: Callable[..., Training], nodes: tuple[int, ...]
+) -> None:
+    whole = usual(nodes=(2,), save_steps=3, save_total_limit=9)
     checkpoint = str(whole.output / "step-000003")
     again = world.run(nodes=nodes, resume_from_checkpoint=checkpoint, before=shows_its_seed)
     seeds = {again.said(rank).partition("seed ")[2].split()[0] for rank in range(sum(nodes))}

@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+import functools
 import json
 import random
 from pathlib import Path
@@ -27,10 +28,10 @@ def make_corpus(path: Path, count: int, seed: int = 0) -> Path:
     return path
 
 
-def make_tokenizer(folder: Path, **more: str) -> None:
-    """Write a tokenizer; `more` are its other values, such as its chat template."""
+@functools.cache
+def trained_tokenizer() -> str:
+    """Return a tokenizer as its file has it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -42,6 +43,15 @@ def make_tokenizer(folder: Path, **more: str) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(paragraphs()[:300], trainer)
+    return str(tokenizer.to_str())
+
+
+def make_tokenizer(folder: Path, **more: str) -> None:
+    """Write a tokenizer; `more` are its other values, such as its chat template."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer.from_str(trained_tokenizer())
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", **more)
     fast.save_pretrained(folder)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from train.config.config import Config
 from train.data import packing
 from train.files import measure
+from train.versions import version
 
 SCHEMA = 1
 """Of state.json."""

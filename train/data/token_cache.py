@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import operator
 import shutil
@@ -31,6 +30,7 @@ from train.distributed.env import RankEnv
 from train.errors import ConfigError
 from train.files import measure, write_text
 from train.lock import Lock
+from train.versions import version
 
 SHARD_BYTES = 1 << 20
 """So little that short chats, which take some hundred microseconds each, are work for many CPUs."""
@@ -212,9 +212,7 @@ def source(
         "seq_len": config.seq_len,
         "overlong": config.overlong,
         "code": formats.VERSION,
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("tokenizers", "transformers")
-        },
+        "versions": {name: version(name) for name in ("tokenizers", "transformers")},
     }
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     part = f"-node-{env.node_rank}-of-{env.nodes}" if strided else ""

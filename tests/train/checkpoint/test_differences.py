@@ -117,7 +117,7 @@ def samples(file: Path) -> Counter[str]:
 
 EPOCH: dict[str, Any] = {
     "max_steps": None, "num_train_epochs": 1, "eval_dataset_path": None, "global_batch_size": 8,
-    "lr_scheduler_type": "constant",
+    "lr_scheduler_type": "constant", "per_device_train_batch_size": 4,
 }  # fmt: skip
 BATCHINGS = ("balanced", "packed", "plain")
 
@@ -147,7 +147,19 @@ def resumed(world: World, half: Training, **changes: Any) -> tuple[Training, Cou
     return run, samples(mine)
 
 
-@pytest.mark.parametrize(("was", "found"), list(itertools.product(BATCHINGS, BATCHINGS)))
+QUICK = {
+    ("balanced", "plain"), ("plain", "balanced"), ("packed", "packed"), ("balanced", "packed"),
+    ("packed", "plain"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("was", "found"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.soak)
+        for pair in itertools.product(BATCHINGS, BATCHINGS)
+    ],
+)
 def test_each_sample_comes_once_whatever_the_batching(
     world: World, half: dict[str, Training], was: str, found: str
 ) -> None:
@@ -163,7 +175,9 @@ def test_each_sample_comes_once_whatever_the_batching(
         assert set(seen.values()) == {1}
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize(
+    "batching", ["balanced", "packed", pytest.param("plain", marks=pytest.mark.soak)]
+)
 def test_another_order_is_refused_until_the_epoch_ends(
     world: World, half: dict[str, Training], batching: str
 ) -> None:

@@ -48,6 +48,9 @@ def fill(disk: Path, free: float) -> Path:
     return filler
 
 
+NODES = [pytest.param((1,), marks=pytest.mark.soak), (2,)]
+
+
 def quick(_rank: int) -> None:
     """Look at the disk often."""
     from train.checkpoint import last_copy
@@ -66,7 +69,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return measure(one) == measure(other)
 
 
-@pytest.mark.parametrize("nodes", [(1,), (2,)])
+@pytest.mark.parametrize("nodes", NODES)
 def test_an_adapter_is_exported_where_a_checkpoint_has_no_room(
     world: World, disk: Path, nodes: tuple[int, ...]
 ) -> None:
@@ -88,7 +91,7 @@ def test_an_adapter_is_exported_where_a_checkpoint_has_no_room(
         assert same_weights(adapter / name, whole.output / "adapter" / name)
 
 
-@pytest.mark.parametrize("nodes", [(1,), (2,)])
+@pytest.mark.parametrize("nodes", NODES)
 def test_a_full_model_is_exported_from_memory_as_from_a_checkpoint(
     world: World, disk: Path, nodes: tuple[int, ...]
 ) -> None:
@@ -110,7 +113,7 @@ def waiting(world: World, disk: Path, before: Any, **how: Any) -> Training:
     return run
 
 
-@pytest.mark.parametrize("nodes", [(1,), (2,)])
+@pytest.mark.parametrize("nodes", NODES)
 def test_what_is_in_memory_only_waits_for_room(
     world: World, disk: Path, nodes: tuple[int, ...]
 ) -> None:

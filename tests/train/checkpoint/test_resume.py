@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.families import make_family
-from tests.train.outcome import steps_of, weights
-from tests.train.world import World
+from tests.train.outcome import copied, steps_of, weights
+from tests.train.world import Training, World
 from train.files import measure
 
 pytestmark = pytest.mark.torch
@@ -37,7 +38,7 @@ def test_a_date_is_a_good_seed_on_any_number_of_ranks(world: World) -> None:
     assert sorted(again.losses()) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("reshards", [True, False])
+@pytest.mark.parametrize("reshards", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_gathered_weights_do_not_hide_a_checkpoints(world: World, *, reshards: bool) -> None:
     how: dict[str, Any] = {
         "nodes": (2,), "reshard_after_forward": reshards, "eval_dataset_path": None,
@@ -49,15 +50,16 @@ def test_gathered_weights_do_not_hide_a_checkpoints(world: World, *, reshards: b
 
 def test_another_batch_goes_on_for_as_many_epochs(world: World) -> None:
     how: dict[str, Any] = {"eval_dataset_path": None, "max_steps": None, "num_train_epochs": 2}
-    whole = world.run(**how, global_batch_size=8, save_steps=1, save_total_limit=99)
+    how["per_device_train_batch_size"] = 16
+    whole = world.run(**how, global_batch_size=16, save_steps=1, save_total_limit=99)
     rows = (whole.output / "metrics.jsonl").read_text().splitlines()
     dataset = {row["step"]: row["tokens"] for row in map(json.loads, rows)}
     first = str(whole.output / "step-000001")
-    again = world.run(**how, global_batch_size=4, resume_from_checkpoint=first)
+    again = world.run(**how, global_batch_size=8, resume_from_checkpoint=first)
     lines = (again.output / "metrics.jsonl").read_text().splitlines()
     seen = sum(json.loads(line)["tokens"] for line in lines)
     assert seen == sum(dataset.values()) - dataset[1]
-    assert world.run(**how, global_batch_size=8, resume_from_checkpoint=first).losses() == {
+    assert world.run(**how, global_batch_size=16, resume_from_checkpoint=first).losses() == {
         step: loss for step, loss in whole.losses().items() if step > 1
     }
 
@@ -68,19 +70,23 @@ def test_seeds_differ_by_rank_and_step() -> None:
     assert len({seed_of(2**70, step, rank) for step in range(5) for rank in range(5)}) == 25
 
 
-def test_fewer_steps_than_were_done_are_done(world: World) -> None:
-    first = world.run(**SHORT)
+@pytest.fixture
+def first(usual: Callable[..., Training], tmp_path: Path) -> Path:
+    """Return a copy of what a short training has written."""
+    return copied(usual(**SHORT), tmp_path)
+
+
+def test_fewer_steps_than_were_done_are_done(world: World, first: Path) -> None:
     again = world.run(
-        **SHORT | {"max_steps": 1}, output_dir=str(first.output), resume_from_checkpoint="latest"
+        **SHORT | {"max_steps": 1}, output_dir=str(first), resume_from_checkpoint="latest"
     )
     assert again.status()["state"] == "done"
     assert steps_of(again.output) == [2]
 
 
-def test_another_scale_of_the_adapters_is_refused(world: World) -> None:
-    first = world.run(**SHORT)
+def test_another_scale_of_the_adapters_is_refused(world: World, first: Path) -> None:
     again = world.start(
-        **SHORT, lora_alpha=64, output_dir=str(first.output), resume_from_checkpoint="latest"
+        **SHORT, lora_alpha=64, output_dir=str(first), resume_from_checkpoint="latest"
     )
     assert again.wait() == [4]
     assert "lora_alpha: expected" in again.said()
@@ -135,10 +141,9 @@ def test_data_that_shrank_begins_its_next_epoch(world: World, tiny: Path) -> Non
     assert state["position"] == {"epoch": 1, "consumed": 12}
 
 
-def test_another_kind_of_numbers_is_said(world: World) -> None:
-    first = world.run(**SHORT)
+def test_another_kind_of_numbers_is_said(world: World, first: Path) -> None:
     again = world.run(
-        **SHORT | {"max_steps": 3}, dtype="bfloat16", output_dir=str(first.output),
+        **SHORT | {"max_steps": 3}, dtype="bfloat16", output_dir=str(first),
         resume_from_checkpoint="latest",
     )  # fmt: skip
     assert "resume: dtype was auto, is bfloat16" in again.said()
@@ -153,19 +158,18 @@ def test_another_kind_of_numbers_is_said(world: World) -> None:
     ],
 )
 def test_a_state_of_another_version_is_refused(
-    world: World, change: dict[str, Any], words: str, wanted: str
+    world: World, first: Path, change: dict[str, Any], words: str, wanted: str
 ) -> None:
     from train.checkpoint import manifest
 
-    first = world.run(**SHORT)
-    folder = first.output / "step-000002"
+    folder = first / "step-000002"
     state = json.loads((folder / "state.json").read_text()) | change
     kept = {key: value for key, value in state.items() if value is not None}
     (folder / "state.json").write_text(json.dumps(kept))
     _, files = manifest.sealed(folder)
     manifest.seal(folder, 2, files | {"state.json": measure(folder / "state.json")})
     again = world.start(
-        **SHORT, output_dir=str(first.output),
+        **SHORT, output_dir=str(first),
         resume_from_checkpoint="latest" if wanted == "latest" else str(folder),
     )  # fmt: skip
     assert again.wait() == [4]
@@ -207,11 +211,12 @@ def not_finite_at_step_3(rank: int) -> None:
 
 
 @pytest.mark.parametrize("async_save", [False, True], ids=["sync", "async"])
-def test_a_loss_that_is_not_a_number_loses_no_step(world: World, *, async_save: bool) -> None:
-    how: dict[str, Any] = {
-        "nodes": (2,), "async_save": async_save, "lora_dropout": 0.0, "eval_dataset_path": None,
-    }  # fmt: skip
-    whole = world.run(**how)
+def test_a_loss_that_is_not_a_number_loses_no_step(
+    world: World, usual: Callable[..., Training], *, async_save: bool
+) -> None:
+    how: dict[str, Any] = {"nodes": (2,), "lora_dropout": 0.0, "eval_dataset_path": None}
+    whole = usual(**how)
+    how["async_save"] = async_save
     run = world.start(**how, before=not_finite_at_step_3)
     assert run.wait() == [5, 5]
     assert (run.status()["state"], run.status()["step"]) == ("failed", 2)
@@ -221,11 +226,10 @@ def test_a_loss_that_is_not_a_number_loses_no_step(world: World, *, async_save: 
     assert weights(again) == weights(whole)
 
 
-def test_a_fresh_run_sets_the_numbers_of_the_last_one_aside(world: World) -> None:
-    first = world.run(**SHORT)
-    numbers = (first.output / "metrics.jsonl").read_text()
-    world.run(**SHORT, output_dir=str(first.output))
-    (aside,) = first.output.glob("metrics.jsonl.aside-*")
+def test_a_fresh_run_sets_the_numbers_of_the_last_one_aside(world: World, first: Path) -> None:
+    numbers = (first / "metrics.jsonl").read_text()
+    world.run(**SHORT, output_dir=str(first))
+    (aside,) = first.glob("metrics.jsonl.aside-*")
     assert aside.read_text() == numbers
 
 

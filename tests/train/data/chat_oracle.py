@@ -107,20 +107,29 @@ def render(family: Family, kind: Kind, *, marked: bool = False, prompt: bool = F
     Raises:
         TemplateError: it refuses the chat.
     """
+    messages = [_plain(message, as_text=family.text_arguments) for message in kind.messages]
+    chat = json.dumps([messages, kind.tools, kind.arguments])
+    return _rendered(family, chat, marked=marked, prompt=prompt)
+
+
+@functools.lru_cache(maxsize=4096)
+def _rendered(family: Family, chat: str, *, marked: bool, prompt: bool) -> str:
+    """Return what a template writes of a chat: the same is asked for three times."""
     template = re.sub(
         r"strftime_now\('([^']*)'\)",
         lambda found: repr(DATE.strftime(found[1])),
         family.marked if marked else family.template,
     )
+    messages, tools, arguments = json.loads(chat)
     try:
         return str(
             tokenizer_of(family).apply_chat_template(
-                [_plain(message, as_text=family.text_arguments) for message in kind.messages],
-                tools=kind.tools,
+                messages,
+                tools=tools,
                 chat_template=template,
                 add_generation_prompt=prompt,
                 tokenize=False,
-                **kind.arguments,
+                **arguments,
             )
         )
     except Exception as error:

@@ -66,7 +66,7 @@ def test_packed_rows_have_the_loss_of_their_samples(tiny: Path, rows: list[list[
     assert loss(model, packed) == pytest.approx(sum(loss(model, one) for one in alone), abs=1e-3)
 
 
-@pytest.mark.parametrize("batching", ["packed", "plain"])
+@pytest.mark.parametrize("batching", ["packed", pytest.param("plain", marks=pytest.mark.soak)])
 def test_every_batching_is_the_same_on_any_number_of_ranks(world: World, batching: str) -> None:
     one = world.run(batching=batching, max_steps=3).losses()
     three = world.run(batching=batching, max_steps=3, nodes=(2, 1)).losses()

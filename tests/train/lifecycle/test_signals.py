@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.outcome import steps_of, weights
-from tests.train.world import World
+from tests.train.world import Training, World
 from tests.waiting import wait_until
 from train.checkpoint import manifest
 
@@ -36,7 +37,13 @@ def no_removal(_rank: int) -> None:
     patch.object(Path, "unlink", unlink).start()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGUSR1,
+        *(pytest.param(n, marks=pytest.mark.soak) for n in (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
 def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(
     world: World, number: signal.Signals
 ) -> None:
@@ -83,7 +90,9 @@ def test_a_stop_during_evaluation_does_not_wait_for_its_end(world: World, tiny: 
 
 
 @pytest.mark.parametrize("async_save", [False, True], ids=["sync", "async"])
-def test_a_stop_while_saving_leaves_whole_checkpoints(world: World, *, async_save: bool) -> None:
+def test_a_stop_while_saving_leaves_whole_checkpoints(
+    world: World, usual: Callable[..., Training], *, async_save: bool
+) -> None:
     how: dict[str, Any] = {"nodes": (2,), "save_steps": 1, "async_save": async_save}
     run = world.start(**how)
     seen = False
@@ -100,7 +109,7 @@ def test_a_stop_while_saving_leaves_whole_checkpoints(world: World, *, async_sav
     for step in steps_of(run.output):
         manifest.verify(run.output / manifest.folder_name(step))
     again = world.run(**how, output_dir=str(run.output), resume_from_checkpoint="latest")
-    assert weights(again) == weights(world.run(**how))
+    assert weights(again) == weights(usual(nodes=(2,)))
 
 
 def test_files_ask_as_signals_do(world: World) -> None:

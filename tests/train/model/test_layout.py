@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.outcome import close
-from tests.train.world import World
+from tests.train.world import Training, World
 
 pytestmark = pytest.mark.torch
 
@@ -26,8 +27,10 @@ def short_of_memory(rank: int) -> None:
         patch.object(layout, "USABLE", 1e-6).start()
 
 
-def test_nodes_of_one_rank_keep_the_weights_where_there_is_room(world: World) -> None:
-    alone = world.run(**SHORT)
+def test_nodes_of_one_rank_keep_the_weights_where_there_is_room(
+    world: World, usual: Callable[..., Training]
+) -> None:
+    alone = usual(**SHORT)
     run = world.run(nodes=(1, 1, 1), **SHORT)
     assert "3 nodes x 1 ranks, sharded in a node, repeated over nodes (HSDP)" in run.said()
     assert close(alone.losses(), run.losses())
@@ -106,12 +109,14 @@ def nameless(_rank: int) -> None:
     LlamaPreTrainedModel._no_split_modules = []
 
 
-def test_a_model_that_does_not_name_its_layers_is_said(world: World) -> None:
-    usual = world.run(nodes=(2,), **SHORT)
+def test_a_model_that_does_not_name_its_layers_is_said(
+    world: World, usual: Callable[..., Training]
+) -> None:
+    named = usual(nodes=(2,), **SHORT)
     run = world.run(nodes=(2,), before=nameless, **SHORT)
     assert "LlamaForCausalLM does not say what its layers are" in run.said()
-    assert "what its layers are" not in usual.said()
-    assert close(usual.losses(), run.losses())
+    assert "what its layers are" not in named.said()
+    assert close(named.losses(), run.losses())
 
 
 def short_of_room_to_keep(rank: int) -> None:
@@ -122,8 +127,10 @@ def short_of_room_to_keep(rank: int) -> None:
         patch.object(layout, "KEEPABLE", 1e-6).start()
 
 
-def test_gathered_weights_are_kept_where_every_rank_has_room(world: World) -> None:
-    kept = world.run(nodes=(2,), **SHORT)
+def test_gathered_weights_are_kept_where_every_rank_has_room(
+    world: World, usual: Callable[..., Training]
+) -> None:
+    kept = usual(nodes=(2,), **SHORT)
     assert "sharded over 2 ranks (FSDP), gathered weights kept on cpu" in kept.said()
     freed = world.run(nodes=(2,), before=short_of_room_to_keep, **SHORT)
     assert "sharded over 2 ranks (FSDP) on cpu" in freed.said()
@@ -149,11 +156,10 @@ def test_weights_that_are_kept_are_gathered_once_a_step(world: World) -> None:
     how: dict[str, Any] = {"nodes": (2,), "before": reports_gathers, "eval_dataset_path": None}
 
     def gathers(**more: Any) -> int:
-        one, two = (
-            world.run(max_steps=steps, gradient_accumulation_steps=3, **how, **more)
-            for steps in (1, 2)
-        )
-        return two.said().count("one gather") - one.said().count("one gather")
+        said = world.run(max_steps=3, gradient_accumulation_steps=3, **how, **more).said()
+        _, _, later = said.partition("Step 1/3")
+        second, _, _ = later.partition("Step 2/3")
+        return second.count("one gather")
 
     kept, freed = gathers(), gathers(reshard_after_forward=True)
     # Freed: three forward and three backward passes, but the first group stays between the two.
@@ -222,7 +228,9 @@ def refuses_to_send(_rank: int) -> None:
     patch.object(distributed, "_sync_module_states", send).start()
 
 
-def test_ddp_does_not_send_weights_that_each_rank_has_read(world: World) -> None:
-    alone = world.run(**SHORT)
+def test_ddp_does_not_send_weights_that_each_rank_has_read(
+    world: World, usual: Callable[..., Training]
+) -> None:
+    alone = usual(**SHORT)
     run = world.run(nodes=(2,), parallel="ddp", before=refuses_to_send, **SHORT)
     assert close(alone.losses(), run.losses())

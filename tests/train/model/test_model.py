@@ -80,7 +80,11 @@ EMBEDDING = ("embed_tokens", "q_proj")
 
 @pytest.mark.parametrize(
     ("model", "targets"),
-    [("model", ("all-linear",)), ("tied", ("all-linear",)), ("model", EMBEDDING)],
+    [
+        ("tied", ("all-linear",)),
+        ("model", EMBEDDING),
+        pytest.param("model", ("all-linear",), marks=pytest.mark.soak),
+    ],
 )
 def test_peft_loads_the_adapter_and_says_the_same(
     world: World, tiny: Path, model: str, targets: tuple[str, ...]

@@ -103,7 +103,13 @@ FORMS: dict[str, tuple[Callable[[], dict[str, Any]], tuple[int, int] | None]] = 
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+# (each slice of each form is compared below)
+QUICK = {"blocks", "tensor"}
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(f, marks=() if f in QUICK else pytest.mark.soak) for f in FORMS]
+)
 def test_it_trains_as_the_weights_that_it_stands_for(
     world: World, tiny: Path, tmp_path: Path, form: str
 ) -> None:

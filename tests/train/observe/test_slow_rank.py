@@ -48,7 +48,12 @@ def run(world: World, **how: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("where", "parallel"), [("compute", "fsdp"), ("data", "fsdp"), ("compute", "ddp")]
+    ("where", "parallel"),
+    [
+        pytest.param("compute", "fsdp", marks=pytest.mark.soak),
+        ("data", "fsdp"),
+        ("compute", "ddp"),
+    ],
 )
 def test_a_slowed_rank_is_named_with_its_host_and_cause(
     world: World, where: str, parallel: str
