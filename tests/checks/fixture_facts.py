@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterctl.facts.document import to_document
 from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import FactRequest
+from clusterctl.inventory import load
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import expand_hosts
 from tests.facts.answering import answers
 
 _TESTS = Path(__file__).parents[1]
+FOLDER = Path(__file__).parent
 SOURCES = (_TESTS / "recordings", _TESTS / "facts" / "sources")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A fixture of a check."""
+
+    name: str
+    cluster: Cluster
+    facts: list[dict[str, Any]]
+    """Documents, of every node; not to be changed."""
+    findings: list[dict[str, Any]]
+
+
+@functools.cache
+def cases_of(identity: str) -> tuple[Case, ...]:
+    """Return the fixtures of a check."""
+    return tuple(map(_case, sorted((FOLDER / identity).glob("*.json"))))
+
+
+def _case(path: Path) -> Case:
+    case = json.loads(path.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        inventory = Path(folder, "hosts.yaml")
+        inventory.write_text(json.dumps(case["inventory"]))
+        cluster = load(inventory)
+    return Case(name=path.stem, cluster=cluster, facts=facts_of(case), findings=case["findings"])
 
 
 def facts_of(case: dict[str, Any]) -> list[dict[str, Any]]:

@@ -223,6 +223,7 @@ def test_any_facts(cluster: Cluster, listed: list[dict[str, Any]]) -> None:
     judged(cluster, known_facts(listed))
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(clusters(), st.sampled_from(["ok", "timeout", "hostkey", "bad-output"]))
 def test_nothing_known_is_no_pass(cluster: Cluster, state: str) -> None:
     """Also of paths that the inventory named after the facts were saved."""

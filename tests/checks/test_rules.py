@@ -14,8 +14,6 @@ fold several names, as `gpu[1-8]`. A node's `answers` are parsed as a node's: `f
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,32 +22,26 @@ from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, judge_all
 from clusterctl.facts.document import from_document
-from clusterctl.inventory import load
 from clusterctl.network.choice import choose_network
 from clusterctl.wire import plain
-from tests.checks.fixture_facts import facts_of
+from tests.checks.fixture_facts import FOLDER, cases_of
 
-FOLDER = Path(__file__).parent
-CASES = sorted(FOLDER.glob("*/*.json"))
+IDENTITIES = [check.id for check in every_check()]
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_a_rule_gives_the_findings_of_its_fixture_and_each_fault_has_a_remedy(
-    path: Path, tmp_path: Path
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_rule_gives_the_findings_of_its_fixtures_and_each_fault_has_a_remedy(
+    identity: str,
 ) -> None:
-    case = json.loads(path.read_text())
-    inventory = tmp_path / "hosts.yaml"
-    inventory.write_text(json.dumps(case["inventory"]))
-    cluster = load(inventory)
-    facts = from_document({"nodes": facts_of(case)})
+    for case in cases_of(identity):
+        facts = from_document({"nodes": case.facts})
+        network = choose_network(case.cluster, facts)
+        said = judge_all([CHECKS[identity]], facts, network, case.cluster)
 
-    rule = CHECKS[path.parent.name]
-    said = judge_all([rule], facts, choose_network(cluster, facts), cluster)
-
-    assert [_shown(finding) for finding in said] == case["findings"]
-    wrong = [plain(each) for each in said if each.status in {"fail", "warn", "unknown"}]
-    for finding in wrong:
-        assert all(finding[key] for key in ("message", "wanted", "found", "remedy", "nodes"))
+        assert [_shown(finding) for finding in said] == case.findings, case.name
+        wrong = [plain(each) for each in said if each.status in {"fail", "warn", "unknown"}]
+        told = ("message", "wanted", "found", "remedy", "nodes")
+        assert all(finding[key] for finding in wrong for key in told), case.name
 
 
 def _shown(finding: Finding) -> dict[str, Any]:
@@ -62,10 +54,9 @@ def _shown(finding: Finding) -> dict[str, Any]:
     return shown
 
 
-@pytest.mark.parametrize("identity", [check.id for check in every_check()])
+@pytest.mark.parametrize("identity", IDENTITIES)
 def test_every_rule_has_a_case_that_is_well_and_one_that_is_not(identity: str) -> None:
-    cases = [json.loads(path.read_text()) for path in (FOLDER / identity).glob("*.json")]
-    statuses = [{finding["status"] for finding in case["findings"]} for case in cases]
+    statuses = [{finding["status"] for finding in case.findings} for case in cases_of(identity)]
 
     assert any(found <= {"pass", "skip"} for found in statuses)
     if identity not in {"network.interfaces", "accelerator.vbios"}:  # they only note
@@ -73,4 +64,4 @@ def test_every_rule_has_a_case_that_is_well_and_one_that_is_not(identity: str) -
 
 
 def test_the_folders_are_checks() -> None:
-    assert {path.parent.name for path in CASES} == {check.id for check in every_check()}
+    assert {path.parent.name for path in FOLDER.glob("*/*.json")} == set(IDENTITIES)

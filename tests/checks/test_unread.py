@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 
 from clusterctl.checks.all import every_check
 from clusterctl.checks.registry import CHECKS, Facts, judge_all
 from clusterctl.facts.document import from_document
+from clusterctl.facts.from_json import type_hints
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import choose_network
-from tests.checks.fixture_facts import facts_of
+from tests.checks.fixture_facts import cases_of
 
-FOLDER = Path(__file__).parent
 NO_COUNTER_OF_ALL = "GPUs count different faults of their memory; one counter is enough to judge"
 UNDER_LOAD = "the generation counts only while the GPU works, the lanes always"
 SECOND_TRIP = "it is made whenever this check is reported"
@@ -88,7 +85,7 @@ def known(value: Any) -> Iterator[tuple[type, str]]:
         for one in value:
             yield from known(one)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hints = get_type_hints(type(value))
+        hints = type_hints(type(value))
         for field in dataclasses.fields(value):
             own = getattr(value, field.name)
             if own is not None and type(None) in get_args(hints[field.name]):
@@ -132,21 +129,17 @@ def passes_now(identity: str, before: Facts, after: Facts, cluster: Cluster, nod
 
 
 @pytest.mark.parametrize("identity", [check.id for check in every_check()])
-def test_a_fault_that_could_not_be_looked_for_is_no_pass(identity: str, tmp_path: Path) -> None:
+def test_a_fault_that_could_not_be_looked_for_is_no_pass(identity: str) -> None:
     unseen: dict[tuple[str, str], list[str]] = {}
-    for path in sorted((FOLDER / identity).glob("*.json")):
-        case = json.loads(path.read_text())
-        inventory = tmp_path / "hosts.yaml"
-        inventory.write_text(json.dumps(case["inventory"]))
-        cluster = load(inventory)
-        facts: dict[str, NodeFacts] = from_document({"nodes": facts_of(case)})
+    for case in cases_of(identity):
+        facts: dict[str, NodeFacts] = from_document({"nodes": case.facts})
         for name, node in facts.items():
-            if not statuses(identity, facts, cluster, name) & {"fail", "warn"}:
+            if not statuses(identity, facts, case.cluster, name) & {"fail", "warn"}:
                 continue
             for kind, field in sorted(set(known(node)), key=str):
                 less = {**facts, name: without(node, kind, field)}
-                if passes_now(identity, facts, less, cluster, name):
+                if passes_now(identity, facts, less, case.cluster, name):
                     key = identity, f"{kind.__name__}.{field}"
-                    unseen.setdefault(key, []).append(path.stem)
+                    unseen.setdefault(key, []).append(case.name)
 
     assert unseen.keys() == {key for key in ENOUGH if key[0] == identity}, unseen

@@ -142,7 +142,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Clu
     return read
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(CLUSTERS.filter(lambda c: c.subnet is None or all(n.address is None for n in c.nodes)))
 def test_what_is_written_reads_back(read: Callable[[str], Cluster], cluster: Cluster) -> None:
     assert read(dump(cluster)) == cluster

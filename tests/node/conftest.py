@@ -23,6 +23,7 @@ from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.node.run import processes
 from clusterctl.node.run.processes import run_environment
 from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.status import find_run, node_status
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
@@ -136,7 +137,8 @@ class Run:
         return self
 
     def status(self, n: int = 0) -> Head:
-        node: Head = self.call(n, "status", self.where(n))[-1].head["node"]
+        """Return what the operation `status` would: an agent of its own would cost 50 ms."""
+        node: Head = json.loads(json.dumps(node_status(find_run(self.where(n)))))
         return node
 
     def stop(self, n: int = 0, **order: object) -> Head:
@@ -153,7 +155,9 @@ class Run:
         return node
 
     def events(self, n: int = 0) -> list[Head]:
-        return [m.head["event"] for m in self.tail(n) if "event" in m.head]
+        path = Path(self.paths(n).events)
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def log(self, rank: int, n: int = 0) -> bytes:
         return Path(self.paths(n).folder, f"ranks/{rank}.log").read_bytes()
@@ -192,7 +196,7 @@ class Run:
 
     def end(self) -> None:
         """Leave nothing behind, whatever the test did."""
-        for n in range(len(self.names)):
+        for n in range(len(self.names)) if self._living() else ():
             self.stop(n, grace=0)
         for process in self._living():
             os.kill(process.pid, signal.SIGKILL)

@@ -104,7 +104,7 @@ HEADER = st.one_of(
 
 
 @example(lines=["Host gpu*", "HostName gpu1"], ports=[None] * len(HOSTS))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     lines=st.lists(st.one_of(HEADER, SETTING), max_size=8),
     ports=st.lists(st.sampled_from([None, 22, 2222]), min_size=len(HOSTS), max_size=len(HOSTS)),

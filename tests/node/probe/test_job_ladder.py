@@ -43,7 +43,7 @@ def start(port: int) -> Iterator[Start]:
     def run(rank: int, world: int, **changes: Any) -> subprocess.Popen[str]:
         plan = {
             "rank": rank, "world": world, "address": "127.0.0.1", "port": port, "join_s": 45.0,
-            "limit_s": 120.0, "limits": dict.fromkeys(LIMITS, 30.0), "device": "cpu",
+            "limit_s": 400.0, "limits": dict.fromkeys(LIMITS, 90.0), "device": "cpu",
             "gpus": [0, 1], "rails": 0, "dcgm": False, "rungs": list(ALL), **changes,
         }  # fmt: skip
         argv = [sys.executable, "-c", program(PROGRAM).decode(), MAIN, json.dumps(plan)]
@@ -69,23 +69,17 @@ def climbed(found: dict[str, Any]) -> list[tuple[str, bool]]:
     return [(rung["name"], rung["works"]) for rung in found["rungs"]]
 
 
-def test_sound_nodes_climb_every_rung(start: Start) -> None:
-    for found in map(outcome, [start(rank, 3) for rank in range(3)]):
+def test_sound_nodes_climb_every_rung_with_a_rail_for_each_gpu(start: Start) -> None:
+    """The GPUs are CPUs here."""
+    nodes = [start(rank, 3, rails=2, gpus=[4, 6]) for rank in range(3)]
+    for found in map(outcome, nodes):
         assert climbed(found) == [(name, True) for name in ALL], found
         assert (found["stopped"], found["blamed"]) == ("", [])
         assert [gpu["wrong_numbers"] for gpu in found["gpus"]] == [0, 0]
         assert [gpu["right"] for gpu in found["inside"]] == [True, True]
         assert found["sum"]["gbps"] > 0
-        assert len([pair for pair in found["rails"][0]["pairs"] if pair]) == 2
-
-
-def test_each_gpu_has_a_rail_of_its_own(start: Start) -> None:
-    """The GPUs are CPUs here."""
-    nodes = [start(rank, 2, rails=2, gpus=[4, 6], rungs=["across"]) for rank in range(2)]
-    for found in map(outcome, nodes):
-        assert climbed(found) == [("across", True)], found
         assert [rail["index"] for rail in found["rails"]] == [4, 6]
-        assert all(rail["gbps"] > 0 and len(list(filter(None, rail["pairs"]))) == 1
+        assert all(rail["gbps"] > 0 and len(list(filter(None, rail["pairs"]))) == 2
                    for rail in found["rails"])  # fmt: skip
 
 
@@ -105,9 +99,11 @@ def test_a_rail_that_breaks_is_told_by_the_number_of_its_gpu(start: Start) -> No
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_one_node_alone_tries_its_gpus_each_and_together(start: Start, device: str) -> None:
     """With NCCL on GPUs."""
-    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+    gpus = [0, 1]
+    if device == "cuda":
+        import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
 
-    gpus = list(range(torch.cuda.device_count() if device == "cuda" else 2))
+        gpus = list(range(torch.cuda.device_count()))
     before = holders() if device == "cuda" else ""
     found = outcome(start(0, 1, device=device, gpus=gpus, rungs=["gpus", "inside"]))
 

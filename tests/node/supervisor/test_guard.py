@@ -39,7 +39,7 @@ print("here", os.getpid())
 time.sleep(300)
 """
 
-TORCH = pytest.mark.torch
+TORCH, SOAK = pytest.mark.torch, pytest.mark.soak
 TOGETHER = 10.0
 """Seconds that ends may be apart here: about 1 s on a machine with nothing else to do."""
 
@@ -72,11 +72,11 @@ def end_of_all(run: Run, pids: set[int]) -> float:
 @pytest.mark.parametrize(
     ("launcher", "killed", "script"),
     [
-        pytest.param("direct", 0, FOREGROUND, id="direct-master-foreground"),
+        pytest.param("direct", 0, FOREGROUND, id="direct-master-foreground", marks=SOAK),
         pytest.param("direct", 0, AND_WAIT, id="direct-master-and-wait"),
         pytest.param("direct", 1, FOREGROUND, id="direct-worker-foreground"),
-        pytest.param("direct", 1, AND_WAIT, id="direct-worker-and-wait"),
-        pytest.param("torchrun", 0, AND_WAIT, id="torchrun-master-and-wait", marks=TORCH),
+        pytest.param("direct", 1, AND_WAIT, id="direct-worker-and-wait", marks=SOAK),
+        pytest.param("torchrun", 0, AND_WAIT, id="torchrun-master-and-wait", marks=(TORCH, SOAK)),
         pytest.param("torchrun", 1, FOREGROUND, id="torchrun-worker-foreground", marks=TORCH),
     ],
 )

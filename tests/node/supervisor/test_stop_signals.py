@@ -86,7 +86,7 @@ def test_a_training_behind_a_script_saves_and_hears_it_once(make_run: MakeRun, f
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("form", ["foreground", "and wait"])
+@pytest.mark.parametrize("form", ["foreground", pytest.param("and wait", marks=pytest.mark.soak)])
 def test_under_torchrun_the_agent_leaves_a_script_the_time_to_save(
     make_run: MakeRun, form: str
 ) -> None:

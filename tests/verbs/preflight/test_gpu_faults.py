@@ -85,30 +85,35 @@ NOTES = {"accelerator.vbios"}
 """Faults that need no remedy: GPUs of a later purchase have another VBIOS."""
 
 
-@pytest.mark.parametrize("check", FAULTS)
-def test_a_fault_of_one_gpu_is_one_finding_on_its_node(check: str, box: Sandbox) -> None:
-    log = log_of(box, "node3")
-    healthy = log.read_text()
-    old, new = FAULTS[check]
-    # The third GPU: the fault is in its part of the log only; the driver has one for all.
-    begin = healthy.index('<gpu id="00000000:2B')
-    start = 0 if check == "accelerator.driver" else begin
-    assert old in healthy[start:]
-    log.write_text(healthy[:start] + healthy[start:].replace(old, new, 1))
+DRIVER_OF_ALL = "accelerator.driver"
+"""It is a fault of the whole node."""
+
+
+def test_each_fault_of_one_gpu_is_one_finding_on_its_node(box: Sandbox) -> None:
+    names = [host.name for host in box.hosts]
+    parts = {node: log_of(box, node).read_text().split("<gpu id=") for node in names}
+    healthy = {node: "<gpu id=".join(each) for node, each in parts.items()}
+    expected = {(DRIVER_OF_ALL, "node4", ())}
+    places = [(node, gpu) for gpu in range(8) for node in ("node2", "node3")]
+    for check, (old, new) in FAULTS.items():
+        node, gpu = ("node4", -1) if check == DRIVER_OF_ALL else places.pop(0)
+        assert old in parts[node][gpu + 1]
+        parts[node][gpu + 1] = parts[node][gpu + 1].replace(old, new, 1)
+        expected.add((check, node, (gpu,) if gpu >= 0 else ()))
+    for node, each in parts.items():
+        log_of(box, node).write_text("<gpu id=".join(each))
     try:
         code, findings = checked(box)
     finally:
-        log.write_text(healthy)
+        for node, text in healthy.items():
+            log_of(box, node).write_text(text)
 
-    found = [each for each in findings if each["status"] in WRONG]
-    if check in NOTES:
-        assert found == []
-        found = [each for each in findings if each["check"] == check and each["gpus"]]
-    (finding,) = found
-    assert (finding["check"], finding["nodes"]) == (check, ["node3"])
-    assert finding.get("gpus", []) == ([] if check == "accelerator.driver" else [2])
-    assert finding["remedy"]
-    assert code == (1 if finding["status"] == "fail" else 0)
+    wrong = [each for each in findings if each["status"] in WRONG]
+    notes = [each for each in findings if each["check"] in NOTES and each["gpus"]]
+    said = [(f["check"], *f["nodes"], tuple(f.get("gpus", ()))) for f in (*wrong, *notes)]
+    assert sorted(said) == sorted(expected)
+    assert all(each["remedy"] for each in wrong)
+    assert code == 1
 
 
 def test_the_same_gpu_in_two_containers(box: Sandbox) -> None:

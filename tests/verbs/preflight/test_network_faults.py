@@ -16,7 +16,6 @@ from tests.verbs.preflight import test_check
 from tests.verbs.preflight.test_check import checked, inventory
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.layout import Ip
     from clusterctl.sandbox.sandbox import Sandbox
     from tests.conftest import MakeSandbox
 
@@ -65,43 +64,6 @@ def growing(path: Path) -> Iterator[None]:
         thread.join()
 
 
-def test_a_link_whose_errors_grow_is_named(make_sandbox: MakeSandbox) -> None:
-    box = make_sandbox()
-    counter = STATISTICS.format(box.host("node2").interface, "rx_crc_errors")
-    with growing(replace_file(box, "node2", counter, "000000000000\n")):
-        code, document = checked(box)
-
-    (finding,) = wrong(document)
-    assert (code, finding["check"], finding["nodes"]) == (0, "network.errors", ["node2"])
-    assert finding["message"] == "enp3s0 counts errors during this check"
-    assert finding["found"].startswith("rx_crc_errors +")
-
-
-def test_a_link_that_was_pulled_often_is_named(make_sandbox: MakeSandbox) -> None:
-    box = make_sandbox()
-    host = box.host("node3")
-    for _ in range(12):
-        box.backend.run_ip(f"link set {host.name} down", f"link set {host.name} up")  # type: ignore[attr-defined]
-    box.backend.wait_for_links([host])  # type: ignore[attr-defined]
-
-    code, document = checked(box)
-
-    (finding,) = wrong(document)
-    assert (code, finding["check"], finding["nodes"]) == (0, "network.flaps", ["node3"])
-    assert int(finding["found"].split()[0]) >= 24
-
-
-def test_a_half_duplex_link_is_named(make_sandbox: MakeSandbox) -> None:
-    box = make_sandbox(nodes=2)
-    replace_file(box, "node2", f"/sys/class/net/{box.host('node2').interface}/duplex", "half\n")
-
-    code, document = checked(box)
-
-    (finding,) = wrong(document)
-    assert (code, finding["check"], finding["nodes"]) == (0, "network.link", ["node2"])
-    assert finding["found"] == "half duplex on enp3s0"
-
-
 LARGE = """
 table inet switch {{
  chain i {{ type filter hook input priority 0; {family} saddr @nodes meta length > 1400 drop; }}
@@ -119,9 +81,44 @@ def drop_large_packets(box: Sandbox, node: str) -> None:
     on(box, node, "nft", "-f", "-", text=rules)
 
 
-@pytest.mark.parametrize("ip", ["4", "6"])
-def test_a_switch_port_that_drops_large_packets_is_named(make_sandbox: MakeSandbox, ip: Ip) -> None:
-    box = make_sandbox(ip=ip)
+def test_each_node_is_told_what_is_wrong_with_its_link(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(nodes=7)
+    flapping = box.host("node3")
+    for _ in range(12):
+        box.backend.run_ip(f"link set {flapping.name} down", f"link set {flapping.name} up")  # type: ignore[attr-defined]
+    box.backend.wait_for_links([flapping])  # type: ignore[attr-defined]
+    duplex = f"/sys/class/net/{box.host('node4').interface}/duplex"
+    replace_file(box, "node4", duplex, "half\n")
+    replace_file(box, "node5", "/proc/sys/net/netfilter/nf_conntrack_count", "262000\n")
+    replace_file(box, "node5", "/proc/sys/net/netfilter/nf_conntrack_max", "262144\n")
+    on(box, "node6", "sysctl", "-qw", "net.ipv4.ip_local_port_range=50000 51000")
+    drop_large_packets(box, "node7")
+    counter = STATISTICS.format(box.host("node2").interface, "rx_crc_errors")
+    with growing(replace_file(box, "node2", counter, "000000000000\n")):
+        code, document = checked(box)
+
+    found = {f["check"]: f for f in wrong(document)}
+    assert code == 1
+    assert {check: (f["status"], f["nodes"]) for check, f in found.items()} == {
+        "network.errors": ("warn", ["node2"]),
+        "network.flaps": ("warn", ["node3"]),
+        "network.link": ("warn", ["node4"]),
+        "network.conntrack": ("fail", ["node5"]),
+        "network.ephemeral-ports": ("warn", ["node6"]),
+        "network.full-size": ("fail", ["node7"]),
+    }
+    assert len(wrong(document)) == len(found)
+    assert found["network.errors"]["message"] == "enp3s0 counts errors during this check"
+    assert found["network.errors"]["found"].startswith("rx_crc_errors +")
+    assert int(found["network.flaps"]["found"].split()[0]) >= 24
+    assert found["network.link"]["found"] == "half duplex on eno1np0"
+    assert found["network.full-size"]["message"].startswith(
+        "packets of 1500 bytes between it and node1, "
+    )
+
+
+def test_a_switch_port_that_drops_large_packets_is_named(make_sandbox: MakeSandbox) -> None:
+    box = make_sandbox(ip="6")
     drop_large_packets(box, "node2")
 
     code, document = checked(box)
@@ -184,23 +181,16 @@ def bridge(box: Sandbox, node: str, name: str, address: str) -> None:
     on(box, node, "ip", "link", "set", name, "up")
 
 
-def test_bridges_of_container_engines_raise_no_alarm(make_sandbox: MakeSandbox) -> None:
-    box = make_sandbox()
-    for host in box.hosts:
-        bridge(box, host.name, "docker0", "172.17.0.1/16")
-        bridge(box, host.name, "br-7d1f", "172.18.0.1/16")
-    bridge(box, "node2", "cni0", "10.42.1.1/24")
-
-    _, document = checked(box)
-
-    assert wrong(document) == []
-
-
-def test_two_networks_raise_no_alarm(make_sandbox: MakeSandbox) -> None:
+def test_a_second_network_and_bridges_of_container_engines_raise_no_alarm(
+    make_sandbox: MakeSandbox,
+) -> None:
     box = make_sandbox()
     for host in box.hosts:
         box.fault(host.name, "second-interface")
         on(box, host.name, "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
+        bridge(box, host.name, "docker0", "172.17.0.1/16")
+        bridge(box, host.name, "br-7d1f", "172.18.0.1/16")
+    bridge(box, "node2", "cni0", "10.42.1.1/24")
 
     _, document = checked(box)
 
@@ -237,22 +227,6 @@ def test_two_interfaces_in_one_subnet_that_are_kept_apart(make_sandbox: MakeSand
         on(box, "node2", "sysctl", "-qw", f"net.ipv4.conf.all.{setting}")
 
     assert wrong(checked(box)[1]) == []
-
-
-def test_a_full_firewall_table_and_other_ports_are_named(make_sandbox: MakeSandbox) -> None:
-    box = make_sandbox()
-    replace_file(box, "node2", "/proc/sys/net/netfilter/nf_conntrack_count", "262000\n")
-    replace_file(box, "node2", "/proc/sys/net/netfilter/nf_conntrack_max", "262144\n")
-    on(box, "node3", "sysctl", "-qw", "net.ipv4.ip_local_port_range=50000 51000")
-
-    code, document = checked(box)
-
-    found = {f["check"]: (f["status"], f["nodes"]) for f in wrong(document)}
-    assert code == 1
-    assert found == {
-        "network.conntrack": ("fail", ["node2"]),
-        "network.ephemeral-ports": ("warn", ["node3"]),
-    }
 
 
 def test_an_ephemeral_master_port_is_well_once_it_is_reserved(
