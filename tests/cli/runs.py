@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from clusterctl.errors import ClusterError
+from clusterctl.sandbox.netns import Netns
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.waiting import BUSY
 
@@ -111,12 +115,26 @@ class Project:
         return process
 
     def close(self) -> None:
-        """Stop every run, and leave no command behind, also after a test that failed."""
-        self.run("stop", "--all", "--grace", "0")
+        """Undo faults, stop every run and leave no command, also after a test that failed."""
+        if self.sandbox.faults():
+            self.sandbox.heal()
+        following = [process for process in self.started if process.poll() is None]
+        if following or self.has_run():
+            self.run("stop", "--all", "--grace", "0")
         for process in self.started:
             process.kill()
             with process:
                 pass
+
+    def has_run(self) -> bool:
+        """Tell whether a run holds a host."""
+        backend = self.sandbox.backend
+        for host in self.sandbox.hosts:
+            with suppress(ClusterError):  # it is off
+                pid = backend.init_pid(host.name) if isinstance(backend, Netns) else "self"
+                if "@clusterctl-run" in Path(f"/proc/{pid}/net/unix").read_text():
+                    return True
+        return False
 
     def launch(
         self, *words: str, env: Mapping[str, str] | None = None
@@ -132,10 +150,21 @@ class Project:
 
     def wait_for(self, run: str, state: str) -> None:
         """Wait until a run is in a state."""
+        if state not in {"running", "stopping"}:
+            # One command, not one for each look.
+            self.run("logs", "--follow", "--tail", "1", *([run] if run else []))
         until = time.monotonic() + BUSY
         while (found := self.status(run)["state"]) != state:
             assert time.monotonic() < until, f"{run} is {found}, expected {state}"
             time.sleep(0.2)
+
+    def wait_for_text(self, text: str) -> None:
+        """Wait until the job has printed a text."""
+        follower = self.start("logs", "--follow", "--raw")
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert any(text in line for line in follower.stdout), follower.stderr.read()
+        signal_all(follower, signal.SIGKILL)
 
 
 def lines_of(rank: int, stdout: str) -> list[str]:

@@ -128,6 +128,7 @@ def test_the_ranks_meet_inside_and_the_hosts_secret_reaches_them_unseen(
     assert running(docker) == []
 
 
+@pytest.mark.soak  # below, torchrun's does
 def test_a_rank_that_fails_ends_the_containers_of_all(docker: Docker, contained: Project) -> None:
     done = contained.run("launch", "--env", "BAD=1", "--env", "CODE=7", "--", "job.py")
     assert done.returncode == 7, done.stderr

@@ -36,7 +36,13 @@ def living(project: Project) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("n", "form"), [(0, ""), (2, " & wait $!")], ids=["master", "worker"])
+@pytest.mark.parametrize(
+    ("n", "form"),
+    [
+        pytest.param(0, "", id="master"),
+        pytest.param(2, " & wait $!", id="worker", marks=pytest.mark.soak),
+    ],
+)
 def test_nothing_of_a_script_is_left_when_a_supervisor_is_killed(
     project: Project, n: int, form: str
 ) -> None:

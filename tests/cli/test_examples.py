@@ -33,12 +33,10 @@ def test_it_has_an_inventory_that_loads_and_a_page_that_the_list_names(name: str
     assert f"({name}/README.md)" in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.soak  # the page of two GPU machines launches `ddp`
 @pytest.mark.netns
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "ddp" else pytest.param(name, marks=pytest.mark.soak) for name in SHORT],
-)
+@pytest.mark.parametrize("name", SHORT)
 def test_its_program_runs_on_two_hosts(
     name: str, make_sandbox: MakeSandbox, make_project: MakeProject, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def clusterctl(box: Sandbox, project: Path, *words: str) -> subprocess.Completed
     return box.run(argv, cwd=project, timeout=SECONDS)
 
 
+@pytest.mark.soak  # the page of two GPU machines does the same
 @pytest.mark.parametrize("backend", ["netns", "loopback"])
 def test_three_commands_lead_from_hosts_to_a_run(
     make_sandbox: MakeSandbox, project: Path, backend: BackendName

@@ -98,8 +98,9 @@ def test_verbs_print_what_the_schema_says(project: Project, tmp_path: Path) -> N
     document("check-list", "check", "--list")
     document("check-explain", "check", "--explain", "storage.needs")
     assert document("sync", "sync")["nodes"]
-    assert project.run("exec", "--json", "--", "hostname").returncode == 0
-    validate("exec", json.loads(project.run("exec", "--json", "--", "hostname").stdout))
+    done = project.run("exec", "--json", "--", "hostname")
+    assert done.returncode == 0
+    validate("exec", json.loads(done.stdout))
     assert events("launch", "--dry-run") == ["message", "check", "plan"]
     kinds = events("launch", "--no-check", "--fail")
     assert {"sync", "plan", "started", "event", "line", "ended"} <= set(kinds)

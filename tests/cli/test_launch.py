@@ -26,13 +26,6 @@ pytestmark = pytest.mark.netns
 LONG = ("--env", "STEPS=6000")
 
 
-def running(project: Project) -> str:
-    """Launch a long run, detached; return its name."""
-    answer = project.launch("--detach", *LONG, "--", "job.py")
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout.strip()
-
-
 def last_event(answer: subprocess.CompletedProcess[str]) -> dict[str, object]:
     event: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
     return event
@@ -67,8 +60,13 @@ def test_a_run_from_start_to_end(project: Project) -> None:
     assert [rank["exit_code"] for rank in document["ranks"]] == [0, 0, 0]
     listed = json.loads(project.run("runs", "--json").stdout)["runs"]
     assert listed[0]["run"] == document["run"]
+    refused = project.run("logs", "--rank", "0,9")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--rank: expected 0-2, found 9" in refused.stderr
+    assert lines_of(2, project.run("logs", "--raw", "--rank", "2").stdout)
 
 
+@pytest.mark.soak  # test_launchers.py shows it with a training
 @pytest.mark.torch
 def test_a_run_under_torchrun(project: Project) -> None:
     (project.folder / "reduce.py").write_text(
@@ -159,16 +157,28 @@ def test_a_first_launch_plans_with_the_configuration_in_the_folder(project: Proj
     assert ["--multi_gpu" in node["launcher_argv"] for node in event["nodes"]] == [True] * 3
 
 
+ALONE_FOR_LONG = """
+import os, pathlib, socket, time
+if os.environ["RANK"] == "0":
+    server = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+while not pathlib.Path("told").exists():
+    time.sleep(0.05)
+"""
+
+
 def test_a_script_whose_other_nodes_never_join_is_told_and_goes_on(project: Project) -> None:
+    (project.folder / "alone.py").write_text(ALONE_FOR_LONG)
     words = ("--procs-per-node", "1", "--start-timeout", "5", "--", "bash", "-c")
-    script = (
-        "import os, socket, time; port = int(os.environ['MASTER_PORT']); first = os.environ['RANK']"
-        " == '0'; server = first and socket.create_server(('', port)); time.sleep(15)"
-    )
-    answer = project.launch(*words, f'python3 -c "{script}"')
-    assert answer.returncode == 0, answer.stderr
-    assert "waiting: 1 of 3 ranks have joined" in answer.stderr, answer.stderr[-900:]
-    assert "missing: node2:1, node3:2" in answer.stderr, answer.stderr[-900:]
+    launch = project.start("launch", "--launcher", "direct", *words, "python3 alone.py")
+    assert launch.stderr is not None
+    told = launch.stderr.readline()
+    while "missing: node2:1, node3:2" not in told:
+        assert launch.poll() is None, told
+        told += launch.stderr.readline()
+    assert "waiting: 1 of 3 ranks have joined" in told, told
+    (project.placed / "told").touch()
+    _, stderr = launch.communicate(timeout=BUSY)
+    assert launch.returncode == 0, stderr
 
 
 def test_the_first_failure_decides_and_the_others_are_stopped(project: Project) -> None:
@@ -190,7 +200,7 @@ def test_the_launcher_of_the_command_line_is_the_one_that_is_judged(project: Pro
     refused = project.run("launch", "-i", str(inventory), "--", "job.py")
     assert refused.returncode == 2
     assert "job.slurm.nodes: expected the number of nodes" in refused.stderr
-    answer = project.launch("-i", str(inventory), "--", "job.py")
+    answer = project.launch("-i", str(inventory), "--dry-run", "--no-check", "--", "job.py")
     assert answer.returncode == 0, answer.stderr
 
 
@@ -231,32 +241,6 @@ def test_a_launch_from_python_records_what_ran(project: Project) -> None:
     assert (answer.returncode, answer.stdout) == (0, kept), answer.stderr
 
 
-def test_a_second_run_has_a_workdir_of_its_own(project: Project) -> None:
-    first = project.launch("--detach", "--nodes", "node1", *LONG, "--", "job.py")
-    assert first.returncode == 0, first.stderr
-    (project.folder / "job.py").write_text("import os; print('in', os.getcwd(), flush=True)")
-    other = yaml.safe_load(project.inventory.read_text())["workdir"] + "-second"
-    second = project.launch("--nodes", "node[2-3]", "--workdir", other, "--", "job.py")
-    assert second.returncode == 0, second.stderr
-    printed = [line.partition("] ")[2] for line in second.stdout.splitlines()]
-    assert set(printed) == {f"in {other}"}  # one line for both ranks, or two on a busy machine
-    assert project.status(first.stdout.strip())["state"] == "running"
-
-
-def test_ranks_that_a_run_does_not_have_are_refused(project: Project) -> None:
-    assert project.launch("--", "job.py").returncode == 0
-    refused = project.run("logs", "--rank", "0,9")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "--rank: expected 0-2, found 9" in refused.stderr
-    assert lines_of(2, project.run("logs", "--raw", "--rank", "2").stdout)
-
-
-def test_a_rank_ended_by_a_signal_gives_128_and_its_number(project: Project) -> None:
-    answer = project.launch("--env", "BAD=2", "--", "job.py")
-    assert answer.returncode == 128 + signal.SIGKILL
-    assert "first cause: node3, rank 2: was killed by SIGKILL" in answer.stderr
-
-
 def until_step(controller: subprocess.Popen[str], step: int) -> None:
     """Read a follower's lines until a step is shown."""
     assert controller.stdout is not None
@@ -273,26 +257,52 @@ def must_be_whole(stdout: str) -> None:
         assert found
 
 
-def test_a_run_outlives_its_controller(project: Project) -> None:
+def until_told(follower: subprocess.Popen[str], text: str) -> None:
+    """Read what a follower says until a text is there."""
+    assert follower.stderr is not None
+    while text not in follower.stderr.readline():
+        assert follower.poll() is None
+
+
+def test_a_run_outlives_its_controller_and_a_lost_connection_costs_no_line(
+    project: Project,
+) -> None:
     controller = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
     until_step(controller, 3)
     signal_all(controller, signal.SIGKILL)
     controller.communicate()
     project.wait_for("", "running")
+
+    follower = project.start("logs", "-f", "--raw")
+    until_step(follower, 2)
+    project.sandbox.fault("node2", "sshd-killed")
+    until_told(follower, "node2: connection lost")
+    project.sandbox.heal()
+    until_told(follower, "node2: reconnected")
     assert project.run("stop").returncode == 0
+    stdout, _ = follower.communicate(timeout=BUSY)
     answer = project.run("logs", "-f", "--raw")
     assert answer.returncode == 0, answer.stderr
     must_be_whole(answer.stdout)
+    for rank in range(3):
+        assert lines_of(rank, answer.stdout)[-1] == lines_of(rank, stdout)[-1]
+        assert len(lines_of(rank, stdout)) == len(set(lines_of(rank, stdout)))
+        steps = [int(line.split()[-1]) for line in lines_of(rank, stdout)]
+        assert steps == list(range(steps[0], steps[-1] + 1))
     assert project.status()["state"] == "stopped"
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name
+    "number",
+    [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)],
+    ids=lambda n: n.name,
 )
 def test_without_a_terminal_an_interrupt_leaves_the_run_alone(
     project: Project, number: signal.Signals
 ) -> None:
-    follower = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
+    follower = project.start(
+        "launch", "--launcher", "direct", "--no-check", "--nodes", "1", *LONG, "--", "job.py"
+    )
     until_step(follower, 1)
     signal_all(follower, number)
     _, stderr = follower.communicate(timeout=BUSY)
@@ -302,7 +312,9 @@ def test_without_a_terminal_an_interrupt_leaves_the_run_alone(
 
 
 def test_a_reader_that_has_gone_is_told_that_the_run_goes_on(project: Project) -> None:
-    follower = project.start("launch", "--launcher", "direct", *LONG, "--", "job.py")
+    follower = project.start(
+        "launch", "--launcher", "direct", "--no-check", "--nodes", "1", *LONG, "--", "job.py"
+    )
     until_step(follower, 1)
     assert follower.stdout is not None
     follower.stdout.close()
@@ -313,7 +325,11 @@ def test_a_reader_that_has_gone_is_told_that_the_run_goes_on(project: Project) -
     project.wait_for("", "running")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM],
+    ids=lambda n: n.name,
+)
 def test_an_interrupt_while_it_starts_ends_it_and_says_so(
     project: Project, number: signal.Signals
 ) -> None:
@@ -355,30 +371,11 @@ def test_an_interrupt_before_it_starts_says_that_nothing_runs(project: Project) 
     assert json.loads(stdout.splitlines()[-1])["ended_by"] == "stop"
 
 
-def test_a_lost_connection_costs_no_line_and_doubles_none(project: Project) -> None:
-    run = running(project)
-    follower = project.start("logs", "-f", "--raw", run)
-    until_step(follower, 2)
-    project.sandbox.fault("node2", "sshd-killed")
-    assert follower.stderr is not None
-    while "node2: connection lost" not in follower.stderr.readline():
-        assert follower.poll() is None
-    project.sandbox.heal()
-    while "node2: reconnected" not in follower.stderr.readline():
-        assert follower.poll() is None
-    assert project.run("stop", run).returncode == 0
-    stdout, _ = follower.communicate(timeout=BUSY)
-    whole = project.run("logs", "--raw", run).stdout
-    must_be_whole(whole)
-    for rank in range(3):
-        assert lines_of(rank, whole)[-1] == lines_of(rank, stdout)[-1]
-        assert len(lines_of(rank, stdout)) == len(set(lines_of(rank, stdout)))
-        steps = [int(line.split()[-1]) for line in lines_of(rank, stdout)]
-        assert steps == list(range(steps[0], steps[-1] + 1))
-
-
-def test_busy_nodes_refuse_a_second_launch_and_name_the_holder(project: Project) -> None:
-    started = project.launch("--detach", "--name", "base", *LONG, "--", "job.py")
+def test_busy_nodes_refuse_a_second_launch_and_name_the_holder_and_others_take_it(
+    project: Project,
+) -> None:
+    base = ("--detach", "--name", "base", "--nodes", "node1")
+    started = project.launch(*base, *LONG, "--", "job.py")
     assert started.returncode == 0, started.stderr
     run = started.stdout.strip()
     refused = project.launch("--json", "--no-check", "--", "job.py")
@@ -398,15 +395,23 @@ def test_busy_nodes_refuse_a_second_launch_and_name_the_holder(project: Project)
     assert elsewhere.status()["name"] == "base"
     listed = json.loads(elsewhere.run("runs", "--json").stdout)["runs"]
     assert listed[0]["name"] == "base"
+    # Another run has nodes and a workdir of its own.
+    (project.folder / "job.py").write_text("import os; print('in', os.getcwd(), flush=True)")
+    other = f"{project.workdir}-second"
+    second = project.launch("--nodes", "node[2-3]", "--workdir", other, "--", "job.py")
+    assert second.returncode == 0, second.stderr
+    printed = [line.partition("] ")[2] for line in second.stdout.splitlines()]
+    assert set(printed) == {f"in {other}"}  # one line for both ranks, or two on a busy machine
     assert elsewhere.run("status", run).stdout.startswith(f"{run} (base)  running")
     typed = list(commands("\n".join(re.findall("^hint: .*", forced.stderr, re.MULTILINE))))
     assert typed == [("status", run), ("stop", run)]
     for words in typed:
         assert project.run(*words).returncode == 0
-    assert project.launch("--", "job.py").returncode == 0
 
 
-def test_a_command_that_does_not_exist_starts_nothing(project: Project) -> None:
+def test_a_command_that_does_not_exist_starts_nothing_and_ranks_that_do_not_join_end_the_run(
+    project: Project,
+) -> None:
     answer = project.launch("--", "no-such-program", "--flag")
     assert answer.returncode == 125
     assert "command not found: no-such-program" in answer.stderr
@@ -414,10 +419,6 @@ def test_a_command_that_does_not_exist_starts_nothing(project: Project) -> None:
     (refused,) = project.state.glob("*/*/record.json")
     document = project.status(refused.parent.name)
     assert (document["state"], document["ended_by"]) == ("failed", "start")
-    assert project.launch("--", "job.py").returncode == 0
-
-
-def test_ranks_that_do_not_join_end_the_run_by_name(project: Project) -> None:
     (project.folder / "late.py").write_text(
         "import os, runpy, time\n"
         "if os.environ['RANK'] == '2': time.sleep(600)\n"
@@ -431,10 +432,7 @@ def test_ranks_that_do_not_join_end_the_run_by_name(project: Project) -> None:
     assert re.search(r"; node3: rank 2 has (run for|not started)", str(ended["first_cause"]))
 
 
-def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
-    make_sandbox: MakeSandbox, make_project: MakeProject
-) -> None:
-    project = make_project(make_sandbox(nodes=3))
+def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(project: Project) -> None:
     project.sandbox.fault("node1", "port-dropped")
     words = ("--no-check", "--master-port", "29500", "--start-timeout", "5")
     answer = project.launch(*words, "--", "job.py")
@@ -447,7 +445,7 @@ def test_a_firewall_of_the_master_is_named_for_all_that_do_not_reach_it(
     assert "--master-port P" in answer.stderr
     run = project.run("status")
     assert f"{address}:29500" in run.stdout
-    (recorded,) = json.loads(project.run("runs", "--json").stdout)["runs"]
+    recorded = json.loads(project.run("runs", "--json").stdout)["runs"][0]
     assert (recorded["state"], recorded["ended_by"]) == ("failed", "start-timeout")
 
 
@@ -465,26 +463,17 @@ def test_a_dry_run_starts_nothing_and_says_where_values_come_from(project: Proje
     assert not list(project.state.rglob("record.json"))
 
 
-@pytest.mark.parametrize(
-    ("node", "fault", "left"),
-    [
-        ("node3", "shared-unmounted", ["node1", "node2"]),
-        ("node1", "sshd-killed", ["node2", "node3"]),
-    ],
-)
 def test_unhealthy_nodes_are_left_out_and_the_others_run(
-    node: str,
-    fault: str,
-    left: list[str],
-    make_sandbox: MakeSandbox,
-    make_project: MakeProject,
+    make_sandbox: MakeSandbox, make_project: MakeProject
 ) -> None:
-    project = make_project(make_sandbox())
-    project.sandbox.fault(node, fault)
+    project = make_project(make_sandbox(nodes=4))
+    project.sandbox.fault("node4", "shared-unmounted")
+    project.sandbox.fault("node1", "sshd-killed")
     answer = project.launch("--exclude-unhealthy", "--", "job.py")
     assert answer.returncode == 0, answer.stderr
-    assert f"left out: {node}: " in answer.stderr
-    assert [each["node"] for each in project.status()["nodes"]] == left
+    for node in ("node1", "node4"):
+        assert f"left out: {node}: " in answer.stderr
+    assert [each["node"] for each in project.status()["nodes"]] == ["node2", "node3"]
 
 
 def test_a_missing_secret_is_an_error_before_anything(project: Project) -> None:

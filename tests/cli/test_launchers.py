@@ -1,4 +1,4 @@
-"""The same small training on three hosts, by every launcher: watched, failed, stopped, resumed."""
+"""The same small training on two hosts, by every launcher: watched, failed, stopped, resumed."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ def training(project: Project) -> Project:
     return project
 
 
-def describe(project: Project, launcher: str, **more: object) -> None:
-    """Write the job of this launcher into the project's inventory."""
+def describe(project: Project, launcher: str, nodes: int = 2, **more: object) -> None:
+    """Write the job of this launcher on so many hosts into the project's inventory."""
     document = yaml.safe_load(project.inventory.read_text())
+    document["nodes"] = document["nodes"][:nodes]
     if not LAUNCHERS[launcher].equal_nodes:
         first, *others = document["nodes"]
         first = first if isinstance(first, dict) else {"host": first}
@@ -89,7 +90,7 @@ def describe(project: Project, launcher: str, **more: object) -> None:
 
 
 def world_size(launcher: str) -> int:
-    return 3 if LAUNCHERS[launcher].equal_nodes else 4
+    return 2 if LAUNCHERS[launcher].equal_nodes else 3
 
 
 def expected(world: int) -> dict[int, float]:
@@ -135,7 +136,7 @@ def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     assert launched.returncode == 128 + signal.SIGKILL, errors
     status = training.status()
     cause = status["first_cause"]
-    assert (status["state"], cause["node"], cause["rank"]) == ("failed", "node3", world - 1)
+    assert (status["state"], cause["node"], cause["rank"]) == ("failed", "node2", world - 1)
     ranks = [(one["rank"], one["state"], one["joined"]) for one in status["ranks"]]
     assert ranks == [(n, "ended", True) for n in range(world)]
     before = losses(raw_log(training))
@@ -169,12 +170,13 @@ dist.barrier()
 """
 
 
+@pytest.mark.soak  # tests/node/supervisor/test_elastic.py shows it without SSH
 def test_an_elastic_training_continues_without_a_node(training: Project) -> None:
     """It starts on three hosts; one is lost, and the training goes on where it was."""
     (training.folder / "train.py").write_text(ELASTIC)
     conf = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"
     args = ["--nnodes=2:3", "--max-restarts=3", f"--rdzv-conf={conf}"]
-    describe(training, "torchrun", launcher_args=args)
+    describe(training, "torchrun", 3, launcher_args=args)
     launched = training.start("launch", "--lost-after", "4", "--json")
     wait_until((training.placed / "out" / "world4").exists)
     (node,) = [one for one in training.status()["nodes"] if one["node"] == "node3"]

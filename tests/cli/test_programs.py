@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import pytest
 import yaml
 
 from tests.cli.conftest import MakeProject
-from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
 from tests.waiting import BUSY
 
@@ -166,7 +164,7 @@ def test_it_runs_is_stopped_and_goes_on_from_its_checkpoint(
     project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
     launched = project.run("launch", "--detach", seconds=2 * BUSY)
     assert launched.returncode == 0, launched.stderr
-    wait_for_line(project, "step 4 of 2 ranks")
+    project.wait_for_text("step 4 of 2 ranks")
     assert project.run("stop", "--grace", "5").returncode == 0
     before = project.status()
     assert before["checkpoint"] is not None
@@ -176,11 +174,3 @@ def test_it_runs_is_stopped_and_goes_on_from_its_checkpoint(
     lines = project.run("logs", "--raw").stdout.splitlines()
     assert lines.count(f"ended at {ENDS_AT}") == 2
     assert "step 1 of 2 ranks" not in lines
-
-
-def wait_for_line(project: Project, line: str) -> None:
-    until = time.monotonic() + BUSY
-    while line not in (printed := project.run("logs", "--raw").stdout.splitlines()):
-        assert time.monotonic() < until, printed
-        assert project.status()["state"] in {"starting", "running"}, printed
-        time.sleep(0.5)

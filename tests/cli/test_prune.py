@@ -18,7 +18,7 @@ def test_old_runs_go_from_nodes_and_controller_and_a_live_one_stays(
     project = make_project(make_sandbox(nodes=2))
     name = project.sandbox.layout.name
     for _ in range(3):
-        assert project.launch("--", "job.py").returncode == 0
+        assert project.launch("--env", "STEPS=1", "--", "job.py").returncode == 0
     assert project.launch("--", "no-such-program").returncode == 125
     words = ("--detach", "--env", "STEPS=6000", "--", "job.py")
     live = project.launch(*words).stdout.strip()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,22 +100,31 @@ def test_a_shared_folder_is_written_once(sandbox3: Sandbox, tmp_path: Path, mode
     assert names == ["a weight", "link", "sub", ""]
 
 
+@pytest.fixture
+def slow_hosts(sandbox3: Sandbox) -> Iterator[Sandbox]:
+    """Hosts to which a push takes long enough to be interrupted."""
+    for node in NODES:
+        sandbox3.fault(node, "slow-network", "100")
+    yield sandbox3
+    sandbox3.heal()
+
+
 def test_an_interrupted_push_leaves_nothing_running_and_is_resumed(
-    sandbox3: Sandbox, tmp_path: Path
+    slow_hosts: Sandbox, tmp_path: Path
 ) -> None:
-    size = 60 * BLOCK
+    size = 12 * BLOCK
     with (tmp_path / "big").open("wb") as file:
-        for _ in range(60):
+        for _ in range(size // BLOCK):
             file.write(os.urandom(BLOCK))
     there = f"/workspace/{tmp_path.name}"
-    command = sandbox3.command([*PUSH, f"{tmp_path}/big:{there}/big"])
+    command = slow_hosts.command([*PUSH, f"{tmp_path}/big:{there}/big"])
     running = subprocess.Popen(
-        command, cwd=tmp_path, env=sandbox3.environment() | ENV, stderr=subprocess.PIPE
+        command, cwd=tmp_path, env=slow_hosts.environment() | ENV, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + BUSY
 
     def written() -> int:
-        done = sandbox3.on("node3", ["sh", "-c", f"du -sk {there} | cut -f1"])
+        done = slow_hosts.on("node3", ["sh", "-c", f"du -sk {there} | cut -f1"])
         return int(done.stdout or "0") * 1024
 
     while written() < 3 * BLOCK:
@@ -125,16 +135,18 @@ def test_an_interrupted_push_leaves_nothing_running_and_is_resumed(
     assert running.returncode == 130, err
     kept = written()
     while any(
-        "clusterctl.node.agent" in sandbox3.on(node, ["ps", "-eo", "args"]).stdout for node in NODES
+        "clusterctl.node.agent" in slow_hosts.on(node, ["ps", "-eo", "args"]).stdout
+        for node in NODES
     ):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert written() <= kept + 2 * BLOCK  # nothing writes on
-    assert "big" not in sandbox3.on("node3", ["ls", there]).stdout.split()
-    found = push(sandbox3, tmp_path, f"big:{there}/big")
+    assert "big" not in slow_hosts.on("node3", ["ls", there]).stdout.split()
+    slow_hosts.heal()
+    found = push(slow_hosts, tmp_path, f"big:{there}/big")
     assert states(found)[2] in {"updated", "unchanged"}
     assert found["paths"][0]["nodes"][2]["received"] <= size - 3 * BLOCK + BLOCK
-    assert len(hashes(sandbox3, f"{there}/big")) == 1
+    assert len(hashes(slow_hosts, f"{there}/big")) == 1
 
 
 def test_without_room_nothing_is_written(sandbox3: Sandbox, tmp_path: Path) -> None:

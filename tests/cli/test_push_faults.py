@@ -27,15 +27,25 @@ ROOT = Path(__file__).parents[2]
 PUSH = [sys.executable, "-m", "clusterctl", "push", "--json"]
 ENV = {"PYTHONPATH": str(ROOT)}
 BLOCKS = 12
+FEW = 4
 THERE = "/workspace/big"
 
 
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
-    with (tmp_path / "big").open("wb") as file:
-        for _ in range(BLOCKS):
+    return random_file(tmp_path, BLOCKS)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return random_file(tmp_path, FEW)
+
+
+def random_file(folder: Path, blocks: int) -> Path:
+    with (folder / "big").open("wb") as file:
+        for _ in range(blocks):
             file.write(os.urandom(BLOCK))
-    return tmp_path / "big"
+    return folder / "big"
 
 
 def written(box: Sandbox, node: str) -> int:
@@ -84,7 +94,7 @@ def test_the_others_finish_without_a_node_that_dies(
 
 
 def test_a_data_network_that_this_machine_is_not_on(
-    make_sandbox: MakeSandbox, big: Path, tmp_path: Path
+    make_sandbox: MakeSandbox, small: Path, tmp_path: Path
 ) -> None:
     """The blocks go to the first node over SSH, and from there through the chain."""
     box = make_sandbox()
@@ -94,7 +104,7 @@ def test_a_data_network_that_this_machine_is_not_on(
     document["network"]["subnet"] = "10.88.0.0/24"
     own = tmp_path / "hosts.yaml"
     own.write_text(yaml.safe_dump(document, sort_keys=False))
-    done = box.run([*PUSH, "-i", str(own), f"{big}:{THERE}"], env=ENV)
+    done = box.run([*PUSH, "-i", str(own), f"{small}:{THERE}"], env=ENV)
     assert done.returncode == 0, done.stderr
     assert {node["state"] for node in nodes_of(done.stdout).values()} == {"updated"}
     sums = {box.on(host.name, ["sha256sum", THERE]).stdout for host in box.hosts}
@@ -102,7 +112,7 @@ def test_a_data_network_that_this_machine_is_not_on(
 
 
 def test_a_node_that_the_one_before_it_cannot_reach_is_served_by_the_source(
-    make_sandbox: MakeSandbox, big: Path, tmp_path: Path
+    make_sandbox: MakeSandbox, small: Path, tmp_path: Path
 ) -> None:
     box = make_sandbox()
     rules = """
@@ -115,7 +125,7 @@ def test_a_node_that_the_one_before_it_cannot_reach_is_served_by_the_source(
     """
     closed = box.on("node2", ["sh", "-c", f"echo '{rules}' | nft -f -"])
     assert closed.returncode == 0, closed.stderr
-    done = box.run([*PUSH, f"{big}:{THERE}"], env=ENV)
+    done = box.run([*PUSH, f"{small}:{THERE}"], env=ENV)
     assert done.returncode == 0, done.stderr  # over SSH
     assert [node["state"] for node in nodes_of(done.stdout).values()] == ["updated"] * 3
     assert len({box.on(host.name, ["sha256sum", THERE]).stdout for host in box.hosts}) == 1
@@ -142,7 +152,7 @@ SENDS_OTHER_BLOCKS = (
 )
 def test_a_node_that_lies_harms_no_other(
     make_sandbox: MakeSandbox,
-    big: Path,
+    small: Path,
     tmp_path: Path,
     lie: tuple[str, str],
     states: dict[str, str],
@@ -154,10 +164,10 @@ def test_a_node_that_lies_harms_no_other(
     assert text.count(lie[0]) == 1
     chain.write_text(text.replace(*lie).replace("import hmac\n", "import hmac\nimport os\n"))
     lying = {"PYTHONPATH": str(tmp_path / "lying")}
-    done = box.run([*PUSH, f"{big}:{THERE}"], cwd=tmp_path, env=lying)
+    done = box.run([*PUSH, f"{small}:{THERE}"], cwd=tmp_path, env=lying)
     found = nodes_of(done.stdout)
     assert {name: node["state"] for name, node in found.items()} == states, done.stderr
-    right = hashlib.sha256(big.read_bytes()).hexdigest()
+    right = hashlib.sha256(small.read_bytes()).hexdigest()
     for name, state in states.items():
         shown = box.on(name, ["sha256sum", THERE]).stdout
         assert shown.startswith(right) == (state == "updated")

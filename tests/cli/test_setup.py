@@ -62,15 +62,7 @@ def states(document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_it_is_made_once_and_completed_when_the_requirements_change(
-    fresh: Project, tool: str
-) -> None:
-    if tool == "uv":
-        shutil.copy(UV, fresh.sandbox.shared / "uv")  # the hosts do not see all of this machine
-        for node in ("node1", "node2"):
-            place = ["install", "-D", "/shared/uv", "/root/.local/bin/uv"]
-            fresh.sandbox.on(node, place, check=True)
+def test_it_is_made_once_completed_and_leaves_other_files_alone(fresh: Project) -> None:
     require(fresh, "alpha", "beta==2.0")
     checked = fresh.run("check", "--only", "python.found")
     typed = next(commands(" ".join(checked.stdout.split())))
@@ -79,12 +71,53 @@ def test_it_is_made_once_and_completed_when_the_requirements_change(
     assert states(made) == ["created", "created"]
     assert {node["packages"]["beta"] for node in made["nodes"]} == {"2.0"}
     assert states(setup(fresh)) == ["unchanged", "unchanged"]
+
+    require(fresh, "gamma")
+    failed = fresh.run("setup", "--base", sys.executable)
+    assert failed.returncode == 1
+    assert "node[1-2]: failed: cannot install the requirements: exit code 1" in failed.stderr
+    assert "| ERROR: No matching distribution found for gamma" in failed.stderr
+    assert "ready on 0 of 2 nodes" in failed.stderr
+
     require(fresh, "alpha", "beta==2.1")
     assert states(setup(fresh, "--nodes", "node2")) == ["updated"]
     printed = fresh.run("exec", "--", f"{VENV}/bin/python", "-c", PRINT)
     assert printed.stdout == "node1\n1.0 2.0\nnode2\n1.0 2.1\n"
     checked = fresh.run("check", "--only", "python.found")
     assert checked.returncode == 0, checked.stdout
+
+    # What was left half made is completed.
+    fresh.run("exec", "--", "rm", f"{VENV}/.clusterctl-setup.json")
+    fresh.run("exec", "--nodes", "node2", "--", "rm", f"{VENV}/bin/python")
+    assert states(setup(fresh)) == ["updated", "updated"]
+    other_files = f"rm -r {VENV}; mkdir {VENV}; touch {VENV}/mine"
+    fresh.run("exec", "--nodes", "node2", "--", "sh", "-c", other_files)
+    refused = fresh.run("setup", "--base", sys.executable)
+    assert refused.returncode == 1
+    assert "node1: /root/job/env is up to date" in refused.stderr
+    assert f"node2: failed: {VENV} is a folder with other files" in refused.stderr
+    kept = fresh.run("exec", "--nodes", "node2", "--", "ls", VENV)
+    assert kept.stdout == "node2\nmine\n"
+
+    fresh.sandbox.fault("node2", "sshd-killed")
+    silent = fresh.run("setup", "--base", sys.executable)
+    assert silent.returncode == 3
+    assert "node2: unreachable: refused" in silent.stderr
+
+
+@pytest.mark.netns
+def test_uv_makes_a_shared_one_on_one_node(fresh: Project) -> None:
+    with_python(fresh, f"{fresh.workdir}-env/bin/python")
+    shutil.copy(UV, fresh.sandbox.shared / "uv")  # the hosts do not see all of this machine
+    for node in ("node1", "node2"):
+        place = ["install", "-D", "/shared/uv", "/root/.local/bin/uv"]
+        fresh.sandbox.on(node, place, check=True)
+    require(fresh, "alpha", "beta==2.0")
+    made = setup(fresh)
+    assert states(made) == ["created", "shared"]
+    assert made["nodes"][0]["packages"]["beta"] == "2.0"
+    require(fresh, "alpha", "beta==2.1")
+    assert states(setup(fresh)) == ["updated", "shared"]
 
 
 @pytest.mark.netns
@@ -97,47 +130,6 @@ def test_wheels_are_sent_to_nodes_without_a_network(fresh: Project, tmp_path: Pa
     assert {node["packages"]["beta"] for node in made["nodes"]} == {"2.1"}
     left = fresh.run("exec", "--", "sh", "-c", "ls -d /tmp/clusterctl-setup-*")
     assert left.stderr.endswith("exit code 2 on 2 of 2 nodes\n")
-
-
-@pytest.mark.netns
-def test_a_shared_path_is_made_by_one_node(fresh: Project) -> None:
-    with_python(fresh, f"{fresh.workdir}-env/bin/python")
-    require(fresh, "alpha")
-    assert states(setup(fresh)) == ["created", "shared"]
-
-
-@pytest.mark.netns
-def test_what_was_left_half_made_is_completed_and_other_files_are_left_alone(
-    fresh: Project,
-) -> None:
-    require(fresh, "alpha", "beta==2.0")
-    setup(fresh)
-    fresh.run("exec", "--", "rm", f"{VENV}/.clusterctl-setup.json")
-    fresh.run("exec", "--nodes", "node2", "--", "rm", f"{VENV}/bin/python")
-    assert states(setup(fresh)) == ["updated", "updated"]
-    fresh.run("exec", "--nodes", "node2", "--", "sh", "-c", f"rm -r {VENV}; mkdir {VENV}")
-    fresh.run("exec", "--nodes", "node2", "--", "touch", f"{VENV}/mine")
-    refused = fresh.run("setup", "--base", sys.executable)
-    assert refused.returncode == 1
-    assert "node1: /root/job/env is up to date" in refused.stderr
-    assert f"node2: failed: {VENV} is a folder with other files" in refused.stderr
-    kept = fresh.run("exec", "--nodes", "node2", "--", "ls", VENV)
-    assert kept.stdout == "node2\nmine\n"
-
-
-@pytest.mark.netns
-def test_an_installer_that_fails_is_quoted_and_a_silent_node_is_unknown(fresh: Project) -> None:
-    require(fresh, "gamma")
-    failed = fresh.run("setup", "--base", sys.executable)
-    assert failed.returncode == 1
-    assert "node[1-2]: failed: cannot install the requirements: exit code 1" in failed.stderr
-    assert "| ERROR: No matching distribution found for gamma" in failed.stderr
-    assert "ready on 0 of 2 nodes" in failed.stderr
-    require(fresh, "alpha")
-    fresh.sandbox.fault("node2", "sshd-killed")
-    silent = fresh.run("setup", "--base", sys.executable)
-    assert silent.returncode == 3
-    assert "node2: unreachable: refused" in silent.stderr
 
 
 def test_the_inventory_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,8 @@ class Project:
         return document
 
     def wait_for(self, run: str, state: str) -> dict[str, Any]:
+        if state == "running":
+            wait_until(lambda: not unlocked(self.slurm))
         wait_until(lambda: self.run("status", "--json", run).stdout.count(f'"{state}"'))
         return self.status(run)
 

@@ -12,11 +12,12 @@ import pytest
 
 from tests.cli.runs import ROOT, Project
 from tests.train.tiny import LONGEST, make_corpus, make_model
+from tests.waiting import BUSY
 
 pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
 STEPS = 24
-LONG = 150
+LONG = 2 * BUSY
 """Seconds for a training: three times torch must start on a busy machine."""
 GRACE = 60
 """Seconds that a stopped job has to end."""
@@ -97,10 +98,12 @@ def test_stopped_and_resumed_it_learns_what_one_long_run_learns(
     launched(project, "resume", "--checkpoint", "latest")
     assert losses(tiny) == whole
 
-    # Elsewhere: one node fewer, and the same global batch.
-    launched(
-        project, "resume", "--checkpoint", f"/shared/tiny/out/step-{stopped_at:06d}", "--nodes", "1"
-    )
+
+@pytest.mark.soak  # tests/train/test_trainer.py shows that the number of ranks does not matter
+def test_one_node_learns_what_two_learn(project: Project, tiny: Path) -> None:
+    launched(project, "launch", "--nodes", "2")
+    whole = losses(tiny)
+    launched(project, "resume", "--checkpoint", "/shared/tiny/out/step-000008", "--nodes", "1")
     other = losses(tiny)
     assert sorted(other) == sorted(whole)
     for step, (loss, _) in whole.items():

@@ -22,14 +22,14 @@ def of_bob(ada: Project, workdir: str | None = None) -> Project:
     workdir = workdir or f"{ada.workdir}-of-bob"
     inventory.write_text(yaml.safe_dump(document | {"workdir": workdir}))
     folder = root / "project-of-bob"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "job.py").write_text((ada.folder / "job.py").read_text())
     return replace(
         ada, folder=folder, state=root / "state-of-bob", inventory=inventory, workdir=workdir
     )
 
 
-def test_a_run_of_ada_is_out_of_bobs_reach(
+def test_a_run_and_a_folder_of_ada_are_out_of_bobs_reach(
     make_sandbox: MakeSandbox, make_project: MakeProject
 ) -> None:
     box = make_sandbox(nodes=1, users=("ada", "bob"))
@@ -52,18 +52,12 @@ def test_a_run_of_ada_is_out_of_bobs_reach(
         assert answer.returncode == 0, answer.stdout + answer.stderr
     assert ada.status(run)["state"] == "running"
 
+    assert ada.run("stop", run, "--grace", "0").returncode == 0
 
-@pytest.mark.parametrize("within", ["", "/of-bob"])
-def test_a_sync_into_a_folder_of_ada_names_her_and_what_to_type(
-    make_sandbox: MakeSandbox, make_project: MakeProject, within: str
-) -> None:
-    box = make_sandbox(nodes=1, users=("ada", "bob"))
-    ada = make_project(box)
-    assert ada.run("sync").returncode == 0
-    bob = of_bob(ada, ada.workdir + within)
-    (bob.folder / "more.py").write_text("")
-
-    refused = bob.run("sync", "--delete")
-    assert refused.returncode != 0
-    assert "Permission denied" in refused.stderr
-    assert f"as user ada, in a group of both: chmod -R g+rwX {ada.workdir}" in refused.stderr
+    for within in ("", "/of-bob"):
+        bob = of_bob(ada, ada.workdir + within)
+        (bob.folder / "more.py").write_text("")
+        refused = bob.run("sync", "--delete")
+        assert refused.returncode != 0
+        assert "Permission denied" in refused.stderr
+        assert f"as user ada, in a group of both: chmod -R g+rwX {ada.workdir}" in refused.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -28,9 +29,9 @@ def test_a_quiet_launch_prints_the_jobs_lines_and_nothing_else(project: Project)
 
 
 def test_a_quiet_launch_that_fails_still_names_the_cause(project: Project) -> None:
-    done = project.launch("-q", "--env", "BAD=1", "--env", "CODE=7", "--", "job.py")
-    assert done.returncode == 7
-    assert "first cause: node2, rank 1" in done.stderr
+    done = project.launch("-q", "--env", "BAD=2", "--", "job.py")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "first cause: node3, rank 2: was killed by SIGKILL" in done.stderr
 
 
 def test_a_verbose_check_lists_what_was_skipped_and_why(project: Project) -> None:

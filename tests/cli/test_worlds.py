@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.cli.runs import Project
+from tests.waiting import BUSY
 
 pytestmark = [pytest.mark.netns, pytest.mark.torch]
 
@@ -40,7 +41,14 @@ FOUND = {
 LAUNCH = ("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2", "--no-check")
 
 
-@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize(
+    "kind",
+    # `standalone` is what is forced below; how the others are found, a test of the node shows.
+    [
+        kind if kind in {"localhost", "one node"} else pytest.param(kind, marks=pytest.mark.soak)
+        for kind in ALONE
+    ],
+)
 def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, kind: str) -> None:
     (project.folder / "train.py").write_text(TRAIN)
     script = f"# torchrun\ntorchrun {ALONE[kind]} --nproc-per-node=1 train.py"
@@ -58,13 +66,19 @@ def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, ki
 
 
 def test_a_world_elsewhere_that_is_forced_is_told_and_goes_on(project: Project) -> None:
-    # Longer than between two looks.
-    (project.folder / "prep.py").write_text(TRAIN.replace("600", "15"))
+    (project.folder / "prep.py").write_text(
+        TRAIN.replace("time.sleep(600)", 'while not os.path.exists("told"): time.sleep(0.1)')
+    )
     (project.folder / "run.sh").write_text(
         "torchrun --nnodes=1 --nproc-per-node=1 --standalone prep.py"
     )
-    answer = project.run(*LAUNCH, "--force", "--", "bash", "run.sh")
-    assert answer.returncode == 0, (answer.stdout, answer.stderr)
-    told = "a rank does not meet the other nodes: expected the run's at "
-    assert told in answer.stderr, answer.stderr
-    assert answer.stdout.count("size 1") == 2
+    launch = project.start(*LAUNCH, "--force", "--", "bash", "run.sh")
+    assert launch.stderr is not None
+    told = launch.stderr.readline()
+    while "a rank does not meet the other nodes: expected the run's at " not in told:
+        assert launch.poll() is None, told
+        told += launch.stderr.readline()
+    (project.placed / "told").touch()
+    stdout, stderr = launch.communicate(timeout=BUSY)
+    assert launch.returncode == 0, (stdout, stderr)
+    assert stdout.count("size 1") == 2
