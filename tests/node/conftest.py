@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -165,6 +166,15 @@ class Run:
     def wait_for_log(self, rank: int, text: bytes, n: int = 0, seconds: float = BUSY) -> None:
         path = Path(self.paths(n).folder, f"ranks/{rank}.log")
         wait_until(lambda: path.exists() and text in path.read_bytes(), seconds)
+
+    def delete_folder(self, n: int = 0) -> None:
+        """Delete the run's folder, whatever is written into it meanwhile."""
+
+        def is_gone() -> bool:
+            shutil.rmtree(self.paths(n).folder, ignore_errors=True)
+            return not Path(self.paths(n).folder).exists()
+
+        wait_until(is_gone)
 
     def pid_of_supervisor(self, n: int = 0) -> int:
         pid: int = self.status(n)["supervisor"]["pid"]

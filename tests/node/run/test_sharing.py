@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 import uuid
@@ -162,7 +161,7 @@ def test_a_run_whose_folder_is_gone_is_asked_to_end_and_the_other_is_left(
 ) -> None:
     first, second = share(ASKED, 0).start(), share(SLEEP, 1).start()
     first.wait_for_log(0, b"here")
-    shutil.rmtree(first.paths().folder)
+    first.delete_folder()
     machine = first.change["lock"].partition("/")[0]
     assert first.stop(grace=20, signal="TERM", lock=machine)["gone"]
     assert (first.workdir / "asked").exists()

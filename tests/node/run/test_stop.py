@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -376,7 +375,7 @@ def test_a_start_that_was_slow_comes_too_late_after_a_stop(make_run: MakeRun) ->
 def test_a_stop_leaves_the_deleted_folder_of_a_live_part_alone(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    shutil.rmtree(run.paths().folder)
+    run.delete_folder()
     planned = {"node_rank": 1, "device": "cpu", "master": {"port": 1}}
     assert run.stop(planned=planned, lock=run.plan.nodes[0].lock)["gone"]
     assert not Path(run.paths().folder).exists()

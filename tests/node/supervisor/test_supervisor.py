@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -367,7 +366,7 @@ def test_a_run_goes_on_when_its_folder_is_deleted(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
     supervisor = run.pid_of_supervisor()
-    shutil.rmtree(run.paths().folder)
+    run.delete_folder()
     time.sleep(1.5)
     assert is_alive(supervisor)
     assert run.left()

@@ -93,7 +93,7 @@ def test_each_fault_of_one_gpu_is_one_finding_on_its_node(box: Sandbox) -> None:
     names = [host.name for host in box.hosts]
     parts = {node: log_of(box, node).read_text().split("<gpu id=") for node in names}
     healthy = {node: "<gpu id=".join(each) for node, each in parts.items()}
-    expected = {(DRIVER_OF_ALL, "node4", ())}
+    expected: set[tuple[str, str, tuple[int, ...]]] = {(DRIVER_OF_ALL, "node4", ())}
     places = [(node, gpu) for gpu in range(8) for node in ("node2", "node3")]
     for check, (old, new) in FAULTS.items():
         node, gpu = ("node4", -1) if check == DRIVER_OF_ALL else places.pop(0)
