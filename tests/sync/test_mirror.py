@@ -105,7 +105,7 @@ def test_the_files_of_equal_plans_are_looked_up_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All nodes wait meanwhile, and a thousand of them mostly need the same files."""
-    looked: list[object] = []
+    looked: list[str | bytes] = []
     lstat = os.lstat
 
     def counting(path: Any, **options: Any) -> os.stat_result:
