@@ -29,8 +29,8 @@ from typing import (
     is_typeddict,
 )
 
-from clusterctl.checks.choices import LibraryChoice
 from clusterctl.checks.finding import Finding
+from clusterctl.checks.network.choices import LibraryChoice
 from clusterctl.facts.values.ladder import Dcgm, GpuTrial, Rail
 from clusterctl.facts.values.pairwise import PairRate
 from clusterctl.inventory.export import ExportedNode

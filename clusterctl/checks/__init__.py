@@ -1,1 +1,1 @@
-"""Pure rules over facts, a file an area, one registry."""
+"""Pure rules over facts: a folder an area, a file a subject, and one registry."""

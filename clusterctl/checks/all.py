@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from clusterctl.checks import (
+from clusterctl.checks.gpu import (
     accelerators,
-    addresses,
     busy_gpus,
-    caches,
-    choices,
-    collectives,
-    connections,
-    containers,
-    data,
-    environment,
-    foreign_imports,
     gpu_errors,
     gpu_health,
     gpu_links,
     gpu_trials,
-    health,
-    identity,
-    job_check,
-    kernel_ports,
-    launchers,
-    leftovers,
-    limits,
-    links,
     lost_gpus,
-    machines,
-    models,
+    speed_history,
+    torch_gpus,
+)
+from clusterctl.checks.machine import health, identity, leftovers, limits, machines, ssh
+from clusterctl.checks.network import (
+    addresses,
+    choices,
+    collectives,
+    connections,
+    kernel_ports,
+    links,
     rails,
     rdma,
     routes,
-    software,
-    speed_history,
-    ssh,
-    storage,
-    torch_gpus,
-    variables,
 )
 from clusterctl.checks.registry import CHECKS, Check
+from clusterctl.checks.software import (
+    containers,
+    environment,
+    foreign_imports,
+    job_check,
+    launchers,
+    python,
+    variables,
+)
+from clusterctl.checks.storage import caches, data, disks, models
 
 AREAS = (
     ssh,
@@ -48,7 +44,7 @@ AREAS = (
     limits,
     health,
     models,
-    storage,
+    disks,
     caches,
     data,
     leftovers,
@@ -68,7 +64,7 @@ AREAS = (
     gpu_errors,
     gpu_links,
     containers,
-    software,
+    python,
     foreign_imports,
     torch_gpus,
     job_check,

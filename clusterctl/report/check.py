@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clusterctl.checks.finding import ORDER, Finding, Status
-from clusterctl.checks.job_check import JOB_CHECK
 from clusterctl.checks.registry import Check
+from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.wording import counted
 from clusterctl.facts.values.pairwise import PairRate
 from clusterctl.inventory.ranges import fold_hosts

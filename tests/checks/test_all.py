@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from clusterctl.checks.all import every_check
-from clusterctl.checks.machines import SKEW_FAIL_S
+from clusterctl.checks.machine.machines import SKEW_FAIL_S
 from clusterctl.checks.registry import SSH
 from clusterctl.facts.document import from_document
 from clusterctl.facts.from_json import DocumentError

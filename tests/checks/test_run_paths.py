@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.checks.run_paths import command_paths
+from clusterctl.checks.storage.run_paths import command_paths
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 
 NODE = Node(host="a", name="a", ssh=Ssh(), workdir="/job")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from clusterctl.checks.all import every_check
-from clusterctl.checks.collectives import ACROSS, RAILS, TRANSPORT
+from clusterctl.checks.network.collectives import ACROSS, RAILS, TRANSPORT
 from clusterctl.checks.registry import judge_all
 from clusterctl.facts.document import from_document
 from clusterctl.inventory import load

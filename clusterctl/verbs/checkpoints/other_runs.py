@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from clusterctl.checks.run_paths import job_path, share_of
+from clusterctl.checks.storage.run_paths import job_path, share_of
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass

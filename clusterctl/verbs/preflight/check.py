@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.checks.all import every_check
-from clusterctl.checks.choices import LibraryChoice, library_choices
 from clusterctl.checks.finding import Finding, Status
-from clusterctl.checks.job_check import JOB_CHECK
+from clusterctl.checks.network.choices import LibraryChoice, library_choices
 from clusterctl.checks.registry import SSH, Check, exit_code, judge_all
-from clusterctl.checks.storage import SHARED
+from clusterctl.checks.software.job_check import JOB_CHECK
+from clusterctl.checks.storage.disks import SHARED
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
 from clusterctl.facts.nodefacts import NodeFacts

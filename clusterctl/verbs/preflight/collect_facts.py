@@ -9,8 +9,8 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from clusterctl.checks.run_paths import run_paths
-from clusterctl.checks.software import named_packages
+from clusterctl.checks.software.python import named_packages
+from clusterctl.checks.storage.run_paths import run_paths
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts

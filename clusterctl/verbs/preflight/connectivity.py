@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterctl.checks.run_paths import run_paths, share_of
+from clusterctl.checks.storage.run_paths import run_paths, share_of
 from clusterctl.facts.from_json import from_json
 from clusterctl.facts.interfaces import counters_of, folder_values
 from clusterctl.facts.nodefacts import NodeFacts

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.checks.planned import NVIDIA, planned_devices
+from clusterctl.checks.gpu.planned import NVIDIA, planned_devices
 from clusterctl.facts.answers import Answer
 from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.gpuset import BUS_ORDER, ORDER

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterctl.checks.run_paths import in_workdir
+from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.system import launcher_settings
 from clusterctl.inventory.cluster import Cluster

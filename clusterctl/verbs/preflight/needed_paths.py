@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
-from clusterctl.checks.run_paths import in_workdir
+from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.checks.finding import Finding
-from clusterctl.checks.speed_history import HISTORY
+from clusterctl.checks.gpu.speed_history import HISTORY
 from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.speeds import speeds_of, usual_of

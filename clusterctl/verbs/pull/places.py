@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterctl.checks.run_paths import job_path
+from clusterctl.checks.storage.run_paths import job_path
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.sync.source import PULLED

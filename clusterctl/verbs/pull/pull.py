@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterctl.checks.run_paths import job_path
+from clusterctl.checks.storage.run_paths import job_path
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.values.storage import PathFacts

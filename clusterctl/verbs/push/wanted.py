@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from clusterctl.checks.run_paths import job_path
+from clusterctl.checks.storage.run_paths import job_path
 from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.facts.values.storage import PathFacts

@@ -12,7 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-from clusterctl.checks.run_paths import share_of
+from clusterctl.checks.storage.run_paths import share_of
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Call, Reply, Request

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.checks.run_paths import DEFAULT_STATE
+from clusterctl.checks.storage.run_paths import DEFAULT_STATE
 from clusterctl.node.probe import path_probe
 from clusterctl.node.probe.path_probe import probe_path
 from clusterctl.node.run.run_paths import default_state_folder

@@ -1,0 +1,1 @@
+"""Checks of a node's machine, its limits, and SSH to it."""

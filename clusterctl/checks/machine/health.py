@@ -1,0 +1,218 @@
+"""Whether the memory, the settings and the updates of each node are as they should be."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from clusterctl.checks.finding import Finding, warn
+from clusterctl.checks.machine.limits import GIB, total_cpus
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.machine_state import MemoryUse
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.network.choice import Network
+
+AVAILABLE = 0.1
+SWAPPED = 0.1
+"""Parts of the memory."""
+SMALLER = 0.97
+"""A machine has less memory than its peers if it has less than this part of theirs."""
+OOM_DAYS = 7
+_DAY = 86400.0
+_SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
+
+
+@Check(
+    "node.memory",
+    title="the node's memory is free and complete",
+    why="Without free memory, loading a model or data ends ranks or makes them slow. A machine with"
+    " less memory than its peers has often lost a module.",
+    fix="End what uses the memory. If the machine has less than the others, look for a failed"
+    " DIMM.",
+    source="https://man7.org/linux/man-pages/man5/proc_meminfo.5.html",
+    blocks=False,
+    applies=lambda node, _cluster: (
+        node.memory_bytes is not None
+        and _memory(node).available_bytes is not None
+        and total_cpus(node) is not None
+    ),
+)
+def memory(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge what is available, what is swapped out, and the total against equal machines."""
+    equal: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for node in facts.values():
+        equal[_model(node)] += [node.memory_bytes] if node.memory_bytes else []
+    usual_memory = {model: _usual_memory(sizes) for model, sizes in equal.items() if model}
+    for node in facts.values():
+        total = node.memory_bytes
+        use = _memory(node)
+        if not total:
+            continue
+        if use.available_bytes is not None and use.available_bytes < AVAILABLE * total:
+            yield warn(
+                node.node,
+                "little memory is available",
+                wanted=f"{AVAILABLE:.0%} or more of {total / GIB:.1f} GiB",
+                found=f"{use.available_bytes / GIB:.1f} GiB",
+                remedy="ps -eo pid,user,rss,args --sort=-rss | head (on the node)",
+            )
+        if use.swap_bytes is not None and use.swap_bytes > SWAPPED * total:
+            yield warn(
+                node.node,
+                "a large part of the memory is swapped out",
+                wanted="little swap in use: what is on disk is slow",
+                found=f"{use.swap_bytes / GIB:.1f} GiB of swap in use",
+                remedy="end what uses the memory, then: sudo swapoff -a && sudo swapon -a",
+            )
+        usual = usual_memory.get(_model(node))
+        if usual is not None and total < SMALLER * usual:
+            yield warn(
+                node.node,
+                "it has less memory than equal machines",
+                wanted=f"{usual / GIB:.1f} GiB, as on most nodes with as many CPUs and GPUs",
+                found=f"{total / GIB:.1f} GiB",
+                remedy="sudo dmidecode -t memory (on the node) names the modules; one may have"
+                " failed",
+            )
+
+
+def _memory(node: NodeFacts) -> MemoryUse:
+    return (node.machine.memory if node.machine else None) or MemoryUse()
+
+
+def _usual_memory(equal: list[int]) -> int | None:
+    """Return the memory that at least two of three equal machines have."""
+    if len(equal) < 3:  # noqa: PLR2004  (of two, which one has lost some?)
+        return None
+    usual = sorted(equal)[len(equal) // 2]
+    alike = [m for m in equal if SMALLER * usual <= m <= usual / SMALLER]
+    return usual if 3 * len(alike) >= 2 * len(equal) else None
+
+
+def _model(node: NodeFacts) -> tuple[object, ...]:
+    """Return what equal machines have in common; empty if that is not known."""
+    gpus = tuple(gpu.name for gpu in node.gpus.devices) if node.gpus else ()
+    return () if total_cpus(node) is None else (node.arch, total_cpus(node), gpus)
+
+
+@Check(
+    "node.oom",
+    title="the kernel has not killed processes for lack of memory",
+    why="Such a kill ends a rank without a message of its own. It happens again if nothing"
+    " changes.",
+    fix="Use fewer data loader workers or smaller batches, and look in the kernel log for what"
+    " was killed.",
+    source="https://docs.kernel.org/admin-guide/mm/concepts.html",
+    blocks=False,
+    applies=lambda node, _cluster: (
+        node.machine is not None
+        and _memory(node).oom_kills is not None
+        and node.machine.uptime_s is not None
+    ),
+)
+def oom(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge the count since boot, if that is not long ago: it has no dates."""
+    for node in facts.values():
+        kills = _memory(node).oom_kills
+        uptime = node.machine.uptime_s if node.machine else None
+        if kills and uptime is not None and uptime <= OOM_DAYS * _DAY:
+            yield warn(
+                node.node,
+                "the kernel has killed processes for lack of memory",
+                wanted="none since the node started",
+                found=f"{kills} in {uptime / _DAY:.1f} days",
+                remedy="sudo dmesg -T | grep -i 'out of memory' (on the node) names them",
+            )
+
+
+@Check(
+    "node.kernel-settings",
+    title="settings of the kernel that change the speed are as on the other nodes",
+    why="The slowest node sets the pace of all: each step waits for it.",
+    fix="Set the same governor, huge pages and NUMA balancing on all nodes, and make that"
+    " permanent.",
+    source="https://docs.kernel.org/admin-guide/pm/cpufreq.html",
+    blocks=False,
+    applies=lambda node, _cluster: node.machine is not None and bool(node.machine.kernel_settings),
+)
+def kernel_settings(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Name a slow clock on any node; of the others, what differs from most nodes."""
+    usual_settings = _usual_settings(facts)
+    for node in facts.values():
+        for name, value in node.machine.kernel_settings if node.machine else ():
+            usual = usual_settings[name]
+            if name == "clock source" and value in _SLOW_CLOCKS:
+                wanted = usual if usual and usual not in _SLOW_CLOCKS else "tsc"
+            elif usual is None or value == usual or not _costs(name, value, usual):
+                continue
+            else:
+                wanted = f"{usual}, as on most nodes"
+            yield warn(
+                node.node,
+                f"its {name} setting makes it slower",
+                wanted=wanted,
+                found=value,
+                remedy=_REMEDY[name](usual or ""),
+            )
+
+
+_REMEDY: dict[str, Callable[[str], str]] = {
+    "clock source": lambda _: (
+        "sudo dmesg | grep -i clocksource (on the node) tells why the kernel left the faster one"
+    ),
+    "CPU governor": lambda usual: f"sudo cpupower frequency-set -g {shlex.quote(usual)}",
+    "transparent huge pages": lambda usual: (
+        f"echo {shlex.quote(usual)} | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    ),
+    "NUMA balancing": lambda usual: f"sudo sysctl kernel.numa_balancing={shlex.quote(usual)}",
+}
+
+
+def _costs(name: str, value: str, usual: str) -> bool:
+    """Tell whether a setting that differs is slower than the usual one."""
+    if name == "CPU governor":
+        return usual == "performance"
+    if name == "NUMA balancing":
+        return usual == "0"
+    return name == "transparent huge pages" and value == "never"
+
+
+def _usual_settings(facts: Facts) -> dict[str, str | None]:
+    """Return for each setting the value that most nodes have, two at least."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for node in facts.values():
+        for name, value in node.machine.kernel_settings if node.machine else ():
+            values[name][value] += 1
+    most = {name: (counts, *counts.most_common(1)[0]) for name, counts in values.items()}
+    return {
+        name: value if count > 1 and 2 * count > counts.total() else None
+        for name, (counts, value, count) in most.items()
+    }
+
+
+@Check(
+    "node.reboot",
+    title="no update waits for a reboot",
+    why="The files of a new kernel, driver or library are there, but the old ones still run. A"
+    " reload of the GPU driver may fail, and the node may restart during a run.",
+    source="https://www.debian.org/doc/debian-policy/ch-opersys.html",
+    fix="Restart the node now instead of in the middle of a run.",
+    blocks=False,
+    applies=lambda node, _cluster: (
+        node.machine is not None and node.machine.reboot_required is not None
+    ),
+)
+def reboot(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Judge by the file that the package manager leaves."""
+    for node in facts.values():
+        if node.machine is not None and node.machine.reboot_required:
+            yield warn(
+                node.node,
+                "installed updates wait for a reboot",
+                wanted="a node that runs what is installed",
+                found="/run/reboot-required is there",
+                remedy="cat /run/reboot-required.pkgs (on the node) names them; reboot it between"
+                " runs: sudo reboot",
+            )

@@ -1,0 +1,1 @@
+"""Checks of addresses, routes, links, ports and RDMA."""

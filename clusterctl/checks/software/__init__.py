@@ -1,0 +1,1 @@
+"""Checks of the interpreter, its packages and environment, and the job."""

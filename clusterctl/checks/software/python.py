@@ -1,0 +1,308 @@
+"""Whether the job's interpreter and its packages exist on each node, and match."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.storage.shares import MissingShares, skip_missing
+from clusterctl.facts.python import ENV_INIT, NAME_INTERPRETER
+from clusterctl.facts.values.software import Python
+from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.network.choice import Network
+from clusterctl.plan.launchers import LAUNCHERS
+
+FOUND = "python.found"
+TORCH = "python.torch"
+
+
+def working_pythons(facts: Facts) -> dict[str, Python]:
+    """Return the interpreters that started."""
+    return {n.node: n.python for n in facts.values() if n.python and not n.python.problem}
+
+
+def _compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Finding]]:
+    """Return the interpreters to compare, and a skip for each of the others.
+
+    Where some have torch, one without it is the wrong interpreter: its packages do not matter.
+    """
+    with_torch = {name: python for name, python in pythons.items() if python.package("torch")}
+    if not with_torch:
+        return dict(pythons), []
+    others = [name for name in pythons if name not in with_torch]
+    return with_torch, [skip(name, "its interpreter has no torch") for name in others]
+
+
+@Check(
+    FOUND,
+    title="the job's interpreter starts in a non-interactive shell",
+    why="A command over SSH does not get the environment of ~/.bashrc or a login shell.",
+    fix="Give the interpreter's path: `defaults: {python: /path/venv/bin/python}`, or activate"
+    " the environment in `env_init`.",
+    source="docs/reference/inventory.md",
+    explained_by=("job.container",),
+    required_facts=("python",),
+)
+def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Report why it did not start, unless it is on a missing share."""
+    missing = MissingShares.of(facts, cluster)
+    for node in facts.values():
+        python = node.python
+        if python is None or not python.problem:
+            continue
+        if missing.explains(node.node, python.asked):
+            yield skip_missing(node.node, python.asked)
+            continue
+        slow = python.problem.startswith("no answer")
+        if cluster.job.env_init and (slow or python.problem.startswith(ENV_INIT)):
+            yield _env_init(node.node, cluster.job.env_init, python.problem, slow=slow)
+            continue
+        yield finding(
+            "unknown" if slow else "fail",
+            node.node,
+            "the job's interpreter does not start",
+            wanted=python.asked,
+            found=python.problem,
+            remedy=_make_python(python, node.node, node.user or "its user"),
+        )
+
+
+def _env_init(node: str, line: str, problem: str, *, slow: bool) -> Finding:
+    """Return the finding of a line that fails, or takes longer than a check waits."""
+    tried = f"time {{ {line}; }}" if slow else line
+    command = shlex.join(["clusterctl", "exec", "--nodes", node, "--", "bash", "-c", tried])
+    return finding(
+        "unknown" if slow else "fail",
+        node,
+        "env_init and the job's interpreter took too long" if slow else "env_init fails",
+        wanted=line,
+        found=problem,
+        remedy=f"{command}; at launch it may take 120 s"
+        if slow
+        else f"{command}; then correct `env_init:` in the inventory",
+    )
+
+
+def _make_python(python: Python, node: str, user: str) -> str:
+    if python.container:
+        image = shlex.quote(python.container)
+        return f"set `python:` in the inventory to the path of Python in the image {image}"
+    folder, in_venv, _ = python.asked.rpartition("/bin/")
+    is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
+    make = "sudo apt-get install python3 (on the node)"
+    if "Permission denied" in python.problem:
+        make = f"let {shlex.quote(user)} read and execute {shlex.quote(python.asked)} (on the node)"
+    elif python.problem.startswith("no answer"):
+        make = shlex.join(["clusterctl", "exec", "--nodes", node, "--", python.asked, "-V"])
+        make += " shows how long it takes"
+    elif is_venv:
+        make = (
+            f"clusterctl setup makes {shlex.quote(folder)} from the requirements.txt of this folder"
+        )
+    return f"{make}, or set another absolute path as `python:` in the inventory"
+
+
+@Check(
+    "python.version",
+    title="all nodes run the job with the same Python",
+    why="Pickled objects and compiled packages do not work across minor versions.",
+    fix="Create the environment with one minor version of Python on all nodes.",
+    source="https://docs.python.org/3/library/pickle.html",
+    explained_by=(FOUND,),
+)
+def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Compare with most other nodes; another patch level is a warning."""
+    pythons, skips = _compared(working_pythons(facts))
+    yield from skips
+    minor = {name: ".".join(p.version.split(".")[:2]) for name, p in pythons.items()}
+
+    def status(name: str, usual: str) -> Status:
+        return "warn" if usual.startswith(minor[name] + ".") else "fail"
+
+    yield from outliers(
+        {name: python.version for name, python in pythons.items()},
+        "Python",
+        status,
+        lambda _name, usual: (
+            f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
+        ),
+    )
+
+
+@Check(
+    "python.activated",
+    title="`env_init` activates the environment that `python:` names",
+    why="`conda activate` or `module load` changes PATH. Ranks start with `python:`, whatever PATH"
+    " has: an absolute path there is another environment, with other packages.",
+    fix="Give the activated interpreter: `defaults: {python: /path/env/bin/python}`, or"
+    " `python: python` for the first one in PATH.",
+    source="docs/reference/inventory.md",
+    explained_by=(FOUND,),
+    blocks=False,
+    required_facts=("python", "environment", "job_environment"),
+    applies=lambda _node, cluster: cluster.job.env_init is not None and not cluster.job.wrap,
+)
+def activated(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the nodes where `env_init` puts an interpreter into PATH."""
+    if cluster.job.env_init is None or cluster.job.wrap:
+        return
+    for name, python in working_pythons(facts).items():
+        before = dict(facts[name].environment or ()).get("PATH", "").split(":")
+        folder = posixpath.dirname(python.on_path)
+        own = posixpath.dirname(python.executable)
+        # Pyenv's shims start whichever Python it has chosen, perhaps this one.
+        if not folder or folder in {*before, own} or folder.endswith("/shims"):
+            continue
+        yield warn(
+            name,
+            "env_init activates another Python than the one that ranks start with",
+            wanted=python.on_path,
+            found=python.executable,
+            remedy=f"set `defaults: {{python: {shlex.quote(python.on_path)}}}` in hosts.yaml",
+        )
+
+
+@Check(
+    TORCH,
+    title="torch is installed, in one version",
+    why="Ranks with different versions of torch hang or exchange wrong tensors.",
+    fix="Install the same version of torch on all nodes.",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
+    explained_by=(FOUND,),
+)
+def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare the versions; with torchrun every node needs torch."""
+    pythons = working_pythons(facts)
+    versions = {name: python.package("torch") for name, python in pythons.items()}
+    known = LAUNCHERS.get(cluster.job.launcher)
+    if not any(versions.values()) and not (known and "torch" in known.packages):
+        return
+    for name, installed in versions.items():
+        if not installed:
+            wanted = next(filter(None, versions.values()), "")
+            yield fail(
+                name,
+                "the job's interpreter has no torch",
+                wanted=f"torch {wanted}".strip(),
+                found=f"none in {pythons[name].executable}",
+                remedy=install_command(pythons[name], "torch", wanted)
+                if "/" in pythons[name].asked
+                else NAME_INTERPRETER,
+            )
+    yield from outliers(
+        {name: installed for name, installed in versions.items() if installed},
+        "torch",
+        lambda _name, _usual: "fail",
+        lambda name, usual: install_command(pythons[name], "torch", usual),
+    )
+
+
+_NONE = "none"
+_SEPARATORS = re.compile(r"[-_.]+")
+_BUILD = re.compile(r"cpu|cu[0-9]+|rocm[0-9.]+|xpu")
+
+
+def install_command(python: Python, package: str, version: str) -> str:
+    """Return the command; builds such as +cu128 are on an index of their own, not on PyPI."""
+    wanted = f"{package}=={version}" if version else package
+    if python.container:
+        return f"add {shlex.quote(wanted)} to the image {shlex.quote(python.container)}"
+    command = shlex.join([python.executable, "-m", "pip", "install", wanted])
+    build = version.partition("+")[2]
+    if not build:
+        return command
+    if package == "torch" and _BUILD.fullmatch(build):
+        return f"{command} --index-url https://download.pytorch.org/whl/{build}"
+    named = f"{shlex.quote(package)} {shlex.quote(version)}"
+    return f"install {named} on the node, from the source that the other nodes use"
+
+
+def named_packages(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the packages of `job.packages` as their metadata is named, each with its version."""
+    found = (word.partition("==") for word in job.packages)
+    return tuple((_SEPARATORS.sub("-", name).lower(), version) for name, _, version in found)
+
+
+@Check(
+    "job.packages",
+    title="the packages that the job names are installed",
+    why="A package that is missing ends the run with an ImportError, on one node or on all.",
+    fix="Install them on all nodes with the job's interpreter.",
+    source="docs/reference/inventory.md",
+    explained_by=(FOUND,),
+    required_facts=("python",),
+    applies=lambda _node, cluster: bool(cluster.job.packages),
+)
+def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Look for each on every node, in the version that is named."""
+    pythons = working_pythons(facts)
+    for package, wanted in named_packages(cluster.job):
+        for name, python in pythons.items():
+            version = python.package(package)
+            if version and wanted in {"", version}:
+                continue
+            yield fail(
+                name,
+                f"the job's interpreter has {'another' if version else 'no'} {package}",
+                wanted=f"{package} {wanted}".strip(),
+                found=f"{package} {version}" if version else f"none in {python.executable}",
+                remedy=install_command(python, package, wanted),
+            )
+
+
+@Check(
+    "python.packages",
+    title="the training packages have one version",
+    why="transformers, peft and similar packages change formats and defaults between versions.",
+    fix="Install the same versions on all nodes, such as from one lock file.",
+    source="https://pip.pypa.io/en/stable/topics/repeatable-installs/",
+    explained_by=(FOUND,),
+    blocks=False,
+)
+def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+    """Compare every package that any node has."""
+    pythons, skips = _compared(working_pythons(facts))
+    yield from skips
+    names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
+    for package in names:
+        versions = {name: python.package(package) for name, python in pythons.items()}
+
+        def remedy(name: str, usual: str, package: str = package) -> str:
+            if usual == _NONE:
+                remove = shlex.join([pythons[name].executable, "-m", "pip", "uninstall", package])
+                return f"{remove}; or install it on the other nodes if the job needs it"
+            return install_command(pythons[name], package, usual)
+
+        yield from outliers(
+            {name: installed or _NONE for name, installed in versions.items()},
+            package,
+            lambda _name, _usual: "warn",
+            remedy,
+        )
+
+
+def outliers(
+    values: Mapping[str, str],
+    what: str,
+    status: Callable[[str, str], Status],
+    remedy: Callable[[str, str], str],
+) -> Iterator[Finding]:
+    """Yield a finding for each node whose value differs from the most common one."""
+    if len(set(values.values())) < 2:  # noqa: PLR2004  (all are equal)
+        return
+    usual = Counter(values.values()).most_common(1)[0][0]
+    for name, value in values.items():
+        if value != usual:
+            yield finding(
+                status(name, usual),
+                name,
+                f"another version of {what} than on the other nodes",
+                wanted=usual,
+                found=value,
+                remedy=remedy(name, usual),
+            )

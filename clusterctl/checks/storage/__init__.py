@@ -1,0 +1,1 @@
+"""Checks of paths, disks, shared folders, and the files on them."""

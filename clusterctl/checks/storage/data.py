@@ -1,0 +1,203 @@
+"""Whether checkpoints are written fast enough, and a run can use its temporary folders."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from clusterctl.checks.finding import Finding, fail, warn
+from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.storage.run_paths import run_paths
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.values.storage import PathFacts
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.network.choice import Network
+from clusterctl.plan.processes import planned_gpus
+
+MB = 1e6
+SLOWER = 8.0
+"""A node is slow if the others are so many times as fast."""
+FAST_ENOUGH = 100 * MB
+"""Bytes a second; a small file shows no more of a filesystem that is busy."""
+SLOW_FILE_S = 0.1
+"""Three requests to a file server in another building take less."""
+SLOW = 5 * MB
+"""Too slow for any checkpoint, for all nodes together: they write at the same time."""
+_ENOUGH = f"{SLOW / MB:.0f} MB/s or more for all nodes together"
+
+
+@Check(
+    "storage.speed",
+    title="checkpoints are written and read as fast as on the other nodes",
+    why="All ranks wait for the slowest one in each checkpoint. A share that is mounted over a slow"
+    " network, or a failing disk, shows in a file of a few MiB.",
+    fix="Mount the share over the data network, or replace the slow disk. Compare with `fio`.",
+    source="https://man7.org/linux/man-pages/man5/nfs.5.html",
+    blocks=False,
+    explained_by=("storage.shared", "storage.writable"),
+    applies=lambda node, cluster: _checkpoints(node, cluster.node(node.node), cluster) is not None,
+)
+def speed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Compare each node with the median, which one fast node does not change."""
+    paths = {
+        node.name: path
+        for node in cluster.nodes
+        if node.name in facts
+        and (path := _checkpoints(facts[node.name], node, cluster)) is not None
+    }
+    for name, path in paths.items():
+        for verb, rate, rates in (
+            ("writes to", path.write_rate, [p.write_rate for p in paths.values()]),
+            ("reads from", path.read_rate, [p.read_rate for p in paths.values()]),
+        ):
+            usual = _usual(rates)
+            if rate is None or rate <= 0 or not (rate * len(paths) < SLOW or _lags(rate, usual)):
+                continue
+            wanted = f"{usual / MB:.0f} MB/s, as on the other nodes"
+            yield warn(
+                name,
+                f"it {verb} {path.path} slowly",
+                wanted=wanted if _lags(rate, usual) else _ENOUGH,
+                found=f"{rate / MB:.1f} MB/s",
+                remedy=f"findmnt -T {shlex.quote(path.path)} (on the node) shows its disk or file"
+                " server; nfsiostat and iostat -x show what is busy",
+            )
+
+    yield from _slow_files(paths)
+
+
+def _slow_files(paths: Mapping[str, PathFacts]) -> Iterator[Finding]:
+    times = [path.file_s for path in paths.values() if path.file_s]
+    usual = min(times, default=0.0) if len(times) < 3 else median(times)  # noqa: PLR2004
+    for name, path in paths.items():
+        if path.file_s is None or path.file_s < SLOW_FILE_S:
+            continue
+        lags = path.file_s > SLOWER * usual
+        yield warn(
+            name,
+            f"small files in {path.path} take long",
+            wanted=f"{1000 * usual:.1f} ms a file, as on the other nodes"
+            if lags
+            else f"less than {1000 * SLOW_FILE_S:.0f} ms to make, look up and remove a file",
+            found=f"{1000 * path.file_s:.0f} ms a file",
+            remedy=f"findmnt -T {shlex.quote(path.path)} (on the node) shows its disk or file"
+            " server; save few large files instead of many small ones, or to another folder",
+        )
+
+
+def _usual(rates: list[float | None]) -> float:
+    """Return the median; of two nodes the faster one's rate."""
+    known = [rate for rate in rates if rate is not None and rate > 0]
+    if len(known) < 3:  # noqa: PLR2004
+        return max(known, default=0.0)
+    return median(known)
+
+
+def _lags(rate: float, usual: float) -> bool:
+    return rate < FAST_ENOUGH and rate * SLOWER < usual
+
+
+def _checkpoints(known: NodeFacts, node: Node, cluster: Cluster) -> PathFacts | None:
+    """Return the path of the checkpoints if its speed was measured."""
+    for place in run_paths(cluster, node):
+        path = known.path(place.path) if place.role == "checkpoints" else None
+        if path is not None and path.write_rate is not None:
+            return path
+    return None
+
+
+@Check(
+    "storage.noexec",
+    title="programs can be started from TMPDIR and home",
+    why="torch.compile and Triton write libraries below TMPDIR and home, and load them there. With"
+    " `noexec` this fails with `failed to map segment from shared object`.",
+    fix="Set TMPDIR and TRITON_CACHE_DIR in `job.env`, or mount the folder without `noexec`.",
+    source="https://man7.org/linux/man-pages/man8/mount.8.html",
+    blocks=False,
+    applies=lambda node, cluster: (
+        node.machine is not None
+        and node.machine.noexec is not None
+        and planned_gpus(cluster, node) > 0
+    ),
+)
+def noexec(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the folders of the session, unless the job sets others."""
+    moved = {"TMPDIR", "TRITON_CACHE_DIR"} & dict(cluster.job.env).keys()
+    for node in facts.values():
+        folders = node.machine.noexec if node.machine else None
+        if folders and planned_gpus(cluster, node) and not moved:
+            yield warn(
+                node.node,
+                f"no program can be started from {' and '.join(folders)}",
+                wanted="a filesystem without `noexec`",
+                found="mounted with `noexec`",
+                remedy="set TMPDIR and TRITON_CACHE_DIR under `job: env:` to a folder on a local"
+                " disk",
+            )
+
+
+@Check(
+    "storage.state",
+    title="the folder of the runs' logs and state is the user's own",
+    why="A run refuses to start in a folder that another user made or may write to.",
+    fix="Remove that folder as its owner, or set `state:` of the node to another one.",
+    source="docs/reference/inventory.md",
+    applies=lambda node, cluster: (
+        node.machine is not None
+        and node.machine.state_problem is not None
+        and not cluster.node(node.node).state
+    ),
+)
+def state(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the usual folder: of another one `storage.writable` tells."""
+    for node in facts.values():
+        problem = node.machine.state_problem if node.machine else None
+        if problem and not cluster.node(node.node).state:
+            yield fail(
+                node.node,
+                "the folder of the runs' state is not this user's alone",
+                wanted="a folder of this user, mode 700",
+                found=problem,
+                remedy="set `state:` of this node to another folder, on a local disk; or remove"
+                " that one, as its owner",
+            )
+
+
+@Check(
+    "storage.locks",
+    title="locks of files on the shared paths hold on all nodes",
+    why="datasets and huggingface_hub lock the files of their cache. Where that fails, they stop;"
+    " where a lock holds on one node only, two nodes write the same file.",
+    fix="Mount Lustre with `flock`, and NFS without `nolock` and `local_lock`; or set HF_HOME to a"
+    " folder on a local disk.",
+    source="https://man7.org/linux/man-pages/man5/nfs.5.html",
+    blocks=False,
+    explained_by=("storage.shared", "storage.writable"),
+    applies=lambda node, cluster: any(_locks(node, share) is not None for share in cluster.shared),
+)
+def locks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the mount options of each share."""
+    moved = "HF_HOME" in dict(cluster.job.env)
+    for node in facts.values():
+        for share in () if moved else cluster.shared:
+            option = _locks(node, share)
+            if option:
+                refused = option == "noflock"
+                yield warn(
+                    node.node,
+                    f"files on {share} cannot be locked"
+                    if refused
+                    else f"a lock of a file on {share} holds on this node only",
+                    wanted="locks that hold on all nodes",
+                    found="mounted without flock" if refused else f"mounted with {option}",
+                    remedy=f"add flock to the options of {shlex.quote(share)} in /etc/fstab"
+                    if refused or option == "localflock"
+                    else f"remove that option of {shlex.quote(share)} in /etc/fstab,"
+                    " or set HF_HOME in `job.env` to a folder on a local disk",
+                )
+
+
+def _locks(node: NodeFacts, share: str) -> str | None:
+    path = node.path(share)
+    return path.lock_option if path is not None else None
