@@ -65,10 +65,12 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "versions": {"errors"},
     "config": {"errors"},
     "distributed": {"errors", "lock", "versions"},
-    "data": {"distributed", "config", "files", "errors", "lock"},
+    "data": {"distributed", "config", "files", "errors", "lock", "versions"},
     "model": {"data", "distributed", "config", "files", "errors", "versions"},
     "lifecycle": {"distributed", "errors", "lock"},
-    "checkpoint": {"lifecycle", "model", "data", "distributed", "config", "files", "errors"},
+    "checkpoint": {
+        "lifecycle", "model", "data", "distributed", "config", "files", "errors", "versions",
+    },
     "observe": {"model", "data", "distributed", "config", "files", "errors"},
     "trainer": {
         "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config", "errors",

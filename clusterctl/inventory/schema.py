@@ -51,7 +51,7 @@ class Section:
         return {name: getattr(self, name) for name in self.keys}
 
     def changed(self, **changes: Any) -> Self:  # noqa: ANN401
-        """Return the section with some keys written anew."""
+        """Return the section with some keys replaced."""
         return type(self)(**{**vars(self), **changes})
 
 

@@ -90,7 +90,7 @@ CHECK_MODULES = (
 
 
 def modules_of(op: str) -> dict[str, CodeType]:
-    """Return the code of all that an operation may import, as our own Python keeps it."""
+    """Return the code of all that an operation may import, as this Python caches it."""
     known = _read().keys() - {loader.ENTRY}
     is_check = op in {"read", "survey"}
     wanted = [*CHECK_MODULES] if is_check else [_MAIN, OPERATIONS[op].partition(":")[0]]
@@ -114,7 +114,7 @@ def _renamed(code: CodeType, file: str) -> CodeType:
 
 
 def _imported(code: CodeType) -> Iterator[str]:
-    """Yield the names of modules of ours that code imports, and some that there are not."""
+    """Yield the names of clusterctl's modules that code imports, and some that there are not."""
     for name in code.co_names:
         if name.startswith("clusterctl."):  # a name with a dot is that of an import
             yield name
