@@ -142,6 +142,11 @@ class Run:
         node: Head = json.loads(json.dumps(node_status(find_run(self.where(n)))))
         return node
 
+    def asked_status(self, n: int = 0) -> Head:
+        """Return the answer of an agent."""
+        node: Head = self.call(n, "status", self.where(n))[-1].head["node"]
+        return node
+
     def stop(self, n: int = 0, **order: object) -> Head:
         return self.call(n, "stop", {**self.where(n), **order})[-1].head
 

@@ -28,13 +28,13 @@ def test_an_agent_of_another_version_answers_for_its_own_run(make_run: Callable[
     other = altered("clusterctl.node.run.status", b'"schema": 1,', b'"schema": 0,')
     agent = Path(run.paths().agent)
     agent.write_bytes(other)
-    assert run.status()["schema"] == 0
+    assert run.asked_status()["schema"] == 0
     assert run.tail()[-1].head["node"]["schema"] == 0
     assert run.stop()["gone"]
     agent.write_bytes(loader.program())
-    assert run.status()["schema"] == 1
+    assert run.asked_status()["schema"] == 1
     agent.unlink()
-    assert run.status()["state"] == "stopped"
+    assert run.asked_status()["state"] == "stopped"
 
 
 def test_an_agent_of_another_version_gets_more_arguments_than_a_command_line_may_hold(

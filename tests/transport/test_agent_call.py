@@ -208,7 +208,9 @@ def test_a_node_that_waits_for_us_may_be_silent_until_it_is_asked(
             else:
                 yield piece
 
-    call = AgentCall(NODE, Scripted(given, clock), Request(op="x", args={}), timeouts=Timeouts())
+    call = AgentCall(
+        NODE, Scripted(given, clock), Request(op="status", args={}), timeouts=Timeouts()
+    )
     messages = list(call.messages())
     assert (call.reply().state, len(messages)) == (state, count)
     assert "rests" not in messages[0].head
@@ -217,7 +219,7 @@ def test_a_node_that_waits_for_us_may_be_silent_until_it_is_asked(
 def resting(*pieces: bytes) -> tuple[AgentCall, Iterator[Message]]:
     """Return a call whose node has said that it waits for us."""
     stream = Scripted(lambda marker: [marker, RESTS, *pieces], Clock())
-    call = AgentCall(NODE, stream, Request(op="x", args={}), timeouts=Timeouts())
+    call = AgentCall(NODE, stream, Request(op="status", args={}), timeouts=Timeouts())
     messages = call.messages()
     assert next(messages).head == {"n": 1}
     return call, messages
@@ -264,7 +266,7 @@ def test_who_waits_for_a_node_holds_none_of_its_answers() -> None:
 
     stream = Scripted(pieces, Clock())
     call = AgentCall(
-        NODE, stream, Request(op="x", args={}, body_limit=64 * MIB), timeouts=Timeouts()
+        NODE, stream, Request(op="status", args={}, body_limit=64 * MIB), timeouts=Timeouts()
     )
     queue: ByteQueue[Message] = ByteQueue()
     tracemalloc.start()

@@ -15,6 +15,7 @@ import pytest
 from clusterctl.wire import Message, read_message
 from tests.installed import LOCATION
 from tests.node.conftest import Head, Run
+from tests.waiting import wait_until
 
 AGENT = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
@@ -61,7 +62,9 @@ def test_a_run_lives_and_ends_under(
     run = make_run("import time; print('here'); time.sleep(300)", nodes=2, procs=2).start()
     run.wait_for_log(3, b"here", n=1)
     assert Path(f"/proc/{run.pid_of_supervisor()}/exe").resolve() == Path(python).resolve()
-    assert [run.status(n)["state"] for n in (0, 1)] == ["running", "running"]
+
+    states = ["running", "running"]
+    wait_until(lambda: [run.asked_status(n)["state"] for n in (0, 1)] == states)
     assert run.stop(0)["gone"]
     assert [run.ended(n)["state"] for n in (0, 1)] == ["stopped", "stopped"]
     assert run.tail(1)[-1].head["node"]["end"]["by"] == "stop"

@@ -29,7 +29,7 @@ if rank == 1:
 def test_status_has_the_line_that_was_printed_last_on_a_node(make_run: MakeRun) -> None:
     run = make_run(TALK, procs=2).start()
     run.ended()
-    last = run.call(0, "status", run.where())[-1].head["node"]["last"]
+    last = run.asked_status()["last"]
     assert (last["rank"], last["line"]) == (1, "20%")
     assert 0 <= last["age_s"] < 600
 
