@@ -79,10 +79,9 @@ LONGEST = (
     "tests/cli/test_push.py::test_an_interrupted_push",
     "tests/test_outputs.py::test_a_page_shows_what_its_commands_print[resume-a-run]",
     "tests/cli/test_other_hosts.py",
-    "tests/cli/test_launchers.py::test_an_elastic_training",
     "tests/train/observe/test_slow_rank.py::test_a_slowed_rank",
     "tests/verbs/preflight/test_check.py::test_a_deep_check_names",
-    "tests/cli/test_setup.py::test_what_was_left_half_made",
+    "tests/cli/test_setup.py::test_it_is_made_once",
     "tests/cli/test_json.py::test_verbs_print_what_the_schema_says",
     "tests/cli/test_sharing.py",
     "tests/cli/test_clean_environments.py::test_ray_runs",
@@ -163,7 +162,7 @@ def _start(*, backend: BackendName = "netns", **wanted: Unpack[Wanted]) -> Sandb
 
 @pytest.fixture(scope="session")
 def sandbox3() -> Iterator[Sandbox]:
-    """Three healthy hosts, shared by a test process; tests of faults make hosts of their own."""
+    """Three healthy hosts, shared by a test process; a test that gives them a fault heals it."""
     started = _start()
     yield started
     started.down()

@@ -37,8 +37,6 @@ from train.model.memory import GIB, size_in_words
 from train.observe import trackers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from train.data.encoding import Encoded
     from train.model.kinds import Weights
     from train.model.memory import Memory, Shape

@@ -1,4 +1,4 @@
-"""The session that verbs without a run share: all nodes of the inventory, and a progress line."""
+"""The session of verbs that read the inventory, not a run's record, and its progress line."""
 
 from __future__ import annotations
 

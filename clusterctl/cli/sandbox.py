@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from clusterctl.cli.options import whole
+from clusterctl.cli.options import add_json, whole
 from clusterctl.report.console import Screen
 from clusterctl.sandbox import demo, gpus, layout, sandbox
 from clusterctl.sandbox.backend import SandboxSpec
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--jumps", type=whole(0), default=0, metavar="N", help="jump hosts in front (default: 0)"
     )
-    parsers["status"].add_argument("--json", action="store_true", help="print one JSON document")
+    add_json(parsers["status"])
     parsers["exec"].add_argument("--on", metavar="NODE", help="on this host, as root, without SSH")
     parsers["exec"].add_argument("command", nargs="+", metavar="CMD")
     fault = parsers["fault"]

@@ -133,6 +133,10 @@ def calls_of_words(words: tuple[str, ...], variables: Mapping[str, str]) -> tupl
     return calls_of(Step(line=1, words=words), variables)
 
 
+_Folders = dict[tuple[int, ...], str | None]
+"""Where each subshell is that moved."""
+
+
 def calls_in_folders(
     steps: tuple[Step, ...], variables: Mapping[str, str], name: str, folder: str | None
 ) -> Iterator[tuple[Call, str | None]]:
@@ -154,10 +158,6 @@ def calls_in_folders(
             yield call, inner
         if step.words[:1] and step.words[0] in FOLDERS:
             folders[step.apart] = inside[()]
-
-
-_Folders = dict[tuple[int, ...], str | None]
-"""Where each subshell is that moved."""
 
 
 def _folder_in(folders: _Folders, apart: tuple[int, ...]) -> str | None:

@@ -69,9 +69,10 @@ def _beginning(value: ast.expr, bound: _Bindings, depth: int = _DEPTH) -> str:
         case ast.FormattedValue(value=inner):
             parts = [inner]
         case ast.Name(id=name) if depth:
-            texts = {
-                _beginning(one, bound, depth - 1) if one else "" for one in bound.get(name, ())
-            }
+            values = bound.get(name, [])
+            if len(values) > _MOST_VALUES:
+                return ""
+            texts = {_beginning(one, bound, depth - 1) if one else "" for one in values}
             return texts.pop() if len(texts) == 1 else ""
         case _:
             return ""
@@ -92,6 +93,7 @@ def _bindings(tree: ast.Module) -> _Bindings:
     bound: _Bindings = {}
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     told: set[ast.expr] = set()
+    given: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -102,7 +104,10 @@ def _bindings(tree: ast.Module) -> _Bindings:
         elif isinstance(node, ast.Call):
             for name, value in _arguments(node, functions):
                 bound.setdefault(name, []).append(value)
+                given.add(name)
     for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg not in given:
+            bound.setdefault(node.arg, []).append(None)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in told:
             bound.setdefault(node.id, []).append(None)
     return bound

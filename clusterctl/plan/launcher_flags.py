@@ -243,11 +243,15 @@ def _read(name: str, words: list[str]) -> Start:
         taken: list[str] = []
         if flag in kind.pairs or (flag in kind.env and words and "=" not in words[0]):
             taken = words[: 2 if flag != "-x" else 1]
-        elif not equals and (
-            flag in kind.ours
-            or (kind.passes(flag) and flag not in kind.switches)
-            or flag in kind.env
-            or _is_value(flag, kind, words)
+        elif (
+            not equals
+            and flag not in kind.switches
+            and (
+                flag in kind.ours
+                or kind.passes(flag)
+                or flag in kind.env
+                or _is_value(flag, kind, words)
+            )
         ):
             taken = words[:1]
         del words[: len(taken)]
@@ -268,7 +272,6 @@ def _is_value(flag: str, kind: Flags, words: list[str]) -> bool:
     """Tell whether the next word is probably the value of an unknown flag."""
     return (
         flag not in kind.ignored
-        and flag not in kind.switches
         and len(words) > 1
         and not words[0].startswith("-")
         and not words[0].endswith((".py", ".sh"))

@@ -68,9 +68,9 @@ def sentence_of(event: Mapping[str, object]) -> str:
 def _why_stopping(event: Mapping[str, object]) -> str:
     """Say why the run ends on a node: it was ordered to, or the run failed on another node."""
     peer, message = event.get("peer"), event.get("message")
+    if not peer:
+        return str(event.get("reason") or message or event.get("by"))
     match event.get("by"):
-        case _ if not peer:
-            return str(event.get("reason") or message or event.get("by"))
         case "start-timeout":
             return f"start timeout ({peer}): {message}"
         case "lost" if event.get("lost"):

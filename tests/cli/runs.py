@@ -116,15 +116,17 @@ class Project:
 
     def close(self) -> None:
         """Undo faults, stop every run and leave no command, also after a test that failed."""
-        if self.sandbox.faults():
-            self.sandbox.heal()
-        following = [process for process in self.started if process.poll() is None]
-        if following or self.has_run():
-            self.run("stop", "--all", "--grace", "0")
-        for process in self.started:
-            process.kill()
-            with process:
-                pass
+        try:
+            if self.sandbox.faults():
+                self.sandbox.heal()
+            following = [process for process in self.started if process.poll() is None]
+            if following or self.has_run():
+                self.run("stop", "--all", "--grace", "0")
+        finally:
+            for process in self.started:
+                process.kill()
+                with process:
+                    pass
 
     def has_run(self) -> bool:
         """Tell whether a run holds a host."""

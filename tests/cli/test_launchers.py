@@ -170,7 +170,7 @@ dist.barrier()
 """
 
 
-@pytest.mark.soak  # tests/node/supervisor/test_elastic.py shows it without SSH
+@pytest.mark.soak  # without SSH: tests/node/supervisor/test_elastic.py, and `test_states` of verbs
 def test_an_elastic_training_continues_without_a_node(training: Project) -> None:
     """It starts on three hosts; one is lost, and the training goes on where it was."""
     (training.folder / "train.py").write_text(ELASTIC)

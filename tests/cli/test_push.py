@@ -103,10 +103,12 @@ def test_a_shared_folder_is_written_once(sandbox3: Sandbox, tmp_path: Path, mode
 @pytest.fixture
 def slow_hosts(sandbox3: Sandbox) -> Iterator[Sandbox]:
     """Hosts to which a push takes long enough to be interrupted."""
-    for node in NODES:
-        sandbox3.fault(node, "slow-network", "100")
-    yield sandbox3
-    sandbox3.heal()
+    try:
+        for node in NODES:
+            sandbox3.fault(node, "slow-network", "100")
+        yield sandbox3
+    finally:
+        sandbox3.heal()
 
 
 def test_an_interrupted_push_leaves_nothing_running_and_is_resumed(

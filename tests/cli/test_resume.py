@@ -270,7 +270,7 @@ def test_a_folder_on_a_dead_mount_is_reported_and_no_agent_stays(
     code, _, stderr = resume(project, "/root/nowhere.pt")
     assert code == 125
     assert "there is no /root/nowhere.pt" in stderr
-    assert processes(box, "node2") == before
+    wait_until(lambda: processes(box, "node2") == before, seconds=10)
 
     with project.start("resume", "-i", "hosts.yaml", "--checkpoint", "latest") as process:
         wait_until(lambda: processes(box, "node2") > before)

@@ -138,7 +138,7 @@ class Run:
         return self
 
     def status(self, n: int = 0) -> Head:
-        """Return what the operation `status` would: an agent of its own would cost 50 ms."""
+        """Return what `status` says of the run itself, without an agent."""
         node: Head = json.loads(json.dumps(node_status(find_run(self.where(n)))))
         return node
 

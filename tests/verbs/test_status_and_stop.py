@@ -78,6 +78,11 @@ def over(by: str, state: str = "failed") -> dict[str, Any]:
         (None, None, "unreachable"),
         (part("a", "finished", world_size=1), None, "finished"),
         (part("a", "finished", world_size=2), None, "unreachable"),
+        # An elastic run continues without a node, if enough are left.
+        (part("a", min_nodes=1), part("b", "failed"), "running"),
+        (part("a", "finished", min_nodes=1), part("b", "lost"), "finished"),
+        (part("a", "finished", min_nodes=1), None, "finished"),
+        (part("a", "finished", min_nodes=2), part("b", "failed"), "failed"),
     ],
 )
 def test_states(a: dict[str, Any] | None, b: dict[str, Any] | None, state: str) -> None:

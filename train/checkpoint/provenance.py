@@ -25,7 +25,7 @@ def code() -> str:
     """Return a digest of this program's source."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent.parent
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted((*folder.rglob("*.py"), folder / "config" / "foreign.yaml")):
         name = path.relative_to(folder).as_posix()
         digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

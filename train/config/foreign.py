@@ -107,7 +107,7 @@ def _columns(rest: dict[str, Any]) -> Any:  # noqa: ANN401  (what is no mapping 
             return mapping
         columns |= mapping
     usual = TABLES["usual"]  # read under both names anyway
-    return {ours: name for ours, name in columns.items() if name not in {ours, usual.get(ours)}}
+    return {ours: name for ours, name in columns.items() if name not in (ours, usual.get(ours))}
 
 
 def _unlike(path: str, keys: Mapping[str, Any]) -> list[str]:

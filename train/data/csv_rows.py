@@ -25,19 +25,18 @@ BOM = b"\xef\xbb\xbf"
 
 def rows(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes | BadLine]]:
     """Yield the rows as JSON objects, each with its offset; the first one of all is empty."""
-    delimiter = _delimiter(path)
     with streams.opened(path) as start:
-        _, keys = next(_cells(start, 0, delimiter), (0, []))
+        _, keys = next(cells(path, start, 0), (0, []))
     if isinstance(keys, BadLine):
         raise ConfigError((f"{path}:row 1: {keys}",))
     if twice := [key for key, times in Counter(keys).items() if key and times > 1]:
         found = f"found {', '.join(twice)} twice"
         raise ConfigError((f"{path}:row 1: expected a name for each column, {found}",))
-    for offset, cells in _cells(stream, begin, delimiter):
-        if isinstance(cells, BadLine):
-            yield offset, cells
+    for offset, row in cells(path, stream, begin):
+        if isinstance(row, BadLine):
+            yield offset, row
         else:
-            yield offset, _record(keys, cells) if cells and offset else b""
+            yield offset, _record(keys, row) if row and offset else b""
 
 
 def kind(path: Path) -> str:
@@ -54,7 +53,9 @@ def _delimiter(path: Path) -> str:
     return max(DELIMITERS, key=header.count)
 
 
-def _cells(stream: Stream, begin: int, delimiter: str) -> Iterator[tuple[int, list[str] | BadLine]]:
+def cells(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, list[str] | BadLine]]:
+    """Yield the cells of each row from an offset on, with its own."""
+    delimiter = _delimiter(path)
     csv.field_size_limit(LONGEST)
     offset = begin
 
@@ -80,9 +81,9 @@ def _cells(stream: Stream, begin: int, delimiter: str) -> Iterator[tuple[int, li
                 yield start, BadLine(f"expected a row of cells, found: {error}")
 
 
-def _record(keys: list[str], cells: list[str]) -> bytes | BadLine:
+def _record(keys: list[str], row: list[str]) -> bytes | BadLine:
     """Return a row as JSON; a byte that is no UTF-8 stays, for the reader of the line to name."""
-    if len(cells) != len(keys):
-        return BadLine(f"expected {len(keys)} cells as in row 1, found {len(cells)}")
-    record = {key: cell for key, cell in zip(keys, cells, strict=True) if key}
+    if len(row) != len(keys):
+        return BadLine(f"expected {len(keys)} cells as in row 1, found {len(row)}")
+    record = {key: cell for key, cell in zip(keys, row, strict=True) if key}
     return json.dumps(record, ensure_ascii=False).encode(errors="surrogateescape")

@@ -98,17 +98,20 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
     exact: list[tuple[int, int]] = []
     digest = hashlib.sha256()
     lines = offset = 0
-    content: bytes | BadLine = b""
+    content: object = b""
+    # To make records of a table's cells takes long.
+    rows: Callable[[Path, Stream, int], Iterator[tuple[int, object]]]
+    rows = csv_rows.cells if kind is CSV else kind.rows
     with streams.opened(path) as stream:
         plain = kind is JSON_LINES and not stream.compressed
-        for offset, content in kind.rows(path, stream, 0):
+        for offset, content in rows(path, stream, 0):
             if isinstance(content, Swallowed):
                 raise ConfigError((f"{path}:{kind.noun}{lines + 1}: {content}",))
             if plain and isinstance(content, bytes):
                 digest.update(content)  # as it passes: the file may be larger than the page cache
                 while len(exact) < len(targets) and offset >= targets[len(exact)]:
                     exact.append((offset, lines))
-            elif offset >= places.next:
+            else:
                 places.add(offset, lines)
             lines += 1
     if plain:

@@ -157,7 +157,7 @@ def _refuse_all_bad(encoded: Iterator[Encoded]) -> Iterator[Encoded]:
         if count == ALL_BAD:
             problem = f"{first.line.where}: {first.reason}"
             hint = contents.of_line(first.line.where, first.reason)
-            raise ConfigError((problem, "and so are all lines after it"), hint=hint)
+            raise ConfigError((problem, f"and so are the {ALL_BAD - 1} lines after it"), hint=hint)
     yield from encoded
 
 

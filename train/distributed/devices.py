@@ -128,7 +128,13 @@ def agree(store: Store, env: RankEnv, mine: Device) -> None:
     devices = PrefixStore("devices", store)
     devices.set(str(env.rank), json.dumps(astuple(mine)))
     if env.rank == 0:
-        rows = [Device(*json.loads(devices.get(str(rank)))) for rank in range(env.world_size)]
+        try:
+            rows = [Device(*json.loads(devices.get(str(rank)))) for rank in range(env.world_size)]
+        except RuntimeError as error:  # (torch's own) it has met the others, and ended since
+            away = [str(r) for r in range(env.world_size) if not devices.check([str(r)])]
+            found = f"found no process for rank {', '.join(away)}"
+            message = f"expected all {env.world_size} ranks within start_timeout, {found}"
+            raise TimeoutError(f"{message}\nhint: their own logs say why") from error
         devices.set(AGREED, conflict(rows) or AGREED)
     said = devices.get(AGREED).decode()
     if said != AGREED:

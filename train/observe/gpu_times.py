@@ -6,6 +6,7 @@ part that waits for a result takes all the rest.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ class GpuTimes:
 
     def __init__(self, event: Callable[[], Event] = _event) -> None:
         self._event = event
-        self._queued: list[tuple[str, Event, Event]] = []
+        self._queued: deque[tuple[str, Event, Event]] = deque()
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -55,6 +56,6 @@ class GpuTimes:
         """
         found: dict[str, float] = {}
         while self._queued and self._queued[0][2].query():
-            name, begin, end = self._queued.pop(0)
+            name, begin, end = self._queued.popleft()
             found[name] = found.get(name, 0.0) + begin.elapsed_time(end) / 1000
         return found

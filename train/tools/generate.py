@@ -16,7 +16,7 @@ from typing import Any
 from train.data.chat import dated
 from train.data.encoding import begin_of
 from train.errors import DONE, USAGE, ConfigError
-from train.tools.merge import ADAPTER, load_adapter, load_base, loaded
+from train.tools.merge import ADAPTER, load_adapter, load_base, load_tokenizer, loaded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,11 +115,10 @@ def answers(
     import torch
 
     device_map = "auto" if torch.cuda.is_available() else None
-    base, tokenizer = loaded(
-        lambda: load_base(model, device_map=device_map),
-        "--model: expected a causal language model",
-    )
+    wanted = "--model: expected a causal language model"
+    tokenizer = loaded(lambda: load_tokenizer(model), wanted)
     ids = encode(tokenizer, prompt)
+    base = loaded(lambda: load_base(model, device_map=device_map), wanted)
     room = getattr(base.config, "max_position_embeddings", None) or sys.maxsize
     if not ids or len(ids) + most > room:
         message = (

@@ -58,7 +58,7 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
     shutil.rmtree(aside, ignore_errors=True)
 
     def write() -> None:
-        base, tokenizer = load_base(name)
+        tokenizer, base = load_tokenizer(name), load_base(name)
         load_adapter(base, adapter).merge_and_unload().save_pretrained(aside)
         tokenizer.save_pretrained(aside)
 
@@ -74,14 +74,20 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
     return name
 
 
-def load_base(name: str, **how: Any) -> tuple[Any, Any]:  # noqa: ANN401  (transformers' own types)
-    """Return a model in the dtype on disk, for which there is room, and its tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def load_tokenizer(name: str) -> Any:  # noqa: ANN401  (transformers' own types)
+    """Return a model's tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name)
+
+
+def load_base(name: str, **how: Any) -> Any:  # noqa: ANN401  (as above)
+    """Return a model in the dtype on disk, for which there is room."""
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    return AutoModelForCausalLM.from_pretrained(name, dtype="auto", **how), tokenizer
+    return AutoModelForCausalLM.from_pretrained(name, dtype="auto", **how)
 
 
 def load_adapter(base: Any, adapter: Path) -> Any:  # noqa: ANN401  (as above)

@@ -17,7 +17,7 @@ from train.config.parse import Arguments
 from train.distributed.env import RankEnv
 from train.errors import DONE, USAGE, ConfigError
 from train.observe.records import NAME, read
-from train.tools.merge import ADAPTER, load_adapter, load_base
+from train.tools.merge import ADAPTER, load_adapter, load_base, loaded
 
 STEPS, SAVED = 4, 2
 LIMIT = 300.0
@@ -126,11 +126,12 @@ def _reload(model: Path, adapter: Path) -> str:
 
     if not adapter.is_dir():  # full fine-tuning exports a model instead
         return "exported the model"
-    base, _ = load_base(str(model))
+    base = load_base(str(model))
     ids = torch.arange(8).unsqueeze(0)
     with torch.no_grad():
         before = base(input_ids=ids).logits
-        after = load_adapter(base, adapter)(input_ids=ids).logits
+        trained = loaded(lambda: load_adapter(base, adapter), "expected an adapter that PEFT loads")
+        after = trained(input_ids=ids).logits
     if torch.equal(before, after):
         problem = "expected an adapter that changes the model, found one that does nothing"
         raise ConfigError((problem,))

@@ -40,7 +40,8 @@ def progress_in(printed: bytes) -> Optional[Dict[str, Optional[int]]]:
     words = [numbers_of(found) for found in STEP.finditer(text)]
     # The steps' bar is the longest one: an evaluation has a bar of its own.
     bars = [(int(step), int(total)) for step, total in _BAR.findall(text) if int(total)]
-    bars = [bar for bar in bars if bar[1] == max(total for _, total in bars)]
+    longest = max((total for _, total in bars), default=0)
+    bars = [bar for bar in bars if bar[1] == longest]
     found = words or bars
     if not found:
         return None

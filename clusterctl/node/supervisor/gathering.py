@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run import processes
@@ -20,6 +20,7 @@ FIRST_POLL, POLL, LATE_POLL = 0.25, 1.0, 10.0
 """How often to look who has joined: at first, then while most gather, and after a while."""
 MOST_GATHER = 60.0
 LINE_LIMIT = 200
+"""Characters of the last line that the event of a late node quotes."""
 BRIEF_SECONDS = 2.0
 """Who lives shorter may have joined between two looks, or trains nothing."""
 
@@ -118,18 +119,19 @@ class Gathering:
         assert self.launcher is not None
         members = look([self.launcher])[self.launcher]
         tries = worlds.connecting(members, self._meeting)
-        return self._describe("its launcher", self._launched, tries=tries)
+        return self._describe("its launcher", self._launched, (), tries=tries)
 
     def _ranks_lateness(self) -> str:
         watched = self._members(self._watched())
         silent = [n for n, found in watched.items() if worlds.connecting(found, self._meeting)]
         late = [one for one in self._ranks.values() if one.rank in (silent or watched)]
         late = late or [one for one in self._ranks.values() if one.state == "starting"]
-        who = "rank " + ", ".join(map(str, sorted(one.rank for one in late)))
+        ranks = sorted(one.rank for one in late)
+        who = "rank " + ", ".join(map(str, ranks))
         began = min((one.began for one in late if one.began), default=0.0)
-        return self._describe(who, began, tries=bool(silent)) if late else ""
+        return self._describe(who, began, ranks, tries=bool(silent)) if late else ""
 
-    def _describe(self, who: str, began: float, *, tries: bool) -> str:
+    def _describe(self, who: str, began: float, ranks: Sequence[int], *, tries: bool) -> str:
         where = self._meeting.shown
         if tries:
             return "%s does not reach %s" % (who, where)
@@ -137,8 +139,10 @@ class Gathering:
             return "%s has not started" % who
         ran = max(0.0, time.time() - began)
         words = "%s has run for %.0f s without connecting to %s" % (who, ran, where)
-        last = (last_printed_line(self._record.paths) or {}).get("line")
-        return "%s; last line: %s" % (words, last[:LINE_LIMIT]) if last else words
+        last = last_printed_line(self._record.paths) or {}
+        if not last.get("line") or (ranks and last["rank"] not in ranks):
+            return words
+        return "%s; last line: %s" % (words, last["line"][:LINE_LIMIT])
 
     @property
     def _all_started(self) -> bool:

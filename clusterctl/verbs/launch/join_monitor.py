@@ -122,7 +122,7 @@ class JoinMonitor:
 
     @property
     def _over(self) -> bool:
-        """Wait for no rank any more."""
+        """No rank is waited for any more."""
         everybody = len(self._joined) == self.plan.world_size
         return self._ended or self._timed_out or everybody or not self.plan.gathers
 

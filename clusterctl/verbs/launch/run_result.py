@@ -10,7 +10,7 @@ from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
-from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_phases
+from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_late_nodes
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
@@ -62,7 +62,7 @@ def run_result(
     view = view_of(log.run, log.cluster, log.node_runs, errors)
     if late is not None:
         cause = join_failure(view, late.missing, late.seconds)
-        view = replace(view, first_cause=with_phases(cause, log.late))
+        view = replace(view, first_cause=with_late_nodes(cause, log.late))
         return RunResult(view=view, exit_code=LaunchRefused.exit_code, ended_by="start-timeout")
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=why_ended(log, view))

@@ -14,7 +14,7 @@ from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.verbs.runs.way_on import relaunch
 
-_MOST_PHASES = 4
+_MOST_LATE = 4
 LOST_REMEDY = "clusterctl check names the node that does not answer; --exclude leaves it out"
 WORLD_REMEDY = (
     "let the script give its launcher --nnodes=$NNODES --node-rank=$NODE_RANK"
@@ -43,19 +43,15 @@ def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> Fir
 def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
     """Return why a run failed, as its events or its nodes' ends tell; None: they do not."""
     cause = log.first_cause()
-    if cause is None:
-        cause = cause_of_ends(view)
-        return cause and with_phases(cause, log.late)
-    if cause.kind == "start-timeout":
-        return with_phases(cause, log.late)
-    if cause.kind != "node-lost":
-        return cause
+    if cause is None or cause.kind != "node-lost":
+        cause = cause or cause_of_ends(view)
+        return cause and with_late_nodes(cause, log.late)
     without = relaunch(log.run, log.cluster, "--exclude", cause.node, name=view.name)
     back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"
     return replace(cause, remedy=f"to continue without it: {without}\n{back}")
 
 
-def with_phases(cause: FirstCause, late: Mapping[str, str]) -> FirstCause:
+def with_late_nodes(cause: FirstCause, late: Mapping[str, str]) -> FirstCause:
     """Add what every late node was doing; what the cause says already is not repeated."""
     told = [
         f"{node}: {phase}"
@@ -65,8 +61,8 @@ def with_phases(cause: FirstCause, late: Mapping[str, str]) -> FirstCause:
     ]
     if cause.kind != "start-timeout" or not told:
         return cause
-    more = len(told) - _MOST_PHASES
-    told[_MOST_PHASES:] = [f"and {counted(more, 'more node')}"] if more > 0 else []
+    more = len(told) - _MOST_LATE
+    told[_MOST_LATE:] = [f"and {counted(more, 'more node')}"] if more > 0 else []
     return replace(cause, message="; ".join([cause.message, *told]))
 
 

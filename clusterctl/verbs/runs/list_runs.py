@@ -112,8 +112,9 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
                 rebuilt.append(view.run)
             known[view.run] = record
     seen = {view.run: view for view in found.runs}
+    silent = {one.node: one for one in found.errors}
     for run in known.keys() - seen.keys():  # no node that answers knows it
-        seen[run] = view_of(run, known[run].cluster, {}, {one.node: one for one in found.errors})
+        seen[run] = view_of(run, known[run].cluster, {}, silent)
     listed = [_line(nodes, records, known.get(run), seen[run]) for run in {**known, **seen}]
     return RunList(runs=newest_first(listed, records), errors=found.errors, rebuilt=tuple(rebuilt))
 

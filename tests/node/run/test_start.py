@@ -143,7 +143,8 @@ def test_a_long_run_keeps_its_files_from_cleaners(
 def test_the_run_outlives_the_call_in_a_session_of_its_own(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    node = run.status()
+    node = run.asked_status()
+    assert [rank["rank"] for rank in node["usage"]["ranks"]] == [0]
     supervisor = node["supervisor"]["pid"]
     assert node["state"] == "running"
     assert node["supervisor"]["alive"]

@@ -157,7 +157,7 @@ def test_a_late_node_tells_what_it_is_doing(
     rank: dict[str, Any],
     told: str,
 ) -> None:
-    monkeypatch.setattr(module, "last_printed_line", lambda _paths: {"line": "hi"})
+    monkeypatch.setattr(module, "last_printed_line", lambda _paths: {"line": "hi", "rank": 1})
     node = Node(monkeypatch, [member])
     vars(node.rank).update({"began": 10.0, **rank})
     node.gathering.launcher = None if launcher is None else PID

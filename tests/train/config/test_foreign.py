@@ -216,6 +216,7 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
             "expected paths of evaluation samples",
         ),
         ("test_datasets: [{path: a, field_messages: c}]", "expected paths of evaluation samples"),
+        ("datasets: [{path: a, field_messages: [b, c]}]", "expected a mapping of keys to names"),
         ("datasets: [{path: a, columns: [b]}]", "expected a mapping as the columns of a, found"),
         ("datasets: [{path: a, message_property_mappings: b}]", "as the columns of a, found 'b'"),
         ("excess_length_strategy: raise", "expected cut | drop"),
@@ -233,6 +234,7 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
     ("text", "key", "value"),
     [
         ("adapter:", "method", "full"),
+        ("adapter: FULL", "method", "full"),
         ("flash_attention: true", "attn_implementation", "flash_attention_2"),
         ("sdp_attention: true", "attn_implementation", "sdpa"),
         ("sample_packing: false\ngroup_by_length: true", "batching", "balanced"),

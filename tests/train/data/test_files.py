@@ -227,9 +227,7 @@ def test_tokens_do_not_depend_on_shards(
         assert len(contents(one)) == len(made)
 
 
-def test_memory_does_not_grow_with_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     made = [{"text": f"{number} " * 2000} for number in range(3000)]
     for name, content in (
         ("a.json", array(made)),

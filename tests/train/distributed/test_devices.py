@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -180,6 +181,24 @@ def test_every_rank_hears_of_it_at_once(world: World) -> None:
     for rank in range(3):
         assert "rank 1 on b on cpu" in run.said(rank)
     assert "rank 1 on b on cpu" in run.status()["reason"]
+
+
+def lost(rank: int) -> None:
+    """Have rank 1 end once all have met, before it says what it trains on."""
+    from train.distributed import devices
+
+    if rank == 1:
+        devices.describe = lambda _device: sys.exit(1)  # type: ignore[assignment]
+
+
+def test_a_rank_that_ends_before_it_names_its_device_is_named(world: World) -> None:
+    run = world.start(nodes=(2,), start_timeout=4.0, eval_dataset_path=None, before=lost)
+    run.processes[0].join(60)
+    assert run.processes[0].exitcode == 1
+    assert (
+        "expected all 2 ranks within start_timeout, found no process for rank 1\n"
+        in (run.status()["reason"])
+    )
 
 
 def late(rank: int) -> None:

@@ -103,7 +103,31 @@ FORMS: dict[str, tuple[Callable[[], dict[str, Any]], tuple[int, int] | None]] = 
 }
 
 
-# (each slice of each form is compared below)
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_read_as_the_weights_that_it_stands_for(
+    tiny: Path, tmp_path: Path, form: str
+) -> None:
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    from train.model.quantized import scheme, tensors
+
+    about, block = FORMS[form]
+    plain = shutil.copytree(tiny / "model", tmp_path / "plain")
+    small = tmp_path / "small"
+    quantize(plain, small, about(), block)
+    twin = load_file(plain / "model.safetensors")
+    with safe_open(small / "model.safetensors", framework="pt") as file:
+        files = dict.fromkeys(file.keys(), file)
+        found = tensors(files, scheme(small / "config.json", "small"))
+        assert found.keys() == twin.keys()
+        for name, weight in twin.items():
+            assert torch.equal(found[name][:], weight), name
+            assert torch.equal(found[name][3:7], weight[3:7]), name
+
+
+# (each form is read above, and each slice compared below)
 QUICK = {"blocks", "tensor"}
 
 

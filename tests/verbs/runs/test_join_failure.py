@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure, with_phases
+from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure, with_late_nodes
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from tests.verbs.run_answers import CLUSTER, RUN, rank
 
@@ -97,7 +97,7 @@ def test_an_end_without_a_reason_is_told_by_what_brought_it() -> None:
 
 def test_every_late_node_is_named_with_what_it_was_doing() -> None:
     busy = {name: f"rank 1 has run for 9 s, {name}" for name in "bcdef"}
-    cause = with_phases(late(view(None, False, False)), busy)
+    cause = with_late_nodes(late(view(None, False, False)), busy)
     assert cause.message == (
         "not joined within 60 s: 10.0.0.2:1, 10.0.0.3:2; "
         + "; ".join(f"{name}: {phase}" for name, phase in list(busy.items())[:4])
@@ -107,6 +107,9 @@ def test_every_late_node_is_named_with_what_it_was_doing() -> None:
 
 def test_what_the_cause_says_of_a_late_node_is_not_repeated() -> None:
     shared = late(view(True, False, False))
-    assert with_phases(shared, {"10.0.0.2": "its launcher does not reach 10.0.0.1:29500"}) == shared
+    assert (
+        with_late_nodes(shared, {"10.0.0.2": "its launcher does not reach 10.0.0.1:29500"})
+        == shared
+    )
     own = replace(shared, message="not gathered within 2 s: rank 3 has not started")
-    assert with_phases(own, {"10.0.0.3": "rank 3 has not started"}) == own
+    assert with_late_nodes(own, {"10.0.0.3": "rank 3 has not started"}) == own
