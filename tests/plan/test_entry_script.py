@@ -131,6 +131,9 @@ def test_an_endpoint_in_a_variable_is_followed_to_localhost(script: str) -> None
         SPAWN + "    worker(*given)\n",
         SPAWN.replace("nprocs=8, args=(address, 8)", "nprocs=8, args=given"),
         "url = url\ninit_process_group(init_method=url)",
+        "def setup(url):\n    init_process_group(init_method=url)\nurl = 'tcp://localhost:1'",
+        # Each way through the assignments would be followed.
+        "url = 'tcp'\n" + "url = url + 'x'\n" * 60 + "init_process_group(init_method=url)",
     ],
 )
 def test_an_endpoint_that_the_script_does_not_tell_is_left_alone(script: str) -> None:

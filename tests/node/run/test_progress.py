@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ def test_what_only_looks_like_a_step_is_none(text: bytes) -> None:
     assert progress_in(text) is None
 
 
+def test_as_many_bars_as_a_log_can_hold_are_read_at_once() -> None:
+    began = time.process_time()
+    assert progress_in(b"0%|| 1/1 [" * 6000) == {"step": 1, "total": 1}
+    assert time.process_time() - began < 1
+
+
 def test_a_long_traceback_after_the_last_step_does_not_hide_it(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "1.log").write_bytes(b"step 9\n")
@@ -57,3 +64,9 @@ def test_a_long_traceback_after_the_last_step_does_not_hide_it(tmp_path: Path) -
     assert run_progress(paths) == {"step": 5, "total": None}
     (tmp_path / "ranks" / "0.log").write_bytes(b"step 5\n" + b"-" * END_BYTES[-1])
     assert run_progress(paths) is None
+
+
+def test_as_many_bars_as_a_log_can_hold_are_read_at_once() -> None:
+    began = time.process_time()
+    assert progress_in(b"0%|| 1/1 [" * 6000) == {"step": 1, "total": 1}
+    assert time.process_time() - began < 1
