@@ -31,12 +31,9 @@ def _mapping(names: Kind[str], wanted: str) -> Kind[dict[str, str]]:
     return Kind(readers.shape(dict, wanted), schema, WORD, names)
 
 
-def _number(read: Callable[[object], T], low: int, high: int, of: str = "integer") -> Kind[T]:
-    return Kind(read, {"type": of, "minimum": low, "maximum": high})
-
-
 def _whole(low: int, high: int) -> Kind[int]:
-    return _number(readers.whole_number(low, high), low, high)
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Kind(readers.whole_number(low, high), schema)
 
 
 def _matching(read: Callable[[object], str], pattern: str) -> Kind[str]:
@@ -60,7 +57,9 @@ PORT = _whole(1, 65535)
 PROCS = _whole(1, 4096)
 GPUS: Kind[int] = Kind(readers.read_gpus, _GPUS)
 BOOLEAN: Kind[bool] = Kind(readers.read_boolean, {"type": "boolean"})
-SECONDS = _number(readers.read_seconds, 0, 86400, "number")
+SECONDS: Kind[float] = Kind(
+    readers.read_seconds, {"type": "number", "minimum": 0, "maximum": 86400}
+)
 SUBNET = _string(readers.read_subnet)
 LOCAL_PATH = _string(readers.read_local_path)
 NODE_PATH = _string(readers.read_path)

@@ -156,11 +156,12 @@ def stays_and_needs(
     """Return by node what is `still_here`, and its `needed_sizes`; equal plans are read once."""
     stays: dict[str, Sequence[str]] = {}
     needs: dict[str, Mapping[str, int]] = {}
-    known: dict[tuple[str, bytes], str] = {}
+    known: dict[tuple[str, bytes], tuple[Sequence[str], Mapping[str, int]]] = {}
     for name, plan in plans.items():
-        alike = known.setdefault((repr(plan.head.get("need")), plan.body), name)
-        stays[name] = still_here(plan, source, listed) if alike == name else stays[alike]
-        needs[name] = needed_sizes(plan, source, listed) if alike == name else needs[alike]
+        key = (repr(plan.head.get("need")), plan.body)
+        if key not in known:
+            known[key] = still_here(plan, source, listed), needed_sizes(plan, source, listed)
+        stays[name], needs[name] = known[key]
     return stays, needs
 
 

@@ -99,12 +99,16 @@ def modules_of(op: str) -> dict[str, CodeType]:
         name = wanted.pop()
         if name in found or name not in known:
             continue
-        spec: Any = importlib.util.find_spec(name)
-        code: CodeType = spec.loader.get_code(name)
-        found[name] = _renamed(code, loader.file_of(name))
+        found[name] = code = _code(name)
         if not is_check:
             wanted += _imported(code)
     return found
+
+
+@functools.cache
+def _code(name: str) -> CodeType:
+    spec: Any = importlib.util.find_spec(name)
+    return _renamed(spec.loader.get_code(name), loader.file_of(name))
 
 
 def _renamed(code: CodeType, file: str) -> CodeType:

@@ -118,6 +118,7 @@ class AgentCall(Call):
         except NodeError as failure:
             self._failure = failure
         finally:
+            self._rests_until = -math.inf  # no more answers: what follows is its reply
             self.end_turn()
 
     def send(self, message: Message) -> None:

@@ -130,6 +130,8 @@ class _Readers(Generic[T]):
             self.items.drain(name, stream, partial(self._rest, name, resume))
 
     def _resume(self, name: str, stream: Iterator[T]) -> None:
+        if self.items.closed.is_set():
+            return  # the reader has left; while Python exits, a thread would never start
         self._waiting.append((name, stream))
         try:
             start_thread(self.run, name=f"node {name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import resource
 import threading
 from collections.abc import Callable
@@ -58,6 +59,8 @@ def raise_descriptor_limit() -> None:
 
 def share_arenas() -> None:
     """Let few heaps serve many threads; other C libraries than glibc stay as they are."""
+    if "MALLOC_ARENA_MAX" in os.environ:
+        return
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes  # noqa: PLC0415  (some builds of Python lack it)
 

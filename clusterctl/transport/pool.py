@@ -195,7 +195,11 @@ class Pool:
         def rest(name: str, resume: Callable[[], object]) -> bool:
             return calls[name].rest(resume)
 
-        yield from interleave({name: read(call) for name, call in calls.items()}, rest=rest)
+        try:
+            yield from interleave({name: read(call) for name, call in calls.items()}, rest=rest)
+        finally:
+            for call in calls.values():
+                call.close()  # no thread reads one that rests
 
     def following(
         self, requests: Mapping[str, Request], *, tick: float, answer_timeout: float = math.inf

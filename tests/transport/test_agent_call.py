@@ -254,6 +254,14 @@ def test_a_node_that_says_that_it_waits_with_its_last_answer_is_read_to_its_end(
     assert not call.rest(lambda: None)
 
 
+def test_a_node_that_says_that_it_waits_and_is_lost_rests_no_more() -> None:
+    """Or its reader would leave before the reply, and all would wait for it."""
+    call, messages = resting()
+    assert list(messages) == []
+    assert call.reply().state == "lost"
+    assert not call.rest(lambda: None)
+
+
 def test_who_waits_for_a_node_holds_none_of_its_answers() -> None:
     """A thousand nodes wait for the slowest one."""
     release = threading.Event()

@@ -133,19 +133,36 @@ def test_a_stream_that_gets_no_thread_again_fails_where_it_is_waited_for(
     def refused(*_: object, name: str) -> None:
         raise CouldNotTell(f"no thread for {name}")
 
-    resumes = []
+    stream, resume = resting()
+    monkeypatch.setattr(fanout, "start_thread", refused)
+    resume()
+    with pytest.raises(CouldNotTell, match="no thread for node a"):
+        next(stream)
+
+
+def test_a_stream_that_rests_is_not_resumed_when_its_reader_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What rests is often collected while Python exits, when no thread starts any more."""
+    stream, resume = resting()
+    stream.close()
+    monkeypatch.setattr(fanout, "start_thread", lambda *_, **__: pytest.fail("a thread"))
+    resume()
+
+
+def resting() -> tuple[Generator[tuple[str, int]], Callable[[], object]]:
+    """Return a stream of which one rests, and what resumes it."""
+    resumes: list[Callable[[], object]] = []
 
     def rest(_name: str, resume: Callable[[], object]) -> bool:
         resumes.append(resume)
         return True
 
     stream = interleave({"a": iter([1, 2])}, rest=rest)
+    assert isinstance(stream, Generator)
     assert next(stream) == ("a", 1)
     wait_until(lambda: resumes)
-    monkeypatch.setattr(fanout, "start_thread", refused)
-    resumes[0]()
-    with pytest.raises(CouldNotTell, match="no thread for node a"):
-        next(stream)
+    return stream, resumes[0]
 
 
 def test_following_again_and_again_keeps_no_session(sshd: Sshd) -> None:

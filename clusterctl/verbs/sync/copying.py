@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import LargeCopy
 from clusterctl.transport.fanout import with_ticks
 from clusterctl.transport.interface import Reply
-from clusterctl.values import dataclass
 from clusterctl.verbs.events import CopyProgress, Notice
 
 ANNOUNCED = 10_000_000
