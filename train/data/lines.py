@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from train.data import csv_rows, json_values, parquet, paths, streams
 from train.data.bad_line import BadLine, Swallowed
@@ -40,6 +41,7 @@ class Mark:
     """Lines before it in its file."""
 
 
+BLOCK = 1 << 22
 BEGIN = Mark(file=0, offset=0, line=0, within=0)
 
 
@@ -95,33 +97,48 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
         lines, begins = parquet.scan(path, targets)
         return FileScan(digest=_digest(path, "parquet"), lines=lines, begins=begins)
     places = streams.Places()
-    exact: list[tuple[int, int]] = []
-    digest = hashlib.sha256()
     lines = offset = 0
     content: object = b""
     # To make records of a table's cells takes long.
     rows: Callable[[Path, Stream, int], Iterator[tuple[int, object]]]
     rows = csv_rows.cells if kind is CSV else kind.rows
     with streams.opened(path) as stream:
-        plain = kind is JSON_LINES and not stream.compressed
+        if kind is JSON_LINES and not stream.compressed:
+            return _scan_text(stream.bytes, targets)
         for offset, content in rows(path, stream, 0):
             if isinstance(content, Swallowed):
                 raise ConfigError((f"{path}:{kind.noun}{lines + 1}: {content}",))
-            if plain and isinstance(content, bytes):
-                digest.update(content)  # as it passes: the file may be larger than the page cache
-                while len(exact) < len(targets) and offset >= targets[len(exact)]:
-                    exact.append((offset, lines))
-            else:
-                places.add(offset, lines)
+            places.add(offset, lines)
             lines += 1
-    if plain:
-        return FileScan(digest=digest.digest(), lines=lines, begins=tuple(exact))
     if kind is JSON_LINES and isinstance(content, bytes):
         offset += len(content)
     return FileScan(
         digest=_digest(path, csv_rows.kind(path) if kind is CSV else ""),
         lines=lines,
         begins=places.begins(targets, stream, offset),
+    )
+
+
+def _scan_text(file: BinaryIO, targets: Sequence[int]) -> FileScan:
+    """Scan JSON lines by blocks, with their digest: a file may have 100 GB."""
+    digest = hashlib.sha256()
+    begins: list[tuple[int, int]] = []
+    lines = offset = 0
+    last = b"\n"
+    while block := file.read(BLOCK):
+        digest.update(block)
+        for target in targets[len(begins) :]:
+            at = block.find(b"\n", max(0, target - 1 - offset)) + 1
+            if not at:
+                break
+            begins.append((offset + at, lines + block.count(b"\n", 0, at)))
+        lines += block.count(b"\n")
+        offset += len(block)
+        last = block[-1:]
+    return FileScan(
+        digest=digest.digest(),
+        lines=lines + (last != b"\n"),
+        begins=tuple(place for place in begins if place[0] < offset),
     )
 
 

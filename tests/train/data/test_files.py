@@ -177,6 +177,7 @@ def test_parts_are_all_rows_once_wherever_blocks_end(
         files.append(folder / f"{number}.{kind}{'.' if packed else ''}{packed}")
         files[-1].write_bytes(PACKED[packed](content) if packed else content)
     with (
+        mock.patch.object(lines, "BLOCK", block),
         mock.patch.object(json_values, "BLOCK", block),
         mock.patch.object(streams, "BLOCK", block),
         mock.patch.object(streams, "MOST_PLACES", places),
