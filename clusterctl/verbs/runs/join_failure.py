@@ -106,6 +106,8 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
     else:
         name = names[0]
         remedy = f"look at the firewall and the routes of {_joined_with_and(names)}"
+    if not tried:  # they may have been busy
+        remedy = f"clusterctl check tries the port from every node; if it fails, {remedy}"
     return _cause(name, "start-timeout", message, f"{remedy}; or {other_port}", when=when)
 
 

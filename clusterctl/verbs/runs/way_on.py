@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.inventory.rules import is_secret
 
 
 def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
@@ -30,9 +31,6 @@ def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
 
 def _flags(cluster: Cluster) -> Iterator[str]:
     """Yield the flags that the run was launched with, but for those that choose nodes."""
-    # Here, because it brings pydantic: `logs` needs neither where nothing was lost.
-    from clusterctl.inventory.rules import is_secret  # noqa: PLC0415
-
     job, node, env = cluster.job, cluster.master, dict(cluster.job.env)
     values = {
         "launcher": job.launcher,

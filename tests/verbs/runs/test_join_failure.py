@@ -50,6 +50,8 @@ def test_nodes_that_all_miss_the_master_point_at_its_firewall() -> None:
         assert (cause.node, cause.kind) == ("10.0.0.1", "start-timeout")
         assert "look at 10.0.0.1's firewall" in cause.remedy
         assert "--master-port" in cause.remedy
+        # A rank that loads its data has not reached it either.
+        assert cause.remedy.startswith("clusterctl check tries the port") == (not launcher)
 
 
 def test_a_node_that_alone_misses_the_master_is_looked_at_itself() -> None:
