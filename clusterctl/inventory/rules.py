@@ -12,6 +12,7 @@ from clusterctl.inventory.machine import normal_address
 from clusterctl.inventory.problems import Path, Problems, nearest
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.schema import JobSection, NetworkSection, NodeSection
+from clusterctl.inventory.secret_values import is_secret
 from clusterctl.inventory.wrap import wrap_problems
 from clusterctl.values import dataclass
 
@@ -19,14 +20,6 @@ SSH_PORT = 22
 
 logger = logging.getLogger(__name__)
 
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY)"
-    r"(_|$)",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(
-    r"(hf_|ghp_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}|-----BEGIN "
-)
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 
 
@@ -95,11 +88,6 @@ def _judge_addresses(
         if other is not one and not same_machine:
             found = f"{address}, which {other.node.host} has"
             problems.add(where, wanted="an address of its own for each node", found=found)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Tell whether a variable looks like a secret; without a name only its value counts."""
-    return bool(value and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(value)))
 
 
 def judge_job(job: JobSection, problems: Problems) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.inventory.rules import is_secret
+from clusterctl.inventory.secret_values import is_secret
 
 
 def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
