@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterctl.cli.parser import VERBS, build_parser
+from clusterctl.cli.shared.parser import VERBS, build_parser
 
 PAGE = Path(__file__).parent / "reference" / "commands.md"
 

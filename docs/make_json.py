@@ -31,9 +31,9 @@ from typing import (
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.network.choices import LibraryChoice
-from clusterctl.facts.values.ladder import Dcgm, GpuTrial, Rail
-from clusterctl.facts.values.pairwise import PairRate
-from clusterctl.inventory.export import ExportedNode
+from clusterctl.facts.ladder import Dcgm, GpuTrial, Rail
+from clusterctl.facts.network.pairwise import PairRate
+from clusterctl.inventory.other_programs.export import ExportedNode
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.plan.plan import Plan

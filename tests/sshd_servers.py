@@ -17,7 +17,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.transport.known_hosts import known_name
+from clusterctl.transport.ssh.known_hosts import known_name
 from tests.waiting import BUSY
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"

@@ -24,7 +24,7 @@ from fabric.exceptions import GroupException
 import clusterctl
 from clusterctl import LogLine, NotEnded, Run, Session, UsageError
 from clusterctl.api.flags import LaunchFlags
-from clusterctl.cli.parser import build_parser
+from clusterctl.cli.shared.parser import build_parser
 from clusterctl.logs.entry import Piece
 from clusterctl.sandbox.sandbox import Sandbox
 from clusterctl.verbs.events import Event, NodeEvent, Progress

@@ -6,6 +6,7 @@ import ast
 import builtins
 import graphlib
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,6 +162,13 @@ def test_an_import_follows_an_arrow(sources: list[Source]) -> None:
         used -= allowed[each.room] | {each.room, "__version__", "values"}
         wrong += [f"{each.path} imports {name}" for name in sorted(used)]
     assert not wrong
+
+
+def test_no_folder_has_more_than_20_modules(sources: list[Source]) -> None:
+    folders = Counter(
+        each.path.rpartition("/")[0] for each in sources if not each.path.endswith("/__init__.py")
+    )
+    assert max(folders.values()) <= 20, folders.most_common(3)
 
 
 def test_pure_rooms_do_no_io(sources: list[Source]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import split_command
-from clusterctl.cli.parser import VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.shared.parser import VERBS, WITH_COMMAND, build_parser
 from clusterctl.inventory import load
 from tests.installed import LOCATION
 

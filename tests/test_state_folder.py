@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.state_folder import state_folder
-from clusterctl.transport.host_keys import own_file
+from clusterctl.transport.ssh.host_keys import own_file
 from clusterctl.verbs.runs.records import Records
 
 

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Literal
 from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import dataset, formats, hub, lines, token_cache
-from train.data.bad_line import BadLine
-from train.data.chat import DATE
+from train.data import dataset, formats, hub, token_cache
+from train.data.chat.template import DATE
 from train.data.dataset import label
+from train.data.files import lines
+from train.data.files.bad_line import BadLine
 from train.data.formats import Rules
 from train.data.tally import Tally
 from train.distributed import host_memory

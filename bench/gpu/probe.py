@@ -162,7 +162,7 @@ def attention() -> None:
 
 def trial_noise() -> None:
     """How much the trial of `check --deep` differs between four runs on one card."""
-    from clusterctl.node.probe.gpu_trial import try_gpu
+    from clusterctl.node.probe.trial.gpu_trial import try_gpu
 
     for number in range(4 if CUDA else 2):
         found = try_gpu("cuda:0" if CUDA else "cpu")

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_login, add_selection, add_workdir, given_workdir
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import add_login, add_selection, add_workdir, given_workdir
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.page import form_of, write_page

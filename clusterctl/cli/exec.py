@@ -6,8 +6,8 @@ import argparse
 import json
 import shlex
 
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_json, add_login, add_selection, positive_seconds
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import add_json, add_login, add_selection, positive_seconds
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.exec import LinePrinter, show_ends, show_outputs

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from clusterctl.cli.options import add_selection, load_all
+from clusterctl.cli.shared.options import add_selection, load_all
 from clusterctl.errors import UsageError
 from clusterctl.inventory.select import named, select
 from clusterctl.wire import SCHEMA, plain
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the hosts."""
     # PyYAML takes long to import, and `--help` needs none.
-    from clusterctl.inventory.export import FORMATS as WRITERS  # noqa: PLC0415
-    from clusterctl.inventory.export import exported_nodes  # noqa: PLC0415
+    from clusterctl.inventory.other_programs.export import FORMATS as WRITERS  # noqa: PLC0415
+    from clusterctl.inventory.other_programs.export import exported_nodes  # noqa: PLC0415
 
     if args.to is None and not args.json:
         raise UsageError(

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 
-from clusterctl.cli.options import add_inventory, add_json, load_all
+from clusterctl.cli.shared.options import add_inventory, add_json, load_all
 from clusterctl.inventory.select import named
 from clusterctl.verbs.forget import Forgotten, forget_nodes
 from clusterctl.wire import SCHEMA, plain

@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.cli.agree import agrees
-from clusterctl.cli.options import add_inventory, add_json, complete_files, inventory_path
+from clusterctl.cli.shared.agree import agrees
+from clusterctl.cli.shared.options import add_inventory, add_json, complete_files, inventory_path
 from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.load import DEFAULT
 from clusterctl.report.console import Screen

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_inventory, add_json, add_login
-from clusterctl.cli.run_option import WHICH_TO_CHANGE, name_each_run, run_name
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import add_inventory, add_json, add_login
+from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, name_each_run, run_name
 from clusterctl.report.console import Screen
 from clusterctl.report.join import show_join
 from clusterctl.verbs.runs.find_run import SeveralLive

@@ -11,10 +11,10 @@ from functools import partial
 from clusterctl.api.flags import launch_options
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
-from clusterctl.cli.following import LaunchDisplay, follow_run, make_display, shown
-from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
-from clusterctl.cli.options import load_all
-from clusterctl.cli.submit import submit_and_follow, submits
+from clusterctl.cli.shared.following import LaunchDisplay, follow_run, make_display, shown
+from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags
+from clusterctl.cli.shared.options import load_all
+from clusterctl.cli.shared.submit import submit_and_follow, submits
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterctl.cli.batch import batch_of, print_batch
-from clusterctl.cli.options import whole
-from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
+from clusterctl.cli.shared.batch import batch_of, print_batch
+from clusterctl.cli.shared.options import whole
+from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.errors import ClusterError, CouldNotTell, Interrupted, UsageError
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
@@ -174,7 +174,7 @@ def _of_batch(args: argparse.Namespace, batch: BatchJob, state: SlurmState) -> i
             hint=f"clusterctl logs {batch.run}",
         )
     if args.follow and state.phase != "ended":
-        from clusterctl.cli.submit import follow_batch  # noqa: PLC0415  (it imports rich)
+        from clusterctl.cli.shared.submit import follow_batch  # noqa: PLC0415  (it imports rich)
 
         with _left_in_words(batch.run, follows=True):
             return follow_batch(batch, asks=False)

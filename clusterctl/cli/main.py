@@ -10,10 +10,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from clusterctl.cli.output import cannot_write, give_up, harden_streams
-from clusterctl.cli.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
-from clusterctl.cli.retyped import completed, with_word
-from clusterctl.cli.signals import termination_as_interrupt
+from clusterctl.cli.shared.output import cannot_write, give_up, harden_streams
+from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.shared.retyped import completed, with_word
+from clusterctl.cli.shared.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, UsageError
 from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.runs.named import SeveralRuns

@@ -6,9 +6,9 @@ import argparse
 import json
 from functools import partial
 
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_inventory, add_json, add_login
-from clusterctl.cli.retyped import completed
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import add_inventory, add_json, add_login
+from clusterctl.cli.shared.retyped import completed
 from clusterctl.report.console import Screen
 from clusterctl.report.pull import show_pull
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_json, add_login, add_selection, complete_files
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import add_json, add_login, add_selection, complete_files
 from clusterctl.report.console import Screen
 from clusterctl.report.push import show_push
 

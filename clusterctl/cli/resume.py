@@ -7,19 +7,19 @@ from functools import partial
 
 from clusterctl.api.flags import launch_options
 from clusterctl.api.session import Session
-from clusterctl.cli.following import make_display
 from clusterctl.cli.launch import refusals, start
-from clusterctl.cli.launch_options import add_options, launch_flags, warn_of_flags
-from clusterctl.cli.options import load_all
-from clusterctl.cli.retyped import with_word
-from clusterctl.cli.run_option import (
+from clusterctl.cli.shared.following import make_display
+from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags
+from clusterctl.cli.shared.options import load_all
+from clusterctl.cli.shared.retyped import with_word
+from clusterctl.cli.shared.run_option import (
     WHICH_TO_CHANGE,
     has_inventory,
     known_cluster,
     run_name,
     to_resume,
 )
-from clusterctl.cli.submit import submit_and_follow, submits
+from clusterctl.cli.shared.submit import submit_and_follow, submits
 from clusterctl.verbs.runs.records import Records
 
 

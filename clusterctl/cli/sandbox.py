@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from clusterctl.cli.options import add_json, whole
+from clusterctl.cli.shared.options import add_json, whole
 from clusterctl.report.console import Screen
 from clusterctl.sandbox import demo, gpus, layout, sandbox
 from clusterctl.sandbox.backend import SandboxSpec

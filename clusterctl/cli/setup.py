@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_json, add_login, add_selection, complete_files
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import add_json, add_login, add_selection, complete_files
 from clusterctl.report.console import Screen
 from clusterctl.report.setup import Doings, show_setup
 

@@ -7,9 +7,9 @@ import json
 import time
 from collections.abc import Callable
 
-from clusterctl.cli.batch import batch_of, view_of_batch
-from clusterctl.cli.options import add_json
-from clusterctl.cli.run_option import EXIT_SILENT, add_run, open_run
+from clusterctl.cli.shared.batch import batch_of, view_of_batch
+from clusterctl.cli.shared.options import add_json
+from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.verbs.runs.find_run import SeveralLive

@@ -7,9 +7,9 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from clusterctl.cli.batch import batch_of, held, live_batches, stop_batch
-from clusterctl.cli.options import add_json, seconds
-from clusterctl.cli.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
+from clusterctl.cli.shared.batch import batch_of, held, live_batches, stop_batch
+from clusterctl.cli.shared.options import add_json, seconds
+from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.stop import show_stop

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 
-from clusterctl.cli.agree import asks_to_copy
-from clusterctl.cli.connected import connected
-from clusterctl.cli.options import add_json, add_login, add_selection, add_workdir, given_workdir
+from clusterctl.cli.shared.agree import asks_to_copy
+from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.options import (
+    add_json,
+    add_login,
+    add_selection,
+    add_workdir,
+    given_workdir,
+)
 from clusterctl.report.console import Screen
 from clusterctl.report.sync import show_sync
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_interface
 
+from clusterctl.facts.gpu.accelerators import Gpus
+from clusterctl.facts.network.network import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpus
-from clusterctl.facts.values.network import Interface
-from clusterctl.facts.values.software import Python
+from clusterctl.facts.software.software import Python
 from clusterctl.values import dataclass
 
 BOOT = "boot"

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from clusterctl.facts.values.accelerators import Gpus
-from clusterctl.facts.values.firewall import FirewallChain
-from clusterctl.facts.values.ladder import Ladder
-from clusterctl.facts.values.machine import Clock, KernelLog, Limits, RunLock, SshStatus
-from clusterctl.facts.values.machine_state import MachineState
-from clusterctl.facts.values.network import BondPort, Counters, Interface, Listener, RdmaPort, Route
-from clusterctl.facts.values.pairwise import Collective, PairwiseFacts
-from clusterctl.facts.values.software import AgentPython, CommandResult, Image, Python, Setting
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.gpu.accelerators import Gpus
+from clusterctl.facts.ladder import Ladder
+from clusterctl.facts.machine.machine import Clock, KernelLog, Limits, RunLock, SshStatus
+from clusterctl.facts.machine.machine_state import MachineState
+from clusterctl.facts.network.firewall import FirewallChain
+from clusterctl.facts.network.network import (
+    BondPort,
+    Counters,
+    Interface,
+    Listener,
+    RdmaPort,
+    Route,
+)
+from clusterctl.facts.network.pairwise import Collective, PairwiseFacts
+from clusterctl.facts.software.software import AgentPython, CommandResult, Image, Python, Setting
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.values import dataclass
 
 

@@ -7,34 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import NOT_ASKED, Answer, Answers
-from clusterctl.facts.gpu_machine import module_version, with_machine
-from clusterctl.facts.interfaces import (
-    parse_bonds,
-    parse_counters,
-    parse_interfaces,
-)
-from clusterctl.facts.kernel_log import parse_kernel_log
-from clusterctl.facts.machine_state import parse_machine_state
-from clusterctl.facts.mounts import Mount, mount_of, parse_mounts
-from clusterctl.facts.network_settings import (
-    hide_credentials,
-    parse_conntrack,
-    parse_firewall,
-    parse_reserved_ports,
-)
-from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
-from clusterctl.facts.python import parse_image, parse_job_environment, parse_python
-from clusterctl.facts.rdma import (
-    parse_ofi_plugin,
-    parse_rdma,
-    parse_rdma_counters,
-    rdma_problem,
-)
-from clusterctl.facts.request import FactRequest
-from clusterctl.facts.routes import parse_routes
-from clusterctl.facts.system import (
+from clusterctl.facts.gpu import amd, nvidia
+from clusterctl.facts.gpu.accelerators import Gpus
+from clusterctl.facts.gpu.gpu_machine import module_version, with_machine
+from clusterctl.facts.machine.kernel_log import parse_kernel_log
+from clusterctl.facts.machine.machine import Clock, RunLock
+from clusterctl.facts.machine.parse_machine_state import parse_machine_state
+from clusterctl.facts.machine.system import (
     parse_etc_environment,
     parse_kill_user_processes,
     parse_launcher_config,
@@ -45,10 +25,30 @@ from clusterctl.facts.system import (
     parse_os,
     parse_port_range,
 )
-from clusterctl.facts.values.accelerators import Gpus
-from clusterctl.facts.values.machine import Clock, RunLock
-from clusterctl.facts.values.software import AgentPython
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.network.interfaces import (
+    parse_bonds,
+    parse_counters,
+    parse_interfaces,
+)
+from clusterctl.facts.network.network_settings import (
+    hide_credentials,
+    parse_conntrack,
+    parse_firewall,
+    parse_reserved_ports,
+)
+from clusterctl.facts.network.rdma import (
+    parse_ofi_plugin,
+    parse_rdma,
+    parse_rdma_counters,
+    rdma_problem,
+)
+from clusterctl.facts.network.routes import parse_routes
+from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
+from clusterctl.facts.request import FactRequest
+from clusterctl.facts.software.python import parse_image, parse_job_environment, parse_python
+from clusterctl.facts.software.software import AgentPython
+from clusterctl.facts.storage.mounts import Mount, mount_of, parse_mounts
+from clusterctl.facts.storage.storage import PathFacts
 
 T = TypeVar("T")
 _TOLD = 500

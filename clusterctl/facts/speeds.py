@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
+from clusterctl.facts.ladder import GpuTrial, Speeds
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.ladder import GpuTrial, Speeds
 
 MEASURED = ("tflops", "memory_gb_s", "inside_gbps", "across_gbps")
 """The fields of `Speeds` that are speeds."""

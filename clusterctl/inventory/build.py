@@ -13,10 +13,10 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from clusterctl.inventory import rules, schema
-from clusterctl.inventory.allocation import Allocation, allocation
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.inventory.document import Document, Plain
 from clusterctl.inventory.machine import is_here, own_addresses, own_user
+from clusterctl.inventory.other_programs.allocation import Allocation, allocation
 from clusterctl.inventory.problems import ArgumentProblems, Path, Problems, shown
 from clusterctl.inventory.ranges import LIMIT, BadRange
 from clusterctl.inventory.readers import read_host, split_login

@@ -46,7 +46,7 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
     # YAML and the readers take long to import; verbs import this module early.
     from clusterctl.inventory.build import build  # noqa: PLC0415
     from clusterctl.inventory.document import read_yaml  # noqa: PLC0415
-    from clusterctl.inventory.hostfile import read_hostfile  # noqa: PLC0415
+    from clusterctl.inventory.other_programs.hostfile import read_hostfile  # noqa: PLC0415
 
     problems = Problems(str(path))
     read = read_yaml if is_yaml(path, text) else read_hostfile

@@ -10,8 +10,12 @@ import subprocess
 from pathlib import Path
 
 from clusterctl.errors import InventoryError, UsageError
-from clusterctl.inventory.allocation import NODELISTS, nodelist
-from clusterctl.inventory.ansible import (
+from clusterctl.inventory.build import build, cluster_from_hosts
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.document import Plain, read_yaml
+from clusterctl.inventory.load import is_yaml, read_text
+from clusterctl.inventory.other_programs.allocation import NODELISTS, nodelist
+from clusterctl.inventory.other_programs.ansible import (
     has_sections,
     is_ansible_ini,
     is_ansible_yaml,
@@ -20,11 +24,7 @@ from clusterctl.inventory.ansible import (
     read_ansible_yaml,
     read_listing,
 )
-from clusterctl.inventory.build import build, cluster_from_hosts
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.document import Plain, read_yaml
-from clusterctl.inventory.hostfile import read_hostfile
-from clusterctl.inventory.load import is_yaml, read_text
+from clusterctl.inventory.other_programs.hostfile import read_hostfile
 from clusterctl.inventory.problems import Problems, printable, shown
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 
-from clusterctl.facts.python import NAME_INTERPRETER
+from clusterctl.facts.software.python import NAME_INTERPRETER
 from clusterctl.node.printed_error import WAITED, echoes, last_error
 
 PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"

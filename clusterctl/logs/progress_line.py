@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from clusterctl.node.run.progress import STEP, numbers_of
+from clusterctl.node.run.files.progress import STEP, numbers_of
 from clusterctl.values import dataclass
 
 _LIMIT = 2000

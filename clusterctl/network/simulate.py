@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import ip_interface
 
-from clusterctl.facts.values.network import Interface, RdmaPort
+from clusterctl.facts.network.network import Interface, RdmaPort
 from clusterctl.values import dataclass
 
 MAX_INTERFACES = 16

@@ -25,7 +25,7 @@ from clusterctl.values import dataclass
 from clusterctl.wire import plain
 
 if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob
+    from clusterctl.node.run.files.node_job import NodeJob
 
 
 _HOSTFILE = re.compile(r"([0-9A-Za-z.:%_-]+ slots=[0-9]+\n)*")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 
-from clusterctl.node.supervisor.launcher_names import PYTHON, split_launcher
+from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
 from clusterctl.values import dataclass
 
 

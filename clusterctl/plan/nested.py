@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE
-from clusterctl.node.supervisor.launcher_names import PYTHON
+from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
 from clusterctl.plan.calls import Call, calls_of_words
 from clusterctl.plan.launcher_flags import GPUS, INCLUDE, OURS, READ_ENVIRONMENT, kind_of, start_of
 

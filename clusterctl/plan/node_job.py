@@ -12,7 +12,7 @@ from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.wire import SCHEMA, plain
 
 if TYPE_CHECKING:
-    from clusterctl.node.run.node_job import NodeJob, NodePart
+    from clusterctl.node.run.files.node_job import NodeJob, NodePart
 
 
 def node_job(

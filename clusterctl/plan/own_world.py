@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.inventory.wrap import DOCKER_LIKE
-from clusterctl.node.supervisor.launcher_names import PYTHON
+from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
 from clusterctl.plan import launchers
 from clusterctl.plan.calls import (
     FOLDERS,

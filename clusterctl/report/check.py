@@ -16,7 +16,7 @@ from clusterctl.checks.finding import ORDER, Finding, Status
 from clusterctl.checks.registry import Check
 from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.wording import counted
-from clusterctl.facts.values.pairwise import PairRate
+from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP, columns
 from clusterctl.report.console import safe_line, safe_text

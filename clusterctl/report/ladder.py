@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from clusterctl.facts.values.ladder import Ladder
+from clusterctl.facts.ladder import Ladder
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.columns import GAP
 from clusterctl.report.console import safe_line

@@ -18,8 +18,8 @@ from clusterctl.sync.local_copy import copy
 from clusterctl.sync.rsync import PushResult, push
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.connection import Connection
-from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.interface import Call, Reply, Request
+from clusterctl.transport.ssh.control_master import ControlFolder
 from clusterctl.values import dataclass
 from clusterctl.wire import BODY_LIMIT, Message, plain
 

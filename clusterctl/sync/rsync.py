@@ -21,8 +21,8 @@ from clusterctl.safe_text import printable_words
 from clusterctl.sync import rsync_shim
 from clusterctl.transport.agent_call import AgentCall
 from clusterctl.transport.connection import Connection
-from clusterctl.transport.control_master import RSYNC
 from clusterctl.transport.interface import Request
+from clusterctl.transport.ssh.control_master import RSYNC
 from clusterctl.transport.stream import Errors, ExitInfo, Stream
 from clusterctl.values import dataclass
 

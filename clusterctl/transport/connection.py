@@ -13,8 +13,8 @@ from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
 from clusterctl.transport.agent_call import AgentCall
-from clusterctl.transport.control_master import ControlMaster
 from clusterctl.transport.interface import Call, Request, Timeouts
+from clusterctl.transport.ssh.control_master import ControlMaster
 from clusterctl.transport.stream import ExitInfo, ProcessStream, Stream
 from clusterctl.transport.translate_errors import translated
 

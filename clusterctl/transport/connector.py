@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, cast
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
-from clusterctl.transport import sockets
 from clusterctl.transport.concurrency_limit import ConcurrencyLimit, Turn
 from clusterctl.transport.connection import Connection, LocalConnection, OpensshConnection
-from clusterctl.transport.control_master import ControlFolder
-from clusterctl.transport.host_keys import HostKeyVerifier
 from clusterctl.transport.interface import Timeouts
-from clusterctl.transport.jump_hosts import JumpHosts, run_proxy_command
-from clusterctl.transport.sockets import NoDelaySocket
 from clusterctl.transport.srun_connection import SrunConnection
-from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
+from clusterctl.transport.ssh import sockets
+from clusterctl.transport.ssh.control_master import ControlFolder
+from clusterctl.transport.ssh.host_keys import HostKeyVerifier
+from clusterctl.transport.ssh.jump_hosts import JumpHosts, run_proxy_command
+from clusterctl.transport.ssh.sockets import NoDelaySocket
+from clusterctl.transport.ssh.ssh_config import Endpoint, SshConfigResolver
 
 IMPORTING = threading.RLock()
 """Held while paramiko or Fabric is imported: what is hidden from the one, the other needs."""
@@ -60,7 +60,7 @@ def without_invoke() -> Iterator[None]:
 
 
 if TYPE_CHECKING:
-    from clusterctl.transport.paramiko_login import ParamikoConnector
+    from clusterctl.transport.ssh.paramiko_login import ParamikoConnector
 
 
 class Connector:
@@ -190,7 +190,7 @@ class Connector:
             if self._paramiko is None:
                 # Its import takes longer than all else that a command imports together.
                 with without_invoke():
-                    from clusterctl.transport.paramiko_login import ParamikoConnector  # noqa: PLC0415
+                    from clusterctl.transport.ssh.paramiko_login import ParamikoConnector  # noqa: PLC0415
 
                 self._paramiko = ParamikoConnector(self._verifier, self._timeouts)
             return self._paramiko

@@ -19,7 +19,6 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.connector import IMPORTING, Connector
-from clusterctl.transport.control_master import ControlFolder
 from clusterctl.transport.fanout import MultiStream, interleave
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.local_limits import (
@@ -27,6 +26,7 @@ from clusterctl.transport.local_limits import (
     share_arenas,
     start_thread,
 )
+from clusterctl.transport.ssh.control_master import ControlFolder
 from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import Message
 
@@ -226,7 +226,7 @@ class Pool:
             UsageError: the node is not reached by paramiko.
         """
         with IMPORTING:
-            from clusterctl.transport import fabric_connection  # noqa: PLC0415  (fabric loads slowly)
+            from clusterctl.transport.ssh import fabric_connection  # noqa: PLC0415  (fabric loads slowly)
 
         found = self._nodes[node]
         if found.local:

@@ -6,8 +6,8 @@ import re
 import shutil
 
 from clusterctl.errors import NodeError
-from clusterctl.inventory.allocation import JOB
 from clusterctl.inventory.cluster import Node
+from clusterctl.inventory.other_programs.allocation import JOB
 from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
 from clusterctl.transport.connection import Connection

@@ -8,9 +8,9 @@ from pathlib import Path
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.state_folder import ANOTHER_FOLDER
-from clusterctl.transport.host_keys import names_of, own_file
-from clusterctl.transport.known_hosts import KnownHosts, forget, known_name
-from clusterctl.transport.ssh_config import SshConfigResolver
+from clusterctl.transport.ssh.host_keys import names_of, own_file
+from clusterctl.transport.ssh.known_hosts import KnownHosts, forget, known_name
+from clusterctl.transport.ssh.ssh_config import SshConfigResolver
 from clusterctl.values import dataclass
 
 

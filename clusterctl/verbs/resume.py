@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.gpuset import VISIBLE
+from clusterctl.facts.gpu.gpuset import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.effective import effective

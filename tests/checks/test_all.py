@@ -22,9 +22,9 @@ from clusterctl.checks.machine.machines import SKEW_FAIL_S
 from clusterctl.checks.registry import SSH
 from clusterctl.facts.document import from_document
 from clusterctl.facts.from_json import DocumentError
+from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.network.pairwise import ConnectResult, PairwiseFacts
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import SshStatus
-from clusterctl.facts.values.pairwise import ConnectResult, PairwiseFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.report.check import print_check

@@ -11,8 +11,8 @@ import pytest
 from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding, Status, fail, fold_findings, skip
 from clusterctl.checks.registry import CHECKS, SSH, Check, Facts, exit_code, judge_all
+from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network, choose_network
 

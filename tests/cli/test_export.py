@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.cli import export
 from clusterctl.cli.main import main
-from clusterctl.inventory.export import FORMATS
+from clusterctl.inventory.other_programs.export import FORMATS
 
 HOSTS = """\
 cluster: lab

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from clusterctl.api.run import Run
-from clusterctl.cli import agree, following
+from clusterctl.cli.shared import agree, following
 from clusterctl.errors import NodeError
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.transport.interface import Reply

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from clusterctl.cli.main import main
-from clusterctl.cli.parser import build_parser
+from clusterctl.cli.shared.parser import build_parser
 
 PROGRAM = "-- train.py"
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from clusterctl import __version__
-from clusterctl.cli import foreign_verbs, init
+from clusterctl.cli import init
 from clusterctl.cli.main import main, split_command
-from clusterctl.cli.parser import EXAMPLES, VERBS, build_parser
+from clusterctl.cli.shared import foreign_verbs
+from clusterctl.cli.shared.parser import EXAMPLES, VERBS, build_parser
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -51,7 +52,8 @@ def test_help_imports_nothing_that_takes_long() -> None:
 
 def test_logs_imports_nothing_that_takes_long_before_it_is_needed() -> None:
     code = (
-        "import sys; from clusterctl.cli.parser import build_parser; build_parser(['logs'])\n"
+        "import sys; from clusterctl.cli.shared.parser import build_parser\n"
+        "build_parser(['logs'])\n"
         "slow = {'paramiko', 'yaml', 'psutil', 'rich'}\n"
         "print(sorted(slow & set(sys.modules)))"
     )

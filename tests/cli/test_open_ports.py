@@ -34,7 +34,7 @@ MASTER_PORTS = range(29500, 29600)
 PROCESSES = {
     "ranks/%s.log": "ranks",
     "clusterctl.node.supervisor": "supervisor",
-    "clusterctl.node.probe.job_ladder": "ranks",
+    "clusterctl.node.probe.trial.job_ladder": "ranks",
     "train.py": "ranks",
     "agent.main import serve": "agent",
 }

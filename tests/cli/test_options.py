@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import main
-from clusterctl.cli.options import add_selection, load_all
+from clusterctl.cli.shared.options import add_selection, load_all
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import select
 from clusterctl.inventory.cluster import Cluster

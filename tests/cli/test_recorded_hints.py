@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.parser import VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.shared.parser import VERBS, WITH_COMMAND, build_parser
 from tests.cli.hints import commands
 from tests.installed import LOCATION
 

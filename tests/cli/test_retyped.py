@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.cli.retyped import completed, with_word
+from clusterctl.cli.shared.retyped import completed, with_word
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli import run_option
-from clusterctl.cli.parser import build_parser
+from clusterctl.cli.shared import run_option
+from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster

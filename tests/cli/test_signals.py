@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterctl.cli.signals import Terminated, termination_as_interrupt
+from clusterctl.cli.shared.signals import Terminated, termination_as_interrupt
 
 
 @pytest.fixture(autouse=True)

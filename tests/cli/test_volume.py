@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterctl.cli.launch_options import warn_of_flags
+from clusterctl.cli.shared.launch_options import warn_of_flags
 from clusterctl.report.console import MESSAGES
 from tests.cli.runs import Project
 

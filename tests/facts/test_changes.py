@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterctl.facts.changes import changes
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
+from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.network.network import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, Gpus
-from clusterctl.facts.values.machine import SshStatus
-from clusterctl.facts.values.network import Interface
-from clusterctl.facts.values.software import Package, Python
+from clusterctl.facts.software.software import Package, Python
 
 BEFORE = NodeFacts(
     node="a",

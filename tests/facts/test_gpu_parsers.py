@@ -11,21 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.amd import with_metrics
-from clusterctl.facts.gpu_log import (
-    GpuEvent,
-    crashes,
-    dead_switches,
-    late_frees,
-    peermem_errors,
-    sxids,
-    xids,
-)
-from clusterctl.facts.gpu_machine import nvlink_rates, parse_nvlinks, with_machine
-from clusterctl.facts.nvidia import parse_nvidia_smi, pci_address
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import FactRequest, read_arguments
-from clusterctl.facts.values.accelerators import (
+from clusterctl.facts.gpu.accelerators import (
     FabricManager,
     Gpu,
     GpuClocks,
@@ -37,7 +23,21 @@ from clusterctl.facts.values.accelerators import (
     Gpus,
     PcieLink,
 )
-from clusterctl.facts.values.machine import KernelLine, KernelLog
+from clusterctl.facts.gpu.amd import with_metrics
+from clusterctl.facts.gpu.gpu_log import (
+    GpuEvent,
+    crashes,
+    dead_switches,
+    late_frees,
+    peermem_errors,
+    sxids,
+    xids,
+)
+from clusterctl.facts.gpu.gpu_machine import nvlink_rates, parse_nvlinks, with_machine
+from clusterctl.facts.gpu.nvidia import parse_nvidia_smi, pci_address
+from clusterctl.facts.machine.machine import KernelLine, KernelLog
+from clusterctl.facts.parse_facts import parse_facts
+from clusterctl.facts.request import FactRequest, read_arguments
 from tests.damage import damaged, damaged_json
 from tests.facts.answering import answers
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.facts.gpuset import chosen_gpus
-from clusterctl.facts.values.accelerators import Gpu, Gpus
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
+from clusterctl.facts.gpu.gpuset import chosen_gpus
 
 
 def uuid(number: int) -> str:

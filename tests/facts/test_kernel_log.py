@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.kernel_log import LENGTH, NEWEST, parse_kernel_log
-from clusterctl.facts.values.machine import KernelLine, KernelLog
+from clusterctl.facts.machine.kernel_log import LENGTH, NEWEST, parse_kernel_log
+from clusterctl.facts.machine.machine import KernelLine, KernelLog
 from tests.facts.answering import answers
 
 XID = "NVRM: Xid (PCI:0000:0b:00): 79, GPU has fallen off the bus."

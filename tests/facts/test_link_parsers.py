@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.interfaces import (
+from clusterctl.facts.network.interfaces import (
     counters_of,
     folder_values,
     parse_bonds,
     parse_counters,
     parse_interfaces,
 )
+from clusterctl.facts.network.network import BondPort, Interface
 from clusterctl.facts.request import STATISTICS
-from clusterctl.facts.values.network import BondPort, Interface
 from tests.facts.answering import answers
 
 NAME = st.from_regex(r"[a-z][a-z0-9.]{0,14}", fullmatch=True)

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.machine_state import (
+from clusterctl.facts.machine.machine import UNLIMITED
+from clusterctl.facts.machine.parse_machine_state import (
     parse_cgroups,
     parse_cpu_list,
     parse_machine_state,
     parse_memory_use,
     parse_uptime,
 )
-from clusterctl.facts.mounts import parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.request import KERNEL_SETTINGS
-from clusterctl.facts.values.machine import UNLIMITED
+from clusterctl.facts.storage.mounts import parse_mounts
 from tests.damage import ANY_TEXT, damaged_json
 from tests.facts.answering import answers
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts import nccl_log
-from clusterctl.facts.nccl_log import parse_nccl
-from clusterctl.facts.values.ladder import NcclTransport
-from clusterctl.node.probe.nccl_lines import KEPT, LENGTH, kept_lines
+from clusterctl.facts.ladder import NcclTransport
+from clusterctl.facts.network import nccl_log
+from clusterctl.facts.network.nccl_log import parse_nccl
+from clusterctl.node.probe.trial.nccl_lines import KEPT, LENGTH, kept_lines
 
 INFINIBAND = """\
 n1:4052:4052 [0] NCCL INFO Bootstrap : Using ib0.0065:10.1.32.3<0>

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.interfaces import parse_interfaces
-from clusterctl.facts.network_settings import (
+from clusterctl.facts.network.interfaces import parse_interfaces
+from clusterctl.facts.network.network_settings import (
     hide_credentials,
     parse_conntrack,
     parse_firewall,

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts import amd, nvidia
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.interfaces import parse_interfaces
-from clusterctl.facts.mounts import mount_of, parse_mounts
-from clusterctl.facts.rdma import parse_rdma
-from clusterctl.facts.routes import parse_routes
-from clusterctl.facts.system import (
+from clusterctl.facts.gpu import amd, nvidia
+from clusterctl.facts.gpu.accelerators import GpuProcess
+from clusterctl.facts.machine.machine import UNLIMITED, Limits
+from clusterctl.facts.machine.system import (
     parse_etc_environment,
     parse_kill_user_processes,
     parse_launcher_config,
@@ -28,10 +26,12 @@ from clusterctl.facts.system import (
     parse_os,
     parse_port_range,
 )
-from clusterctl.facts.values.accelerators import GpuProcess
-from clusterctl.facts.values.machine import UNLIMITED, Limits
-from clusterctl.facts.values.network import Listener
-from clusterctl.facts.values.software import Setting
+from clusterctl.facts.network.interfaces import parse_interfaces
+from clusterctl.facts.network.network import Listener
+from clusterctl.facts.network.rdma import parse_rdma
+from clusterctl.facts.network.routes import parse_routes
+from clusterctl.facts.software.software import Setting
+from clusterctl.facts.storage.mounts import mount_of, parse_mounts
 from clusterctl.wire import Message
 from tests.facts.answering import answers
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answer
-from clusterctl.facts.rdma import (
+from clusterctl.facts.network.network import Gid
+from clusterctl.facts.network.rdma import (
     ROOT,
     parse_ofi_plugin,
     parse_rdma,
@@ -19,7 +20,6 @@ from clusterctl.facts.rdma import (
     rdma_problem,
 )
 from clusterctl.facts.request import OFI_PLUGINS, RDMA
-from clusterctl.facts.values.network import Gid
 from clusterctl.node.probe.folders import matching, read_folder
 from tests.facts.answering import answers
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from clusterctl.errors import UsageError
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.inventory.export import (
+from clusterctl.inventory.other_programs.export import (
     to_accelerate,
     to_ansible,
     to_deepspeed,

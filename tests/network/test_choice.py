@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clusterctl.facts.network.network import Interface, Listener, RdmaPort, Route
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.network import Interface, Listener, RdmaPort, Route
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import choose_network, route_to
 from clusterctl.network.environment import environment

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clusterctl.facts.machine.machine import RunLock
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import RunLock
 from clusterctl.network.ports import FIRST, choose_port
 
 

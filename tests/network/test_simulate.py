@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.values.network import Interface, RdmaPort
+from clusterctl.facts.network.network import Interface, RdmaPort
 from clusterctl.network.simulate import (
     gloo_picks,
     nccl_hcas,

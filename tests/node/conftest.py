@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
+from clusterctl.facts.gpu.accelerators import Gpus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpus
-from clusterctl.facts.values.software import Python
+from clusterctl.facts.software.software import Python
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.network.choice import Network, NodeNetwork
-from clusterctl.node.run import processes
-from clusterctl.node.run.processes import run_environment
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.status import find_run, node_status
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import find_run, node_status
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.run_processes import run_environment
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan

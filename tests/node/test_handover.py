@@ -25,7 +25,7 @@ def altered(module: str, old: bytes, new: bytes) -> bytes:
 def test_an_agent_of_another_version_answers_for_its_own_run(make_run: Callable[..., Run]) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    other = altered("clusterctl.node.run.status", b'"schema": 1,', b'"schema": 0,')
+    other = altered("clusterctl.node.run.operations.status", b'"schema": 1,', b'"schema": 0,')
     agent = Path(run.paths().agent)
     agent.write_bytes(other)
     assert run.asked_status()["schema"] == 0
@@ -42,7 +42,7 @@ def test_an_agent_of_another_version_gets_more_arguments_than_a_command_line_may
 ) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")
-    other = altered("clusterctl.node.run.status", b'"schema": 1,', b'"schema": 0,')
+    other = altered("clusterctl.node.run.operations.status", b'"schema": 1,', b'"schema": 0,')
     Path(run.paths().agent).write_bytes(other)
     since = {f"ranks/{rank}.log": 0 for rank in range(10_000)}  # 200 KB
     answers = run.tail(since={**since, "ranks/0.log": 2})

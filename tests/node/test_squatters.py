@@ -17,8 +17,8 @@ from clusterctl.node.mirror.manifest import Manifest
 from clusterctl.node.mirror.sync_diff import compare_tree, target_folder, write_new_file
 from clusterctl.node.probe import tokens as tokens_module
 from clusterctl.node.probe.tokens import Tokens
-from clusterctl.node.run import stop_file
-from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.files import stop_file
+from clusterctl.node.run.files.run_paths import NodePaths
 
 VICTIM = "a diary\n"
 OTHER = 65534

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
+from clusterctl.facts.network.network import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, Gpus
-from clusterctl.facts.values.network import RdmaPort
-from clusterctl.facts.values.software import Python
+from clusterctl.facts.software.software import Python
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.candidates import Candidate
 from clusterctl.network.choice import Network, NodeNetwork

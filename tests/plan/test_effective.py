@@ -8,8 +8,8 @@ import pytest
 
 from clusterctl.errors import UsageError
 from clusterctl.facts.from_json import from_json
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, Gpus
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options

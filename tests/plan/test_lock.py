@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, Gpus
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.options import Options

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.api.flags import launch_options
-from clusterctl.cli.launch_options import launch_flags
-from clusterctl.cli.parser import build_parser
+from clusterctl.cli.shared.launch_options import launch_flags
+from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective

@@ -16,12 +16,12 @@ from clusterctl.checks.finding import Finding, Status, skip
 from clusterctl.checks.registry import CHECKS
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
+from clusterctl.facts.ladder import GpuTrial, Ladder, NcclTransport, Rail, Rung
+from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.network.network import Interface
+from clusterctl.facts.network.pairwise import Collective, PairRate
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, Gpus
-from clusterctl.facts.values.ladder import GpuTrial, Ladder, NcclTransport, Rail, Rung
-from clusterctl.facts.values.machine import SshStatus
-from clusterctl.facts.values.network import Interface
-from clusterctl.facts.values.pairwise import Collective, PairRate
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.check import print_check, print_choices, print_explanation
 from clusterctl.report.console import make_console

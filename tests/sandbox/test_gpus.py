@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.nvidia import parse_nvidia_smi
-from clusterctl.node.run.release_check import FORMAT, QUERY
+from clusterctl.facts.gpu.nvidia import parse_nvidia_smi
+from clusterctl.node.run.processes.release_check import FORMAT, QUERY
 from clusterctl.sandbox import gpus
 from tests.conftest import MakeSandbox
 

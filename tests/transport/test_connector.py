@@ -23,14 +23,14 @@ import pytest
 from clusterctl.errors import CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.transport import control_master, ssh_config
 from clusterctl.transport.concurrency_limit import FIRST_WINDOW, LOGINS_AT_ONCE, SILENT_SECONDS
 from clusterctl.transport.connector import Connector
-from clusterctl.transport.control_master import WORDS_LIMIT, ControlFolder, ControlMaster
 from clusterctl.transport.interface import Request, Timeouts
-from clusterctl.transport.jump_hosts import JumpHost, JumpHosts, run_proxy_command
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.ssh import control_master, ssh_config
+from clusterctl.transport.ssh.control_master import WORDS_LIMIT, ControlFolder, ControlMaster
+from clusterctl.transport.ssh.jump_hosts import JumpHost, JumpHosts, run_proxy_command
+from clusterctl.transport.ssh.ssh_config import Endpoint
 from clusterctl.transport.stream import ERRORS_LIMIT
 from tests.failed_reply import error_of
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
@@ -526,7 +526,7 @@ def test_a_jump_host_that_is_slow_to_log_in_to_does_not_let_all_nodes_in_at_once
         return gateway
 
     monkeypatch.setattr(JumpHosts, "_log_in_to", slow)
-    monkeypatch.setattr("clusterctl.transport.jump_hosts.JumpHost", SilentJumpHost)
+    monkeypatch.setattr("clusterctl.transport.ssh.jump_hosts.JumpHost", SilentJumpHost)
     nodes = [Node(host=f"n{i}", name=f"n{i}", ssh=Ssh(jump="gateway")) for i in range(40)]
     with Pool(cluster_of(*nodes)) as pool:
         pool.begin()

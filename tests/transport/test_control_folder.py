@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.transport.control_master import _sweep
+from clusterctl.transport.ssh.control_master import _sweep
 
 
 @pytest.fixture

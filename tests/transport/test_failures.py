@@ -24,13 +24,13 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.safe_text import WORDS_LIMIT, printable_words
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.transport import paramiko_login
 from clusterctl.transport.agent_call import PendingCall
-from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
-from clusterctl.transport.paramiko_connection import ChannelStream, Transport
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.sockets import connect
+from clusterctl.transport.ssh import paramiko_login
+from clusterctl.transport.ssh.host_keys import own_file
+from clusterctl.transport.ssh.paramiko_connection import ChannelStream, Transport
+from clusterctl.transport.ssh.sockets import connect
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of, make_key
 

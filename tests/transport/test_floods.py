@@ -13,7 +13,7 @@ import yaml
 
 from clusterctl.inventory.load import load
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.transport.known_hosts import known_name
+from clusterctl.transport.ssh.known_hosts import known_name
 from clusterctl.verbs.runs.records import Records, RunRecord
 from tests.sshd_servers import make_key
 from tests.verbs.run_answers import RUN

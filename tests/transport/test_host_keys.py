@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import NodeError
-from clusterctl.transport.host_keys import HostKeyVerifier, own_file
-from clusterctl.transport.known_hosts import record
-from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.ssh.host_keys import HostKeyVerifier, own_file
+from clusterctl.transport.ssh.known_hosts import record
+from clusterctl.transport.ssh.ssh_config import Endpoint
 from tests.transport.test_known_hosts import blob, line
 
 

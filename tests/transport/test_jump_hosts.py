@@ -12,12 +12,12 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
-from clusterctl.transport import control_master
-from clusterctl.transport.control_master import ControlMaster, PersonsMaster
-from clusterctl.transport.host_keys import own_file
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.transport.jump_hosts import ProxySocket
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh import control_master
+from clusterctl.transport.ssh.control_master import ControlMaster, PersonsMaster
+from clusterctl.transport.ssh.host_keys import own_file
+from clusterctl.transport.ssh.jump_hosts import ProxySocket
 from tests.failed_reply import error_of
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
 from tests.waiting import wait_until

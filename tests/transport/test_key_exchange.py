@@ -13,8 +13,8 @@ import paramiko
 import pytest
 
 from clusterctl.transport.interface import Request
-from clusterctl.transport.paramiko_connection import BriefThreads, Transport
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh.paramiko_connection import BriefThreads, Transport
 from tests.sshd_servers import USER, Sshd, cluster_of
 from tests.waiting import wait_until
 

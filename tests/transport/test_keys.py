@@ -17,11 +17,11 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from clusterctl.transport import keys
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.transport.keys import Keyring, Offer, read_key
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.ssh import keys
+from clusterctl.transport.ssh.keys import Keyring, Offer, read_key
+from clusterctl.transport.ssh.ssh_config import Endpoint
 from tests.failed_reply import error_of
 from tests.sshd_servers import USER, Sshd, cluster_of, make_key
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import NodeError
-from clusterctl.transport.host_keys import HostKeyVerifier
-from clusterctl.transport.known_hosts import (
+from clusterctl.transport.ssh.host_keys import HostKeyVerifier
+from clusterctl.transport.ssh.known_hosts import (
     KnownHosts,
     fingerprint,
     forget,
@@ -23,7 +23,7 @@ from clusterctl.transport.known_hosts import (
     parse_known_hosts,
     record,
 )
-from clusterctl.transport.ssh_config import Endpoint
+from clusterctl.transport.ssh.ssh_config import Endpoint
 from tests.sshd_servers import make_key
 
 

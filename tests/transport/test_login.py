@@ -19,10 +19,10 @@ import pytest
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.transport import control_master, paramiko_login
 from clusterctl.transport.connector import Connector
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh import control_master, paramiko_login
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of, make_key
 from tests.waiting import BUSY, wait_until

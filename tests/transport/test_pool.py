@@ -21,8 +21,8 @@ from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.connection import Connection, LocalConnection
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.local_limits import start_thread
-from clusterctl.transport.paramiko_connection import ParamikoConnection
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh.paramiko_connection import ParamikoConnection
 from clusterctl.wire import Message
 from tests.failed_reply import error_of
 from tests.fake_pool import FakeCall

@@ -12,8 +12,8 @@ import pytest
 
 from clusterctl.transport.connector import Connector
 from clusterctl.transport.interface import Request, Timeouts
-from clusterctl.transport.paramiko_connection import ParamikoConnection
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh.paramiko_connection import ParamikoConnection
 from tests.failed_reply import error_of
 from tests.sshd_servers import Sshd, cluster_of
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from clusterctl.transport.sockets import AHEAD, FEW, FIRST_WORDS, NoDelaySocket
+from clusterctl.transport.ssh.sockets import AHEAD, FEW, FIRST_WORDS, NoDelaySocket
 
 
 @pytest.fixture

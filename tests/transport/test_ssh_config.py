@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver, endpoint
+from clusterctl.transport.ssh.ssh_config import Endpoint, SshConfigResolver, endpoint
 from tests.damage import damaged
 
 NODE = Node(host="gpu1", name="gpu1", ssh=Ssh())
@@ -259,7 +259,7 @@ def test_whatever_ssh_prints_there_is_an_endpoint_or_a_failure_that_says_so(
     printed = data.draw(damaged(RECORDED) | st.binary())
     done = subprocess.CompletedProcess(["ssh"], 0, printed.decode("utf-8", "surrogateescape"), "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clusterctl.transport.ssh_config.subprocess.run", lambda *_, **__: done)
+        patch.setattr("clusterctl.transport.ssh.ssh_config.subprocess.run", lambda *_, **__: done)
         try:
             found = SshConfigResolver().resolve(NODE)
         except NodeError:

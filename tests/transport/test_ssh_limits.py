@@ -12,7 +12,7 @@ import paramiko
 import pytest
 
 from clusterctl.transport import pace
-from clusterctl.transport.ssh_limits import LINE_LIMIT, PACKET_LIMIT, Packetizer, within_window
+from clusterctl.transport.ssh.ssh_limits import LINE_LIMIT, PACKET_LIMIT, Packetizer, within_window
 
 
 def sent(data: bytes) -> Packetizer:

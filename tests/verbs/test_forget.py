@@ -8,8 +8,8 @@ import pytest
 
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.transport.host_keys import own_file
-from clusterctl.transport.ssh_config import Endpoint, SshConfigResolver
+from clusterctl.transport.ssh.host_keys import own_file
+from clusterctl.transport.ssh.ssh_config import Endpoint, SshConfigResolver
 from clusterctl.verbs.forget import forget_nodes
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILUYsMaJ+ao3FLjKSWPBaG1bJcTHI9WOzRi0h2l0OXqb"

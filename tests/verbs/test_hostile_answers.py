@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from clusterctl.errors import ClusterError
+from clusterctl.facts.network.network import Counters
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.network import Counters
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.launch import TerminalDisplay

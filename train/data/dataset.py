@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from train.config.config import Config
-from train.data import contents, hub, lines, overlap, token_cache, token_store, tokenizer_workers
+from train.data import hub, overlap, token_cache, token_store, tokenizer_workers
 from train.data.encoding import IGNORED, Encoded, encode_lines
+from train.data.files import contents, lines
 from train.data.fingerprint import nothing
 from train.data.formats import Reader, Rules
 from train.data.mixture import Mixture

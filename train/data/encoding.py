@@ -8,9 +8,9 @@ from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 from train.config.config import Config, Overlong
-from train.data.bad_line import BadLine
+from train.data.files.bad_line import BadLine
+from train.data.files.lines import Line
 from train.data.formats import Document, Piece, Reader
-from train.data.lines import Line
 from train.data.tally import Tally
 from train.errors import ConfigError
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.data import lines
-from train.data.lines import Mark
+from train.data.files import lines
+from train.data.files.lines import Mark
 from train.errors import ConfigError
 from train.files import write_text
 

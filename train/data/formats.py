@@ -10,9 +10,7 @@ from typing import Any, Literal
 from train.config.columns import IN_LINES
 from train.config.config import Config, Learn
 from train.config.datasets import Dataset
-from train.data.bad_line import NO_UTF8, BadLine
-from train.data.chat import Chat, ChatTemplate
-from train.data.messages import (
+from train.data.chat.messages import (
     ROLES,
     Task,
     are_parts,
@@ -24,6 +22,8 @@ from train.data.messages import (
     tools_of,
     with_system,
 )
+from train.data.chat.template import Chat, ChatTemplate
+from train.data.files.bad_line import NO_UTF8, BadLine
 
 VERSION = 11
 """Part of the token cache's key: raise it when the same line would give other tokens

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train.config.config import Config
-from train.data import paths, streams
+from train.data.files import paths, streams
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
 from train.lock import Lock

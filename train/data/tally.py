@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from train.data.chat_answers import Answer
+from train.data.chat.answers import Answer
 from train.errors import counted
 
 UNLEARNED = {

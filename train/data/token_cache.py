@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from train.config.config import Config
-from train.data import contents, fingerprint, formats, lines, token_store, tokenizer_workers
+from train.data import fingerprint, formats, token_store, tokenizer_workers
 from train.data.encoding import Encoded, encode_lines
+from train.data.files import contents, lines
 from train.data.fingerprint import LOOK, Scan, nothing, wait_for
 from train.data.formats import Rules
 from train.data.progress import SILENT, Teller

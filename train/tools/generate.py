@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.data.chat import dated
+from train.data.chat.template import dated
 from train.data.encoding import begin_of
 from train.errors import DONE, USAGE, ConfigError
 from train.tools.merge import ADAPTER, load_adapter, load_base, load_tokenizer, loaded

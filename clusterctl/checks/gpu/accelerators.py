@@ -18,7 +18,7 @@ from clusterctl.checks.gpu.planned import (
 )
 from clusterctl.checks.gpu.silent_tool import cannot_list
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.gpuset import BUS_ORDER, ORDER, VISIBLE
+from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

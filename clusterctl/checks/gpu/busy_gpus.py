@@ -9,8 +9,8 @@ from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.gpu.accelerators import COUNT
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices, uses_gpus
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.gpu.accelerators import Gpu, GpuProcess
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, GpuProcess
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

@@ -15,10 +15,10 @@ from clusterctl.checks.finding import Finding, passed, skip
 from clusterctl.checks.network.choices import ranks_settings, rdma_choice
 from clusterctl.checks.registry import Facts
 from clusterctl.checks.wording import counted
+from clusterctl.facts.gpu.accelerators import Gpu, PcieLink
+from clusterctl.facts.ladder import NO_NETWORK, SOCKET
+from clusterctl.facts.network.network import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, PcieLink
-from clusterctl.facts.values.ladder import NO_NETWORK, SOCKET
-from clusterctl.facts.values.network import RdmaPort
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.values import dataclass

@@ -11,7 +11,8 @@ from clusterctl.checks.gpu.planned import NVIDIA, planned_devices, reset_command
 from clusterctl.checks.gpu.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, TEST, XIDS, Meaning
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import ago
-from clusterctl.facts.gpu_log import (
+from clusterctl.facts.gpu.accelerators import Gpu
+from clusterctl.facts.gpu.gpu_log import (
     GpuEvent,
     crashes,
     dead_switches,
@@ -21,9 +22,8 @@ from clusterctl.facts.gpu_log import (
     sxids,
     xids,
 )
+from clusterctl.facts.machine.machine import KernelLine, KernelLog
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu
-from clusterctl.facts.values.machine import KernelLine, KernelLog
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

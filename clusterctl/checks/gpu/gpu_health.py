@@ -20,8 +20,8 @@ from clusterctl.checks.gpu.planned import (
 from clusterctl.checks.gpu.xid_catalog import REBOOT
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
+from clusterctl.facts.gpu.accelerators import Gpu, GpuClocks, GpuHeat, GpuMemory, GpuPower
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, GpuClocks, GpuHeat, GpuMemory, GpuPower
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

@@ -19,8 +19,8 @@ from clusterctl.checks.gpu.planned import (
 )
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
+from clusterctl.facts.gpu.accelerators import Gpu, GpuDriver, GpuFabric, PcieLink
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu, GpuDriver, GpuFabric, PcieLink
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

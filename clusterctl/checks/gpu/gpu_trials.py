@@ -11,8 +11,8 @@ from clusterctl.checks.gpu.expected_speed import Expectation, between_gpus, repo
 from clusterctl.checks.network.collectives import DEEP, with_block_size
 from clusterctl.checks.registry import Applies, Check, Facts
 from clusterctl.checks.wording import gist
+from clusterctl.facts.ladder import Dcgm, GpuTrial
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.ladder import Dcgm, GpuTrial
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.values import dataclass

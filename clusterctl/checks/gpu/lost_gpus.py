@@ -10,10 +10,10 @@ from clusterctl.checks.gpu.silent_tool import known_cause
 from clusterctl.checks.gpu.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, XIDS
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import ago
-from clusterctl.facts.gpu_log import FELL_OFF, GpuEvent, gpu_address, xids
+from clusterctl.facts.gpu.accelerators import Gpus
+from clusterctl.facts.gpu.gpu_log import FELL_OFF, GpuEvent, gpu_address, xids
+from clusterctl.facts.gpu.nvidia import pci_address
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.nvidia import pci_address
-from clusterctl.facts.values.accelerators import Gpus
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.values import dataclass

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from clusterctl.checks.registry import Applies, Facts
+from clusterctl.facts.gpu.accelerators import Gpu
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.accelerators import Gpu
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.processes import chosen_by_job, planned_gpus
 

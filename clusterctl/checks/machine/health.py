@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from clusterctl.checks.finding import Finding, warn
 from clusterctl.checks.machine.limits import GIB, total_cpus
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.machine.machine_state import MemoryUse
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine_state import MemoryUse
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, warn
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.machine.machine_state import LeftoverProcess, Leftovers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine_state import LeftoverProcess, Leftovers
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

@@ -11,9 +11,9 @@ from statistics import median
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.gpuset import VISIBLE
+from clusterctl.facts.gpu.gpuset import VISIBLE
+from clusterctl.facts.machine.machine import Clock, RunLock
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import Clock, RunLock
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.processes import chosen_by_job

@@ -13,7 +13,7 @@ from clusterctl.checks.network.connections import PAIRS, PORT, REACH
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import FOUND, TORCH
 from clusterctl.checks.wording import counted, gist, last_line
-from clusterctl.facts.values.pairwise import Collective
+from clusterctl.facts.network.pairwise import Collective
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

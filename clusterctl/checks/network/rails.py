@@ -17,9 +17,9 @@ from clusterctl.checks.network.rdma import AMAZON, INSTALL_EFA
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, tcp_by_choice
 from clusterctl.checks.wording import gist
+from clusterctl.facts.ladder import NO_NETWORK, SOCKET, NcclTransport, Rail
+from clusterctl.facts.network.network import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.ladder import NO_NETWORK, SOCKET, NcclTransport, Rail
-from clusterctl.facts.values.network import RdmaPort
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

@@ -9,9 +9,9 @@ from ipaddress import ip_address, ip_network
 from clusterctl.checks.finding import Finding, Status, finding
 from clusterctl.checks.network.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.network.network import Route
+from clusterctl.facts.network.pairwise import ConnectResult
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.network import Route
-from clusterctl.facts.values.pairwise import ConnectResult
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.candidates import Candidate
 from clusterctl.network.choice import Network, NodeNetwork, route_to

@@ -9,7 +9,7 @@ from clusterctl.checks.finding import Finding, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.run_paths import cache_folders, share_of
 from clusterctl.checks.storage.shares import no_answer
-from clusterctl.facts.mounts import NETWORK
+from clusterctl.facts.storage.mounts import NETWORK
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

@@ -10,7 +10,7 @@ from clusterctl.checks.finding import Finding, fail, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.run_paths import run_paths
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus

@@ -22,7 +22,7 @@ from clusterctl.checks.storage.shares import (
 )
 from clusterctl.checks.wording import NOT_IN_FACTS, counted
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 

@@ -14,9 +14,9 @@ from clusterctl.checks.finding import Finding, fail, skip
 from clusterctl.checks.registry import Facts
 from clusterctl.checks.storage.run_paths import share_of
 from clusterctl.checks.wording import counted
+from clusterctl.facts.network.pairwise import TokenSeen
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.pairwise import TokenSeen
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.values import dataclass
 

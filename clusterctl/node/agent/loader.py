@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
-    from typing import Dict, Optional, Sequence
+    from typing import Dict, List, Optional, Sequence
 
     Sources = Dict[str, bytes]
     """Module name → its source, deflated, with the loader's own text as zlib's dictionary.
@@ -42,7 +42,7 @@ class Importer:
     def __init__(self, sources: Sources, codes: Optional[Dict[str, bytes]] = None) -> None:
         self.sources = sources
         self.codes = codes or {}
-        self.packages = {"clusterctl.node", *(name.rpartition(".")[0] for name in sources)}
+        self.packages = {name[:end] for name in sources for end in _dots(name)}
         self._own = zlib.decompress(sources[ENTRY])
 
     def find_spec(
@@ -78,6 +78,10 @@ class Importer:
     def get_source(self, name: str) -> str:
         """Return a module's text, for tracebacks too."""
         return zlib.decompressobj(zdict=self._own).decompress(self.sources[name]).decode()
+
+
+def _dots(name: str) -> List[int]:
+    return [place for place, letter in enumerate(name) if letter == "."]
 
 
 def file_of(name: str) -> str:

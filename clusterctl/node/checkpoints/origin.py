@@ -16,8 +16,8 @@ import time
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from clusterctl.node.file_io import list_folder, read_json
-from clusterctl.node.run.run_paths import default_state_folder, end_time, run_folders
-from clusterctl.node.run.status import is_alive
+from clusterctl.node.run.files.run_paths import default_state_folder, end_time, run_folders
+from clusterctl.node.run.operations.status import is_alive
 from clusterctl.node.run_lock import conflict
 
 _LOCAL = frozenset(

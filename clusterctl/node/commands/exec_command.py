@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.program_path import find_program
-from clusterctl.node.run import processes
-from clusterctl.node.run.environ_bytes import original_environment
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.environ_bytes import original_environment
 from clusterctl.wire import Message
 
 CHUNK = 64 * 1024

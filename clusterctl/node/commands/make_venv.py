@@ -22,8 +22,8 @@ from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnect
 from clusterctl.node.commands.exec_command import end_descendants
 from clusterctl.node.file_io import read_json
 from clusterctl.node.program_path import find_program
-from clusterctl.node.run import processes
-from clusterctl.node.run.environ_bytes import original_environment
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.environ_bytes import original_environment
 from clusterctl.own_files import replace_file
 from clusterctl.wire import Message
 

@@ -23,7 +23,7 @@ from clusterctl.node.peer_link.messages import (
 )
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
-from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""

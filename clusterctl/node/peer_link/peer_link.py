@@ -13,7 +13,7 @@ from typing import Dict, FrozenSet, List
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, SilentPeer
-from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from clusterctl.node.peer_link.messages import (
     told_ending,
 )
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
-from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""

@@ -142,7 +142,7 @@ def _start(command: Dict[str, Any], secrets: Dict[str, str]) -> Iterable[Child]:
         argv.insert(command["source_at"], program(command["modules"]).decode())
     job = command.get("job")
     if command.get("container"):
-        from clusterctl.node.run.containers import fill_in  # noqa: PLC0415  (start-up counts)
+        from clusterctl.node.run.processes.containers import fill_in  # noqa: PLC0415  (start-up counts)
 
         argv = [*fill_in(command["container"], os.path.expanduser(command["cwd"])), *argv]
     yield run_program(
@@ -155,7 +155,7 @@ def _start(command: Dict[str, Any], secrets: Dict[str, str]) -> Iterable[Child]:
 
 
 def _composed(job: Dict[str, Any], secrets: Dict[str, str]) -> Dict[bytes, bytes]:
-    from clusterctl.node.run.environment import compose_environment  # noqa: PLC0415  (start-up counts)
+    from clusterctl.node.run.processes.environment import compose_environment  # noqa: PLC0415  (start-up counts)
 
     return compose_environment(job, secrets)
 

@@ -19,8 +19,8 @@ import sys
 import time
 from typing import Any, Dict, Tuple
 
-from clusterctl.node.run import processes
-from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes import run_processes as processes
 
 KILL_SECONDS = 1.0
 """How long to KILL before the guard tells the other nodes; after that it does both."""
@@ -59,7 +59,7 @@ def main(folder: str, unit: str, descriptor: str) -> int:
 
 def leave_session(paths: NodePaths) -> None:
     """Keep nothing of the session that started us, and adopt what the supervisor leaves."""
-    from clusterctl.node.supervisor.rank import redirect_output  # noqa: PLC0415
+    from clusterctl.node.supervisor.ranks.rank import redirect_output  # noqa: PLC0415
 
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

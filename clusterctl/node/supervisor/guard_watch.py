@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from clusterctl.node.run import processes
-from clusterctl.node.run.processes import ProcessKey
-from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.run_processes import ProcessKey
 
 
 class GuardWatch:

@@ -12,8 +12,8 @@ import os
 from typing import Dict
 
 from clusterctl.node.file_io import overwrite_start
-from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_paths import dropped_of
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_paths import dropped_of
 
 LOG_LIMIT = 16 << 30
 """Bytes on the disk that one log may have, however much room there is."""

@@ -13,17 +13,17 @@ from typing import Any, Dict, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
-from clusterctl.node.run import processes
-from clusterctl.node.run.detach import own_scope
-from clusterctl.node.run.environ_bytes import Environment
-from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_paths import FREE_SPACE_HINT, NodePaths
+from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_paths import FREE_SPACE_HINT, NodePaths
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.detach import own_scope
+from clusterctl.node.run.processes.environ_bytes import Environment
 from clusterctl.node.run_lock import resources_of
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.supervisor.finisher import Finisher
-from clusterctl.node.supervisor.resource_limits import raise_soft_limits
-from clusterctl.node.supervisor.spawn import Spawner
+from clusterctl.node.supervisor.ranks.resource_limits import raise_soft_limits
+from clusterctl.node.supervisor.ranks.spawn import Spawner
 from clusterctl.node.supervisor.supervisor import Supervisor
 
 

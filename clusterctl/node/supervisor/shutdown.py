@@ -7,7 +7,13 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run.processes import KILL_TIMEOUT, TERM_TO_KILL, Process, descendants, send_all
+from clusterctl.node.run.processes.run_processes import (
+    KILL_TIMEOUT,
+    TERM_TO_KILL,
+    Process,
+    descendants,
+    send_all,
+)
 
 WAITING_POLL = 0.25
 KILLING_POLL = 0.05

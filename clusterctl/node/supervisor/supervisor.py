@@ -11,20 +11,21 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerEvents
 from clusterctl.node.peer_link.peer_link import connect
-from clusterctl.node.run import processes, ray_folder, stop_file
-from clusterctl.node.run.boot import boot_id
-from clusterctl.node.run.containers import started_by_client
-from clusterctl.node.run.node_job import NodeJob
-from clusterctl.node.run.processes import Process, living_descendants
-from clusterctl.node.run.run_files import RunFiles
+from clusterctl.node.run.files import ray_folder, stop_file
+from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.boot import boot_id
+from clusterctl.node.run.processes.containers import started_by_client
+from clusterctl.node.run.processes.run_processes import Process, living_descendants
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
-from clusterctl.node.supervisor.echo_grace import EchoGrace
 from clusterctl.node.supervisor.guard_watch import GuardWatch
 from clusterctl.node.supervisor.log_space import LogSpace
 from clusterctl.node.supervisor.members import Members
-from clusterctl.node.supervisor.nested_launchers import NestedLaunchers
-from clusterctl.node.supervisor.ranks import Ranks
+from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
+from clusterctl.node.supervisor.ranks.node_ranks import Ranks
+from clusterctl.node.supervisor.ranks.spawn import Spawner
 from clusterctl.node.supervisor.shutdown import (
     FAILURE_GRACE,
     LEFTOVER_GRACE,
@@ -32,7 +33,7 @@ from clusterctl.node.supervisor.shutdown import (
     Phases,
     Shutdown,
 )
-from clusterctl.node.supervisor.spawn import Spawner
+from clusterctl.node.supervisor.worlds.nested_launchers import NestedLaunchers
 
 HEARTBEAT_SECONDS = 1.0
 TIMES_SECONDS = 0.5

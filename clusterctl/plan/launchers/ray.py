@@ -1,7 +1,8 @@
 """ray: a Ray cluster of the run's own on the data network, and the command as its driver.
 
 The command runs once, on the master. What it starts through Ray are Ray's own workers: they do not
-report to clusterctl, so the run counts one rank. See `clusterctl/node/supervisor/ray_node.py`.
+report to clusterctl, so the run counts one rank; `clusterctl/node/supervisor/ranks/ray_node.py`
+starts them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,6 @@ RAY = Launcher(
     environment=environment,
     packages=("ray",),
     defaults=(("RAY_USAGE_STATS_ENABLED", "0", "Ray reports nothing to its makers"),),
-    program="clusterctl.node.supervisor.ray_node:main",
+    program="clusterctl.node.supervisor.ranks.ray_node:main",
     one_driver=True,
 )

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.mounts import NETWORK, Mount, parse_mounts
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.storage.mounts import NETWORK, Mount, parse_mounts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.values import dataclass
 

@@ -18,10 +18,10 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.network.choice import choose_network
-from clusterctl.transport.host_keys import CHANGED_KEY, IF_REINSTALLED, UnknownKey
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
-from clusterctl.transport.ssh_config import DEFAULT_PORT, SshConfigResolver
+from clusterctl.transport.ssh.host_keys import CHANGED_KEY, IF_REINSTALLED, UnknownKey
+from clusterctl.transport.ssh.ssh_config import DEFAULT_PORT, SshConfigResolver
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.init.draft import Draft, own_interpreter

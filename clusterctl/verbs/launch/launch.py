@@ -14,7 +14,7 @@ from typing import Any
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, SSH
 from clusterctl.errors import Interrupted, LargeCopy, LaunchRefused, SyncRefused, UsageError
-from clusterctl.facts.python import ENV_INIT
+from clusterctl.facts.software.python import ENV_INIT
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan

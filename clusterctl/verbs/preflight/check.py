@@ -17,8 +17,8 @@ from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.storage.disks import SHARED
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
+from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network, choose_network
 from clusterctl.values import dataclass

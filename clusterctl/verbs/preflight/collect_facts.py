@@ -13,6 +13,7 @@ from clusterctl.checks.software.python import named_packages
 from clusterctl.checks.storage.run_paths import run_paths
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
+from clusterctl.facts.machine.machine import Clock, SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import (
@@ -22,7 +23,6 @@ from clusterctl.facts.request import (
     PathQuestion,
     read_arguments,
 )
-from clusterctl.facts.values.machine import Clock, SshStatus
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.wrap import read_container
 from clusterctl.plan.container import image_words, question_words

@@ -15,17 +15,17 @@ from typing import Any
 
 from clusterctl.checks.storage.run_paths import run_paths, share_of
 from clusterctl.facts.from_json import from_json
-from clusterctl.facts.interfaces import counters_of, folder_values
-from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.rdma import counters_folder
-from clusterctl.facts.request import RDMA_COUNTERS, STATISTICS, folder_questions
-from clusterctl.facts.values.pairwise import (
+from clusterctl.facts.network.interfaces import counters_of, folder_values
+from clusterctl.facts.network.pairwise import (
     LARGEST_PROBE,
     ConnectResult,
     ListenResult,
     PairwiseFacts,
     TokenSeen,
 )
+from clusterctl.facts.network.rdma import counters_folder
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.request import RDMA_COUNTERS, STATISTICS, folder_questions
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply

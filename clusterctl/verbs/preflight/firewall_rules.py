@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
-from clusterctl.facts.firewall_rules import parse_ruleset
+from clusterctl.facts.network.firewall import FirewallChain
+from clusterctl.facts.network.firewall_rules import parse_ruleset
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.firewall import FirewallChain
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight.job_check import command_answer

@@ -10,11 +10,11 @@ from typing import Any
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices
 from clusterctl.facts.answers import Answer
 from clusterctl.facts.from_json import DocumentError, from_json
-from clusterctl.facts.gpuset import BUS_ORDER, ORDER
-from clusterctl.facts.nccl_log import parse_nccl
+from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER
+from clusterctl.facts.ladder import Ladder
+from clusterctl.facts.network.nccl_log import parse_nccl
+from clusterctl.facts.network.pairwise import Collective, PairRate
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.ladder import Ladder
-from clusterctl.facts.values.pairwise import Collective, PairRate
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
@@ -33,14 +33,14 @@ LIMIT_S = 240.0
 PROGRAM = (
     "clusterctl.wire",
     "clusterctl.node.agent.child_tasks",
-    "clusterctl.node.probe.dcgm",
-    "clusterctl.node.probe.device_time",
-    "clusterctl.node.probe.gpu_trial",
-    "clusterctl.node.probe.nccl_lines",
-    "clusterctl.node.probe.job_collective",
-    "clusterctl.node.probe.job_ladder",
+    "clusterctl.node.probe.trial.dcgm",
+    "clusterctl.node.probe.trial.device_time",
+    "clusterctl.node.probe.trial.gpu_trial",
+    "clusterctl.node.probe.trial.nccl_lines",
+    "clusterctl.node.probe.trial.job_collective",
+    "clusterctl.node.probe.trial.job_ladder",
 )
-MAIN = "clusterctl.node.probe.job_ladder:main"
+MAIN = "clusterctl.node.probe.trial.job_ladder:main"
 DEVICE = "cuda"
 """Where the rungs of the GPUs are tried, as torch calls it."""
 ACROSS = frozenset({"sum", "across"})

@@ -10,7 +10,7 @@ from typing import Any
 from clusterctl.checks.storage.run_paths import job_path
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import ClusterError, NodeError
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import Event, Notice

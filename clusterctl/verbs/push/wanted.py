@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from clusterctl.checks.storage.run_paths import job_path
 from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError, UsageError
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.values import dataclass
 from clusterctl.verbs.push.result import HERE, WantedPath

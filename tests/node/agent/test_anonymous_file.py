@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.node.agent import anonymous_file
 from clusterctl.node.peer_link.tls_channel import server_context
-from clusterctl.node.run import environment
+from clusterctl.node.run.processes import environment
 from clusterctl.plan.certificate import make_identity
 from tests.node.conftest import Run
 

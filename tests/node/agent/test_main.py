@@ -207,9 +207,9 @@ def test_what_an_operation_may_import_is_sent() -> None:
     # The module itself, two that it imports by name, one in a function, one of every operation.
     names = ("run.stop", "run.processes", "run_lock", "run.ray_folder", "agent.main")
     assert {"clusterctl.node." + name for name in names} <= sent.keys()
-    code = sent["clusterctl.node.run.stop"]
+    code = sent["clusterctl.node.run.operations.stop"]
     inner = [one.co_filename for one in code.co_consts if isinstance(one, CodeType)]
-    assert {code.co_filename, *inner} == {"<clusterctl>/clusterctl/node/run/stop.py"}
+    assert {code.co_filename, *inner} == {"<clusterctl>/clusterctl/node/run/operations/stop.py"}
 
 
 def test_the_code_of_an_operation_is_read_once_for_all_nodes() -> None:

@@ -20,7 +20,7 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.mirror import sync_lock
 from clusterctl.node.mirror.sync_lock import hold_lock, keep_syncs_out
 from clusterctl.node.mirror.tree_hash import Entry, digest_of, encode_listing, tree_hash
-from clusterctl.node.run import start
+from clusterctl.node.run.operations import start
 from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.wire import Message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.probe.dcgm import diagnose, is_broken, parse
+from clusterctl.node.probe.trial.dcgm import diagnose, is_broken, parse
 
 
 def four(*results: dict[str, Any]) -> str:

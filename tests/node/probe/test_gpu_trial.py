@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.probe import device_time, gpu_trial
-from clusterctl.node.probe.gpu_trial import PERIOD, SIZE, tiles, try_gpu
-from clusterctl.node.probe.job_ladder import is_right, run_each
+from clusterctl.node.probe.trial import device_time, gpu_trial
+from clusterctl.node.probe.trial.gpu_trial import PERIOD, SIZE, tiles, try_gpu
+from clusterctl.node.probe.trial.job_ladder import is_right, run_each
 
 CUDA = pytest.param("cuda:0", marks=pytest.mark.gpu)
 

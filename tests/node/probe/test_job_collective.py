@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.node.probe import job_collective
-from clusterctl.node.probe.job_collective import (
+from clusterctl.node.probe.trial import job_collective
+from clusterctl.node.probe.trial.job_collective import (
     OF_ONE,
     RETESTS,
     UNKNOWN,
@@ -22,7 +22,7 @@ from clusterctl.node.probe.job_collective import (
     retests,
     tournament,
 )
-from clusterctl.node.probe.job_ladder import run_each
+from clusterctl.node.probe.trial.job_ladder import run_each
 
 
 @given(st.integers(1, 40))

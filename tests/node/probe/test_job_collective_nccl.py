@@ -18,7 +18,7 @@ def tries(place: Place) -> None:
     """Be one node: the first one's process has the store, as the ladder's master does."""
     import torch.distributed as dist
 
-    from clusterctl.node.probe.job_collective import all_reduce
+    from clusterctl.node.probe.trial.job_collective import all_reduce
     from tests.strict_nccl.cuda import pretend
 
     pretend(place.world)

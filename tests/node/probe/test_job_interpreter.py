@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.facts.python import parse_job_environment, parse_python
-from clusterctl.facts.values.software import ForeignImport, Python
+from clusterctl.facts.software.python import parse_job_environment, parse_python
+from clusterctl.facts.software.software import ForeignImport, Python
 from clusterctl.node.probe import job_interpreter as module
 from clusterctl.node.probe.job_interpreter import PACKAGES, describe, installed, torch_build
 from tests.facts.answering import answers

@@ -13,7 +13,7 @@ import pytest
 from clusterctl.checks.storage.run_paths import DEFAULT_STATE
 from clusterctl.node.probe import path_probe
 from clusterctl.node.probe.path_probe import probe_path
-from clusterctl.node.run.run_paths import default_state_folder
+from clusterctl.node.run.files.run_paths import default_state_folder
 from tests.small_disk import small_disk
 
 

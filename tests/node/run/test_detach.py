@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run.detach import command_for, kills_at_logout, owned_by
+from clusterctl.node.run.processes.detach import command_for, kills_at_logout, owned_by
 
 # busctl of systemd 252.
 KILLS = 'b true\nas 0\nas 1 "root"\n'

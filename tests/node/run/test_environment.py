@@ -7,8 +7,8 @@ import os
 import pytest
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.run import environment
-from clusterctl.node.run.environment import compose_environment
+from clusterctl.node.run.processes import environment
+from clusterctl.node.run.processes.environment import compose_environment
 
 
 @pytest.fixture(autouse=True)

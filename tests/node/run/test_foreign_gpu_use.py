@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run import foreign_gpu_use, processes
-from clusterctl.node.run.boot import boot_id, uptime
-from clusterctl.node.run.processes import ENV_RUN_ID
-from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes import foreign_gpu_use
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.boot import boot_id, uptime
+from clusterctl.node.run.processes.run_processes import ENV_RUN_ID
 from tests.waiting import wait_until
 
 

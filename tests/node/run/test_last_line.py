@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.status import last_printed_line
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import last_printed_line
 from tests.node.conftest import Run
 
 MakeRun = Callable[..., Run]

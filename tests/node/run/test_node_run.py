@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node import run_lock
-from clusterctl.node.run import processes
-from clusterctl.node.run.boot import boot_id
-from clusterctl.node.run.node_run import NodeRun, held_lock
-from clusterctl.node.run.run_paths import NO_PATHS, NodePaths
-from clusterctl.node.run.status import RecordedProcesses
+from clusterctl.node.run.files.run_paths import NO_PATHS, NodePaths
+from clusterctl.node.run.operations.node_run import NodeRun, held_lock
+from clusterctl.node.run.operations.status import RecordedProcesses
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.boot import boot_id
 from tests.node.conftest import Run
 
 
@@ -148,7 +148,8 @@ def test_gone_is_what_two_looks_in_a_row_do_not_see(
     killed: list[object] = []
     monkeypatch.setattr(NodeRun, "find_all", lambda _part: next(looks))
     monkeypatch.setattr(
-        "clusterctl.node.run.node_run.send_all", lambda left, _number: killed.extend(left)
+        "clusterctl.node.run.operations.node_run.send_all",
+        lambda left, _number: killed.extend(left),
     )
     assert node_run.kill() == []
     assert list(looks) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run.progress import END_BYTES, progress_in, run_progress
-from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.files.progress import END_BYTES, progress_in, run_progress
+from clusterctl.node.run.files.run_paths import NodePaths
 
 BARS = (
     b"Loading checkpoint shards: 100%|##########| 4/4 [00:02<00:00]\n"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.run import prune, ray_folder
-from clusterctl.node.run.boot import boot_id
+from clusterctl.node.run.files import ray_folder
+from clusterctl.node.run.operations import prune
+from clusterctl.node.run.processes.boot import boot_id
 
 
 def a_part(root: Path, run: str, **files: Any) -> Path:

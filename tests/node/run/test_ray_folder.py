@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run import ray_folder
+from clusterctl.node.run.files import ray_folder
 
 LONGEST = 107
 """Bytes of a socket's path."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run.rejoin import continued_folder
-from clusterctl.node.run.run_paths import NodePaths
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.rejoin import continued_folder
 
 
 def test_a_stop_amid_the_start_takes_the_earlier_supervisor_for_nobody(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.run import processes, release_check
+from clusterctl.node.run.processes import release_check
+from clusterctl.node.run.processes import run_processes as processes
 
 RUN = "lab-1"
 

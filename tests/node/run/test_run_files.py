@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.file_io import read_json
-from clusterctl.node.run import run_files as record_module
-from clusterctl.node.run.processes import key_of
-from clusterctl.node.run.run_files import RunFiles, write_json
-from clusterctl.node.run.run_paths import NodePaths, times_of
+from clusterctl.node.run.files import run_files as record_module
+from clusterctl.node.run.files.run_files import RunFiles, write_json
+from clusterctl.node.run.files.run_paths import NodePaths, times_of
+from clusterctl.node.run.processes.run_processes import key_of
 from tests.node.conftest import Run
 from tests.small_disk import small_disk as mounted
 
@@ -158,7 +158,7 @@ def test_a_log_that_grows_for_a_week_has_few_times_and_its_latest_are_exact(
     paths: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_700_000_000.0]
-    monkeypatch.setattr("clusterctl.node.run.run_files.time.time", lambda: clock[0])
+    monkeypatch.setattr("clusterctl.node.run.files.run_files.time.time", lambda: clock[0])
     record, log = RunFiles(paths), Path(paths.folder, "ranks/0.log")
     log.touch()
     size = 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterctl.node.run.boot import boot_id
-from clusterctl.node.run.run_files import RunFiles, write_json
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.status import RecordedProcesses
+from clusterctl.node.run.files.run_files import RunFiles, write_json
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import RecordedProcesses
+from clusterctl.node.run.processes.boot import boot_id
 
 
 def folder(tmp_path: Path, boot: str) -> NodePaths:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.run import tail
-from clusterctl.node.run.run_paths import dropped_of, times_of
+from clusterctl.node.run.files.run_paths import dropped_of, times_of
+from clusterctl.node.run.operations import tail
 from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Request, Timeouts
 from clusterctl.wire import Message
@@ -252,16 +252,16 @@ def test_a_log_that_is_dropped_while_it_is_sent_loses_no_byte_that_was_read(
 
 
 def test_reading_a_run_that_has_ended_imports_only_what_starts_quickly() -> None:
-    code = "import sys, clusterctl.node.run.tail; print(sorted({%s} & set(sys.modules)))"
+    code = "import sys, clusterctl.node.run.operations.tail; print(sorted({%s} & set(sys.modules)))"
     slow = "'typing', 'json', 're', 'enum', 'socket', 'ctypes', 'signal', 'contextlib'"
     folder = LOCATION
     program = f"import sys; sys.path.insert(0, {str(folder)!r}); " + code % slow
     # The package's own file is the controller's; a node has none.
     program = program.replace(
-        "import sys, clusterctl.node.run.tail",
+        "import sys, clusterctl.node.run.operations.tail",
         "import types; package = types.ModuleType('clusterctl'); "
         f"package.__path__ = [{str(folder / 'clusterctl')!r}]; "
-        "sys.modules['clusterctl'] = package; import clusterctl.node.run.tail",
+        "sys.modules['clusterctl'] = package; import clusterctl.node.run.operations.tail",
     )
     argv = [sys.executable, "-I", "-S", "-c", program]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run.boot import boot_id
-from clusterctl.node.run.processes import key_of
-from clusterctl.node.run.run_files import RunFiles, write_json
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.run.usage import cpu_seconds, parse_gpus, private_bytes, usage
+from clusterctl.node.run.files.run_files import RunFiles, write_json
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes.boot import boot_id
+from clusterctl.node.run.processes.run_processes import key_of
+from clusterctl.node.run.processes.usage import cpu_seconds, parse_gpus, private_bytes, usage
 from tests.waiting import wait_until
 
 MIB = 1 << 20

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from clusterctl.node.supervisor import gathering as module
-from clusterctl.node.supervisor.gathering import LATE_POLL, MOST_GATHER, POLL, Gathering
-from clusterctl.node.supervisor.rank_state import Rank
-from clusterctl.node.supervisor.rendezvous_sockets import Member
+from clusterctl.node.supervisor.ranks.rank_state import Rank
 from clusterctl.node.supervisor.supervisor import Supervisor
+from clusterctl.node.supervisor.worlds import gathering as module
+from clusterctl.node.supervisor.worlds.gathering import LATE_POLL, MOST_GATHER, POLL, Gathering
+from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member
 from clusterctl.node.tcp_sockets import SYN_SENT, TcpSocket
 
 PID = 4

@@ -15,7 +15,8 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.run import processes, release_check
+from clusterctl.node.run.processes import release_check
+from clusterctl.node.run.processes import run_processes as processes
 from clusterctl.sandbox.faults import hang
 from tests.node.conftest import Run
 from tests.waiting import wait_until

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.node.run.run_files import RunFiles
-from clusterctl.node.run.run_paths import NodePaths, dropped_of
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_paths import NodePaths, dropped_of
 from clusterctl.node.supervisor import log_space
 from clusterctl.node.supervisor.log_space import LogSpace
 from tests.node.conftest import Run

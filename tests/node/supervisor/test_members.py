@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from clusterctl.node.run.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.supervisor.members import Members
 
 

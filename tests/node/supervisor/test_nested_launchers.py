@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.supervisor.nested_launchers import launcher_in, starts_elsewhere
+from clusterctl.node.supervisor.worlds.nested_launchers import launcher_in, starts_elsewhere
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 

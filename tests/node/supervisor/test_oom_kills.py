@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.supervisor import rank_state
-from clusterctl.node.supervisor.rank_state import oom_kills
+from clusterctl.node.supervisor.ranks import rank_state
+from clusterctl.node.supervisor.ranks.rank_state import oom_kills
 from tests.node.conftest import Run
 
 MakeRun = Callable[..., Run]

@@ -37,7 +37,7 @@ def shim(folder: Path, holder: socket.socket) -> subprocess.Popen[bytes]:
         "-I",
         "-S",
         str(agent),
-        "clusterctl.node.supervisor.rank:main",
+        "clusterctl.node.supervisor.ranks.rank:main",
     )
     environment = {"RANK": "3", "LOCAL_RANK": "1", "CLUSTERCTL_RUN_ID": "run-1"}
     return subprocess.Popen([*argv, *words], env=environment)

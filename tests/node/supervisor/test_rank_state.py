@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.node.supervisor.rank_state import ONLY_RANK, Rank, failures_in
+from clusterctl.node.supervisor.ranks.rank_state import ONLY_RANK, Rank, failures_in
 
 # torch 2.13, static rendezvous, two ranks a node.
 LOG = """\

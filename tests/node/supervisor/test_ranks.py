@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.supervisor.ranks import EXIT_CODE_SECONDS, Ranks
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.tcp_sockets import tcp_table
 
 TCP = """\

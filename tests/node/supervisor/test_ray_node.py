@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.run import ray_folder
-from clusterctl.node.run.environ_bytes import original_environment
-from clusterctl.node.run.run_paths import NodePaths
-from clusterctl.node.supervisor.ray_node import STARTS, RayNode
+from clusterctl.node.run.files import ray_folder
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes.environ_bytes import original_environment
+from clusterctl.node.supervisor.ranks.ray_node import STARTS, RayNode
 
 RAY = """
 import pathlib, sys

@@ -14,9 +14,9 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run import processes
-from clusterctl.node.supervisor import stop_signals
-from clusterctl.node.supervisor.stop_signals import (
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.supervisor.ranks import stop_signals
+from clusterctl.node.supervisor.ranks.stop_signals import (
     ROUNDS_WITHOUT_HANDLER,
     Signals,
     StopSignals,

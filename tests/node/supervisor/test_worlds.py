@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.supervisor.rendezvous_sockets import Member
-from clusterctl.node.supervisor.worlds import (
+from clusterctl.node.supervisor.worlds.judge_world import (
     Meeting,
     connecting,
     has_joined,
@@ -17,6 +16,7 @@ from clusterctl.node.supervisor.worlds import (
     script_line,
     waiting_launcher,
 )
+from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member
 from clusterctl.node.tcp_sockets import ESTABLISHED, LISTEN, SYN_SENT, TcpSocket
 
 JOB = {

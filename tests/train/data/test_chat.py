@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.train.data.chat_templates import FAMILIES, GLM, LLAMA, MISTRAL, QWEN, TEMPLATES, Family
-from train.data.bad_line import BadLine
 from train.data.encoding import encode
+from train.data.files.bad_line import BadLine
 from train.data.formats import Reader
 
 pytestmark = pytest.mark.torch

@@ -23,9 +23,9 @@ from tests.train.data.chat_oracle import (
     tokenizer_of,
 )
 from tests.train.data.chat_templates import GROUPS, TEMPLATES
-from train.data.bad_line import BadLine
-from train.data.chat import ChatTemplate
+from train.data.chat.template import ChatTemplate
 from train.data.encoding import encode
+from train.data.files.bad_line import BadLine
 from train.data.formats import Reader
 
 pytestmark = pytest.mark.torch

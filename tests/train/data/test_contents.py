@@ -17,7 +17,8 @@ import pytest
 
 from train.__main__ import main
 from train.config.config import Config
-from train.data import contents, dataset
+from train.data import dataset
+from train.data.files import contents
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 

@@ -14,8 +14,9 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import dataset, encoding, lines, token_cache, token_store
-from train.data.lines import Line
+from train.data import dataset, encoding, token_cache, token_store
+from train.data.files import lines
+from train.data.files.lines import Line
 from train.distributed.env import RankEnv
 from train.errors import AnotherRankFailed, ConfigError
 

@@ -25,15 +25,8 @@ from hypothesis import strategies as st
 from tests.train.data.test_dataset import contents
 from train.__main__ import main
 from train.config.config import Config
-from train.data import (
-    csv_rows,
-    dataset,
-    fingerprint,
-    json_values,
-    lines,
-    streams,
-    token_cache,
-)
+from train.data import dataset, fingerprint, token_cache
+from train.data.files import csv_rows, json_values, lines, streams
 from train.data.formats import Rules, record_of
 from train.distributed.env import RankEnv
 from train.errors import ConfigError

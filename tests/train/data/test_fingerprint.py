@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data import fingerprint, lines
-from train.data.lines import FileScan, Line
+from train.data import fingerprint
+from train.data.files import lines
+from train.data.files.lines import FileScan, Line
 from train.errors import AnotherRankFailed, ConfigError
 
 

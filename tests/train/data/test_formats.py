@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.train.tiny import paragraphs
-from train.data.bad_line import BadLine
 from train.data.encoding import Sample, encode
+from train.data.files.bad_line import BadLine
 from train.data.formats import Reader
 from train.errors import ConfigError
 

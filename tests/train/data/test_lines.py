@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train.data import lines
+from train.data.files import lines
 
 
 def test_strides_cover_all_lines_over_files(tmp_path: Path) -> None:

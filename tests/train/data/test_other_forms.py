@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.data import formats
-from train.data.bad_line import BadLine
-from train.data.chat import Chat, ChatTemplate
+from train.data.chat.template import Chat, ChatTemplate
+from train.data.files.bad_line import BadLine
 from train.data.formats import Document, Reader, Rules
 
 HI = {"role": "user", "content": "Hi"}

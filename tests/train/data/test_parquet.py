@@ -19,8 +19,9 @@ from pyarrow import parquet
 from tests.train.data.test_dataset import contents
 from train.__main__ import main
 from train.config.config import Config
-from train.data import dataset, fingerprint, lines, token_cache
-from train.data import parquet as own
+from train.data import dataset, fingerprint, token_cache
+from train.data.files import lines
+from train.data.files import parquet as own
 from train.data.formats import record_of
 from train.distributed.env import RankEnv
 from train.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from train.data import paths
+from train.data.files import paths
 from train.errors import ConfigError
 
 

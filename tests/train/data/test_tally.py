@@ -10,8 +10,8 @@ import pytest
 
 from tests.train.data.chat_templates import GLM, QWEN
 from tests.train.data.test_chat import CALLS, RESULT, TOOLS, answer, tokenizer_of, user
-from train.data.bad_line import BadLine
 from train.data.encoding import Sample, encode
+from train.data.files.bad_line import BadLine
 from train.data.formats import Reader, Rules
 from train.data.tally import Tally
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.cli.parser import build_parser
+from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import NodeError
 from clusterctl.inventory.select import select
 from clusterctl.plan.effective import effective

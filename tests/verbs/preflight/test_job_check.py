@@ -6,8 +6,8 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.software import Python
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.software.software import Python
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import drive

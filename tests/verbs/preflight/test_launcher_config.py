@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import SshStatus
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.make import make_plan
 from clusterctl.verbs.preflight.launcher_config import with_local_config

@@ -13,7 +13,7 @@ from typing import Any
 
 from clusterctl.facts.document import from_document
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.transport.interface import Reply

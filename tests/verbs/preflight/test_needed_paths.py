@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.values.machine import SshStatus
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.preflight import check as checking

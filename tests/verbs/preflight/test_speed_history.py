@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from clusterctl.checks.finding import warn
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
+from clusterctl.facts.ladder import GpuTrial, Ladder, NcclTransport, Rail, UsualSpeeds
+from clusterctl.facts.network.pairwise import Collective
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.speeds import ENOUGH, MEASURED
-from clusterctl.facts.values.accelerators import Gpu, Gpus
-from clusterctl.facts.values.ladder import GpuTrial, Ladder, NcclTransport, Rail, UsualSpeeds
-from clusterctl.facts.values.pairwise import Collective
 from clusterctl.verbs.preflight.speed_history import KEPT, keep_speeds, read_history, with_usual
 
 SLOW = (replace(warn("b", "slow"), check="deep.gpus"),)

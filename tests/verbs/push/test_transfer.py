@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.errors import ClusterError, NodeError
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply
 from clusterctl.verbs.push import transfer as module

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import ClusterError, UsageError
-from clusterctl.facts.values.storage import PathFacts
+from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.verbs.push.push import _destination
 from clusterctl.verbs.push.result import HERE

@@ -1,0 +1,1 @@
+"""What several verbs of the command line share: grammar, options, output, hints."""

@@ -1,0 +1,375 @@
+"""The command line's grammar: the verbs, their parser, help and shell completion."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import io
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from clusterctl import __version__
+from clusterctl.cli.shared import fish
+from clusterctl.cli.shared.retyped import with_word
+
+VERBS: dict[str, str] = {
+    "init": "probe hosts and write hosts.yaml",
+    "check": "find over SSH what would break the run",
+    "setup": "make the same Python environment on every node",
+    "exec": "run a command on every node, in the home folder",
+    "sync": "mirror the current folder to every node",
+    "push": "bring models and data to every node",
+    "pull": "bring results of the nodes to this machine",
+    "launch": "check, sync and start the job on every node, and follow it",
+    "resume": "launch the job again from a verified checkpoint",
+    "join": "let nodes join an elastic run while it runs",
+    "status": "show what a run is doing, or why it ended",
+    "logs": "show the merged logs of a run",
+    "stop": "stop a run, and verify that nothing of it is left",
+    "runs": "list the runs of a cluster",
+    "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
+    "forget": "remove the recorded host key of a reinstalled host",
+    "sandbox": "a cluster of real sshd hosts on this machine",
+}
+"""Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""
+WITH_COMMAND = frozenset({"exec", "launch", "resume"})
+"""Verbs that take a job's command after `--`."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "init": ("clusterctl init gpu1 gpu2", "clusterctl init 'ubuntu@gpu[01-04]' --accept-new"),
+    "check": (
+        "clusterctl check",
+        "clusterctl check --nodes gpu1,gpu2 --only network",
+        "clusterctl check --explain network.master-port",
+    ),
+    "setup": ("clusterctl setup", "clusterctl setup --requirements requirements.txt --offline"),
+    "exec": ("clusterctl exec -- nvidia-smi -L", "clusterctl exec --nodes gpu1 -- df -h /data"),
+    "sync": ("clusterctl sync", "clusterctl sync --nodes gpu1"),
+    "push": ("clusterctl push", "clusterctl push /models/llama --from gpu1"),
+    "pull": ("clusterctl pull out/metrics.jsonl", "clusterctl pull out --from gpu1 --to results"),
+    "launch": (
+        "clusterctl launch -- train.py --lr 1e-4",
+        "clusterctl launch --nodes 2 --env NCCL_DEBUG=INFO -- train.py",
+        "clusterctl launch --dry-run -- -m train --config config.yaml",
+    ),
+    "resume": (
+        "clusterctl resume --checkpoint latest",
+        "clusterctl resume --checkpoint out/step-000040 --exclude gpu3",
+    ),
+    "join": (
+        "clusterctl join --nodes gpu3",
+        "clusterctl join lab-20261120t194346-ksqs --nodes 'gpu[3-4]'",
+    ),
+    "status": ("clusterctl status", "clusterctl status --json"),
+    "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),
+    "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),
+    "runs": ("clusterctl runs", "clusterctl runs --prune 5"),
+    "export": (
+        "clusterctl export --to deepspeed",
+        "clusterctl export --to ansible --nodes gpu1,gpu2",
+        "clusterctl export --json",
+    ),
+    "forget": ("clusterctl forget gpu3",),
+    "sandbox": ("clusterctl sandbox up --nodes 4", "clusterctl sandbox demo"),
+}
+"""For the end of each verb's help."""
+
+EXIT_USAGE = 2
+LAUNCHER_ARGS = "--launcher-args"
+
+_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
+_ONE_VALUE = re.compile(r"argument (.+?): expected one argument")
+_MISSING = "the following arguments are required: "
+_VERB = "VERB"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help is colored on a terminal and whose errors name the next command."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  (argparse's own, and many)
+        super().__init__(**{"formatter_class": _formatter, "allow_abbrev": False, **options})
+        self.words: Sequence[str] = ()
+        """What stood after the verb."""
+
+    takes_command = False
+    """The verb takes a command after `--`."""
+    command: Sequence[str] = ()
+    """The words after `--`, which are not parsed here."""
+    example = ""
+    """A command that is complete."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the command line, and what to type instead; end."""
+        what, hint = self._explained(message)
+        sys.stderr.write(f"error: {what}\nhint: {hint or f'{self.prog} --help'}\n")
+        sys.exit(EXIT_USAGE)
+
+    def parse_known_args(  # type: ignore[override]  # argparse's overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; a verb that is left with words reports them itself, as it knows its own flags."""
+        self.words = tuple(args or ())
+        self._refuse_help_of_a_command()
+        found, rest = super().parse_known_args(self._with_values(), namespace)
+        if rest:
+            self._refuse(rest)
+        return found, rest
+
+    def _with_values(self) -> list[str]:
+        """Return the words with the launcher's arguments in one with their flag.
+
+        To argparse, a word that begins with a dash is never a value. A flag of clusterctl is not.
+        """
+        found: list[str] = []
+        pending = False
+        for place, word in enumerate(self.words):
+            if not pending:
+                found.append(word)
+                pending = word == LAUNCHER_ARGS in self._option_string_actions
+                continue
+            pending = False
+            if word.partition("=")[0] in self._option_string_actions:
+                joined = f"{LAUNCHER_ARGS}={word}"
+                typed = self._typed((*self.words[: place - 1], joined, *self.words[place + 1 :]))
+                what = f"{LAUNCHER_ARGS}: expected the launcher's arguments, found {word}"
+                sys.stderr.write(
+                    f"error: {self.prog}: {what}, a flag of {self.prog}\n"
+                    f"hint: if it is the launcher's: {typed}\n"
+                )
+                sys.exit(EXIT_USAGE)
+            found[-1] += f"={word}"
+        return found
+
+    def _refuse(self, rest: Sequence[str]) -> NoReturn:
+        """End because of words that mean nothing here."""
+        wrong, *_ = rest
+        if self.takes_command and not wrong.startswith("-"):
+            what = f"expected `--` before the command, found {wrong!r} without it"
+            self._end(what, [*self._own_words(rest), "--", *rest])
+        if not wrong.startswith("-"):
+            self._end(f"expected no further word, found {wrong!r}", None)
+        flag = wrong.partition("=")[0]
+        self._answer_foreign(rest)
+        near = _nearest(flag, self._option_string_actions)
+        typed = with_word(self.words, flag, near) if near else None
+        if self.command and not near:  # it may be a flag of the command
+            self.command = (*self.command, *rest)
+            typed = self._own_words(rest)
+        self._end(f"expected a flag of it, found {flag}", typed)
+
+    def _answer_foreign(self, rest: Sequence[str]) -> None:
+        """End because of a flag of another launcher, with what to type instead."""
+        from clusterctl.cli.shared.foreign_flags import translate  # noqa: PLC0415  (only for an error)
+
+        known = self._option_string_actions.__contains__
+        typed, unknown, answers = translate(self._own_words(rest), rest, known)
+        if not answers:
+            return
+        self.command = (*self.command, *unknown)
+        why = "; ".join(answer.why for answer in answers)
+        hint = next((answer.hint for answer in answers if answer.hint), self._typed(typed))
+        sys.stderr.write(f"error: {self.prog}: {why}\nhint: {hint}\n")
+        sys.exit(EXIT_USAGE)
+
+    def _refuse_help_of_a_command(self) -> None:
+        """End if `-h` stands behind a command without `--`: it is a flag of that command."""
+        if not self.takes_command or any(not a.option_strings for a in self._actions):
+            return
+        bare = (
+            n for n, word in enumerate(self.words) if not (word[:1] == "-" or self._is_value(n))
+        )
+        command = self.words[next(bare, len(self.words)) :]
+        if {"-h", "--help"} & set(command):
+            self._refuse(command)
+
+    def _own_words(self, rest: Sequence[str]) -> list[str]:
+        """Return the words that are not the rest; the value of a flag may equal one of the rest."""
+        ours, pending = [], list(rest)
+        for place, word in enumerate(self.words):
+            if pending and word == pending[0] and not self._is_value(place):
+                del pending[0]
+            else:
+                ours.append(word)
+        return ours
+
+    def _is_value(self, place: int) -> bool:
+        """Tell whether the flag before a word takes it as its value."""
+        action = self._option_string_actions.get(self.words[place - 1]) if place else None
+        return action is not None and action.nargs is None
+
+    def _end(self, what: str, typed: Sequence[str] | None) -> NoReturn:
+        """End with a message about this verb, and the words to type after it."""
+        hint = f"{self.prog} --help" if typed is None else self._typed(typed)
+        sys.stderr.write(f"error: {self.prog}: {what}\nhint: {hint}\n")
+        sys.exit(EXIT_USAGE)
+
+    def _typed(self, words: Sequence[str]) -> str:
+        """Return the whole command with these words after the verb."""
+        behind = ("--", *self.command) if self.command else ()
+        return f"{self.prog} {shlex.join((*words, *behind))}"
+
+    def _explained(self, message: str) -> tuple[str, str]:
+        """Return argparse's message in the form of all others, and a hint or nothing."""
+        if choice := _CHOICE.fullmatch(message):
+            name, wrong = choice[1], choice[2]
+            if name == _VERB and (foreign := self._foreign_verb(wrong)):
+                return foreign
+            known = [word.strip("'") for word in choice[3].split(", ")]
+            near = _nearest(wrong, known)
+            hint = self._typed(with_word(self.words, wrong, near)) if near else ""
+            return f"{name}: expected {', '.join(known)}; found {wrong!r}", hint
+        if lacking := _ONE_VALUE.fullmatch(message):
+            metavar = next(
+                (a.metavar for a in self._actions if "/".join(a.option_strings) == lacking[1]), None
+            )
+            return f"{lacking[1]}: expected {metavar or 'a value'}, found none", ""
+        if message.startswith(_MISSING):
+            names = message.removeprefix(_MISSING)
+            # The flag may be there, with a typo: argparse looks for what is missing first.
+            flags = [word.partition("=")[0] for word in self.words if word.startswith("--")]
+            for name in names.split(", "):
+                if near := _nearest(name, flags):
+                    typed = self._typed(with_word(self.words, near, name))
+                    return f"{self.prog}: expected {name}, found {near}", typed
+            return f"{self.prog}: expected {names}, found none", self.example
+        return message.removeprefix("argument "), ""
+
+    def _foreign_verb(self, wrong: str) -> tuple[str, str] | None:
+        """Return the message and the hint for a verb of another tool; None: it is none."""
+        from clusterctl.cli.shared.foreign_verbs import answer_to  # noqa: PLC0415  (only for an error)
+
+        found = answer_to(wrong)
+        if found is None:
+            return None
+        why, (verb, *flags) = found
+        at = list(self.words).index(wrong)
+        before, rest = self.words[:at], self.words[at + 1 :]
+        choices = [[verb, *flags], shlex.split(EXAMPLES.get(verb, ("",))[0])[1:]]
+        if rest and "--" not in flags:
+            choices.insert(0, [*before, verb, *flags, *rest])
+            choices.insert(1, [*before, verb, "--", *rest])
+            bare = [word for word in rest if not word.startswith("-")]
+            choices.insert(2, [*before, verb, *flags, *bare])
+        return f"there is no verb {wrong}: {why}", self._typed(next(filter(_parses, choices)))
+
+
+def _parses(words: Sequence[str]) -> bool:
+    """Tell whether these words are a clusterctl command line."""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    at = words.index("--") if "--" in words else len(words)
+    if at < len(words) and verb not in WITH_COMMAND:
+        return False
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            build_parser([verb]).parse_args(words[:at])
+        except SystemExit as end:
+            return not end.code
+    return True
+
+
+def _nearest(wrong: str, known: Iterable[str]) -> str | None:
+    """Return what was probably meant."""
+    import difflib  # noqa: PLC0415  (only where a word is wrong)
+
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.75)), None)
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints a completion script, which knows all verbs, and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: object,
+        shell: object,
+        _option: object = None,
+    ) -> None:
+        assert isinstance(shell, str)
+        if shell == "fish":
+            sys.stdout.write(fish.completion(build_parser(VERBS)))
+        else:
+            import shtab  # noqa: PLC0415  (a tenth of a second, for this one flag)
+
+            sys.stdout.write(shtab.complete(build_parser(VERBS), shell) + "\n")
+        parser.exit()
+
+
+def build_parser(verbs: Collection[str], command: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Build the parser with the arguments of these verbs; their modules alone are imported.
+
+    The other verbs are known by name and summary.
+
+    Args:
+        verbs: those that may be parsed.
+        command: the words after `--`, for the hints.
+    """
+    parser = Parser(
+        prog="clusterctl",
+        description="From a handful of GPU machines and SSH to a running multi-node training.",
+    )
+    parser.add_argument("--version", action="version", version=f"clusterctl {__version__}")
+    _add_volume(parser, default=0)
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "fish", "tcsh"),
+        help="print a completion script for a shell",
+    )
+    # Without `prog` argparse writes a usage for it, for which all of rich is imported.
+    children = parser.add_subparsers(
+        dest="verb", metavar=_VERB, parser_class=Parser, prog=parser.prog
+    )
+    for name, summary in VERBS.items():
+        child = children.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
+        if name in verbs:
+            importlib.import_module(f"clusterctl.cli.{name}").add_arguments(child)
+            # Left out, they keep what stands before the verb.
+            for each in (child, *_below(child)):
+                _add_volume(each, default=argparse.SUPPRESS)
+            examples = "".join(f"\n  {line}" for line in EXAMPLES[name])
+            above = f"{child.epilog}\n\n" if child.epilog else ""
+            child.epilog = f"{above}Examples:{examples}"
+            child.takes_command = name in WITH_COMMAND
+            child.command = command
+            child.example = EXAMPLES[name][0]
+    return parser
+
+
+def _below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of a verb's own actions."""
+    for action in parser._actions:  # noqa: SLF001  (argparse has no other way)
+        if action.nargs == argparse.PARSER and isinstance(action.choices, dict):
+            yield from action.choices.values()
+
+
+def _add_volume(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """Add `-v` and `-q`."""
+    verbose = "print more on stderr; again: still more"
+    parser.add_argument("-v", "--verbose", action="count", default=default, help=verbose)
+    quiet = "print only results, warnings and errors"
+    parser.add_argument("-q", "--quiet", action="store_true", default=default, help=quiet)
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of help texts; argparse asks for one with every argument."""
+    return _formatter_class()(prog)
+
+
+@functools.cache
+def _formatter_class() -> type[argparse.HelpFormatter]:
+    """Return the class of formatters, made once."""
+    from rich_argparse import RawDescriptionRichHelpFormatter  # noqa: PLC0415
+
+    class Formatter(RawDescriptionRichHelpFormatter):
+        # Brackets in our texts are host ranges, not markup.
+        text_markup = False
+        help_markup = False
+
+    return Formatter

@@ -1,0 +1,114 @@
+"""Submits a launch or a resume as a Slurm batch job, and follows it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from clusterctl.cli.shared.batch import stop_batch
+from clusterctl.cli.shared.following import EXIT_STOPPED_FOLLOWING, LEAVE, STAY, STOP, ask, leave
+from clusterctl.cli.shared.signals import Terminated
+from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.effective import effective
+from clusterctl.plan.options import Options
+from clusterctl.report.console import Screen
+from clusterctl.verbs.batch import slurm
+from clusterctl.verbs.batch.follow import Printed, follow
+from clusterctl.verbs.batch.job import BatchJob, BatchJobs
+from clusterctl.verbs.batch.submit import plan_submission, submit
+from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.launch.validate_job import require_job, require_secrets
+from clusterctl.verbs.runs.records import Records
+from clusterctl.wire import SCHEMA
+
+
+def submits(args: argparse.Namespace, cluster: Cluster) -> bool:
+    """Tell whether a launch or a resume is for a batch job that is to be submitted."""
+    return cluster.by_slurm and not cluster.nodes and not args.run_id
+
+
+def submit_and_follow(args: argparse.Namespace, cluster: Cluster, overrides: Options) -> int:
+    """Submit this command line as a batch job, and follow it; exit codes as `launch`."""
+    cluster = effective(cluster, overrides)
+    if args.verb == "launch":
+        require_job(cluster)  # not inside of the job, perhaps hours later
+    require_secrets(cluster)
+    records = Records()
+    jobs = BatchJobs(records)
+    submission = plan_submission(cluster, _words(args), records, nodes=_count(args))
+    if args.dry_run:
+        call = list(submission.argv)
+        print(json.dumps({"schema": SCHEMA, "sbatch": call}) if args.json else shlex.join(call))
+        return 0
+    command = cluster.job.command
+    batch = submit(cluster, submission, jobs, command=command, name=args.name)
+    if args.detach:
+        document = {"schema": SCHEMA, "run": batch.run, "slurm_job": batch.job}
+        print(json.dumps(document) if args.json else batch.run)
+        return 0
+    Screen().say(Notice(text=f"{batch.run}: submitted as Slurm job {batch.job}"))
+    return follow_batch(batch)
+
+
+def follow_batch(batch: BatchJob, *, asks: bool = True) -> int:
+    """Show what the job prints until it has ended; Ctrl-C asks what is to become of it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, if it must not ask.
+        ClusterError: Slurm ended the job.
+    """
+    screen, jobs = Screen(), BatchJobs(Records())
+    while True:
+        try:
+            end = drive(follow(batch, jobs), partial(_show, screen))
+        except KeyboardInterrupt as interrupt:
+            if not asks:
+                raise
+            wish = LEAVE if isinstance(interrupt, Terminated) else ask()
+        else:
+            if end.message:
+                raise LaunchRefused(end.message, hint=f"clusterctl status {batch.run}", by="slurm")
+            return end.exit_code
+        if wish == STOP:
+            stop_batch(batch, slurm.ask(batch.job), screen)
+        elif wish == LEAVE:
+            leave(batch.run)
+        if wish != STAY:
+            return EXIT_STOPPED_FOLLOWING
+
+
+def _show(screen: Screen, event: Event) -> None:
+    if isinstance(event, Printed):
+        stream = sys.stdout if event.stream == "out" else sys.stderr
+        stream.write(event.data.decode(errors="replace"))
+        stream.flush()
+    elif isinstance(event, Notice):
+        screen.say(event)
+
+
+def _words(args: argparse.Namespace) -> Sequence[str]:
+    """Return the command line as typed, the verb first; options before it follow it."""
+    words = list(args.words)
+    at = words.index(args.verb)
+    return [args.verb, *words[:at], *words[at + 1 :]]
+
+
+def _count(args: argparse.Namespace) -> int | None:
+    """Return the number of `--nodes`.
+
+    Raises:
+        UsageError: nodes are named, which Slurm chooses.
+    """
+    if args.exclude or (args.nodes and not args.nodes.isdigit()):
+        option = "--exclude" if args.exclude else "--nodes"
+        key = "exclude" if args.exclude else "nodelist"
+        raise UsageError(
+            f"{option}: expected no names of nodes outside of an allocation: Slurm chooses them",
+            hint=f"job: {{slurm: {{{key}: {args.exclude or args.nodes}}}}} in the inventory",
+        )
+    return int(args.nodes) if args.nodes else None

@@ -1,0 +1,1 @@
+"""Facts about a node itself: kernel, limits, logins, clock."""

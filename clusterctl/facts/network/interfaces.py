@@ -1,0 +1,212 @@
+"""Parses network interfaces from /sys/class/net and netlink, or /proc if that is refused."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Interface, ip_interface
+from typing import Any
+
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.network.network import BondPort, Counters, Interface, Route
+from clusterctl.facts.network.routes import parse_routes
+from clusterctl.facts.request import STATISTICS
+
+_UP, _LOOPBACK = 0x1, 0x8
+_COUNTER = re.compile(r"[0-9]{1,19}")
+"""The kernel's are of 64 bits."""
+
+
+def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
+    """Return the interfaces with their addresses; None if nothing could be read."""
+    files = answers.below("/sys/class/net/")
+    names = {path.split("/")[0] for path in files}
+    listed = _listed(answers)
+    addresses = _by_proc(answers) if listed is None else _by_netlink(listed)
+    if addresses is None:
+        return None
+    parents = _parents(listed or [])
+    return tuple(
+        Interface(
+            name=name,
+            addresses=tuple(addresses.get(name, ())),
+            running=_running(answers, name),
+            speed_mbps=_positive(answers.number(f"/sys/class/net/{name}/speed")),
+            mtu=answers.number(f"/sys/class/net/{name}/mtu"),
+            numa=_numa(answers, name),
+            loopback=bool((_flags(answers, name) or 0) & _LOOPBACK) or name == "lo",
+            duplex=_duplex(answers.word(f"/sys/class/net/{name}/duplex")),
+            carrier_changes=answers.number(f"/sys/class/net/{name}/carrier_changes"),
+            parent=parents.get(name, ""),
+            rp_filter=_stricter(answers, name, "rp_filter"),
+            arp_ignore=_stricter(answers, name, "arp_ignore"),
+        )
+        for name in sorted(names | set(addresses))
+    )
+
+
+def _listed(answers: Answers) -> list[dict[str, Any]] | None:
+    """Return the interfaces that the kernel lists; None if it did not."""
+    listed = answers.json("interfaces")
+    if not isinstance(listed, list):
+        return None
+    return [e for e in listed if isinstance(e, dict) and isinstance(e.get("ifname"), str)]
+
+
+def _by_netlink(listed: list[dict[str, Any]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in listed:
+        rows = entry.get("addr_info")
+        found[entry["ifname"]] = [
+            written
+            for row in (rows if isinstance(rows, list) else [])
+            if isinstance(row, dict)
+            and (written := _address(f"{row.get('local')}/{row.get('prefixlen')}"))
+        ]
+    return found
+
+
+def _parents(listed: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the interface that each one is on; that of another namespace has a number only."""
+    return {e["ifname"]: e["link"] for e in listed if isinstance(e.get("link"), str)}
+
+
+def parse_bonds(answers: Answers) -> tuple[BondPort, ...]:
+    """Return the ports of all bonds, from /proc/net/bonding."""
+    found: list[BondPort] = []
+    for bond, answer in answers.below("/proc/net/bonding/").items():
+        port = ""
+        for line in answer.text.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "Slave Interface":
+                port = value.strip()
+            elif name.strip() == "MII Status" and port:  # the bond's own comes before its ports
+                found.append(BondPort(bond=bond, interface=port, up=value.strip() == "up"))
+                port = ""
+    return tuple(found)
+
+
+def parse_counters(
+    answers: Answers, interfaces: tuple[Interface, ...] | None
+) -> tuple[Counters, ...]:
+    """Return the error counters of the interfaces that have an address."""
+    found = []
+    for interface in interfaces or ():
+        folder = f"/sys/class/net/{interface.name}/statistics"
+        if interface.addresses and not interface.loopback:
+            values = {name: answers.word(f"{folder}/{name}") or "" for name in STATISTICS}
+            found.append(counters_of(interface.name, values))
+    return tuple(counters for counters in found if counters.values)
+
+
+def counters_of(device: str, values: Mapping[str, str]) -> Counters:
+    """Return the counters of a device, without those that are no numbers."""
+    numbers = {name: _count(value) for name, value in values.items()}
+    known = ((name, value) for name, value in numbers.items() if value is not None)
+    return Counters(device=device, values=tuple(sorted(known)))
+
+
+def folder_values(text: str) -> dict[str, str]:
+    """Return the files in the answer for a folder, which are lines `NAME VALUE`."""
+    pairs = (line.partition(" ") for line in text.splitlines() if " " in line)
+    return {name: value for name, _, value in pairs}
+
+
+def _stricter(answers: Answers, name: str, setting: str) -> int | None:
+    """Return a setting of an interface: the kernel takes the higher of `all` and its own."""
+    places = (f"/proc/sys/net/ipv4/conf/{each}/{setting}" for each in ("all", name))
+    known = [value for path in places if (value := answers.number(path)) is not None]
+    return max(known, default=None)
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _COUNTER.fullmatch(text) else None
+
+
+def _duplex(word: str | None) -> str:
+    return word if word in {"full", "half"} else ""
+
+
+def _by_proc(answers: Answers) -> dict[str, list[str]] | None:
+    """Derive the addresses from fib_trie, the routes, and if_inet6."""
+    trie = answers.text("/proc/net/fib_trie")
+    if trie is None:
+        return None
+    found: dict[str, list[str]] = defaultdict(list)
+    routes = parse_routes(answers) or ()
+    for address in _local_addresses(trie):
+        if address.is_loopback:
+            found["lo"].append(f"{address}/8")
+        elif route := _own_route(routes, address):
+            found[route.interface].append(f"{address}/{route.destination.split('/')[1]}")
+    for line in (answers.text("/proc/net/if_inet6") or "").splitlines():
+        fields = line.split()
+        try:
+            found[fields[5]].append(str(IPv6Interface((int(fields[0], 16), int(fields[2], 16)))))
+        except (ValueError, IndexError):
+            continue
+    return dict(found)
+
+
+def _local_addresses(trie: str) -> list[IPv4Address]:
+    """Return the leaves that are `/32 host LOCAL`."""
+    found: dict[IPv4Address, None] = {}
+    leaf = None
+    for line in trie.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == "|--":  # noqa: PLR2004
+            leaf = words[1]
+        elif words[:3] == ["/32", "host", "LOCAL"] and leaf:
+            try:
+                found[IPv4Address(leaf)] = None
+            except ValueError:
+                continue
+    return list(found)
+
+
+def _own_route(routes: tuple[Route, ...], address: IPv4Address) -> Route | None:
+    """Return the narrowest route to the address's own network without a gateway."""
+    near = [
+        route
+        for route in routes
+        if not route.gateway and address in ip_interface(route.destination).network
+    ]
+    return max(near, key=lambda r: ip_interface(r.destination).network.prefixlen, default=None)
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ip_interface(text))
+    except ValueError:
+        return ""
+
+
+def _flags(answers: Answers, name: str) -> int | None:
+    try:
+        return int(answers.word(f"/sys/class/net/{name}/flags") or "", 16)
+    except ValueError:
+        return None
+
+
+def _running(answers: Answers, name: str) -> bool | None:
+    """Return whether it is up and has carrier; the carrier of a link that is down is unreadable."""
+    flags = _flags(answers, name)
+    if flags is not None and not flags & _UP:
+        return False
+    carrier = answers.number(f"/sys/class/net/{name}/carrier")
+    if carrier is not None:
+        return carrier == 1
+    state = answers.word(f"/sys/class/net/{name}/operstate")
+    return {"up": True, "unknown": True, "down": False, "lowerlayerdown": False}.get(state or "")
+
+
+def _numa(answers: Answers, name: str) -> int | None:
+    """Return the NUMA node of its slot; None for -1, of which the kernel knows none."""
+    node = answers.number(f"/sys/class/net/{name}/device/numa_node")
+    return node if node is not None and node >= 0 else None
+
+
+def _positive(value: int | None) -> int | None:
+    """Return a speed; None for -1 of the kernel and 0 of some drivers, which mean unknown."""
+    return value if value is not None and value > 0 else None

@@ -1,0 +1,1 @@
+"""Facts about the Python of the job and its packages."""

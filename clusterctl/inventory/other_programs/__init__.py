@@ -1,0 +1,1 @@
+"""Hosts in the formats of other programs: Slurm, Ansible, MPI, ssh."""

@@ -1,0 +1,115 @@
+"""The variables of an Ansible inventory that clusterctl uses, also from files next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+
+from clusterctl.inventory.document import Plain, Unread, read_yaml
+from clusterctl.inventory.other_programs.ssh_arguments import read_arguments
+from clusterctl.inventory.problems import Path, Problems, printable
+
+_KEYS = {
+    "host": ("ansible_host", "ansible_ssh_host"),
+    "user": ("ansible_user", "ansible_ssh_user"),
+    "port": ("ansible_port", "ansible_ssh_port"),
+    "identity": ("ansible_ssh_private_key_file", "ansible_private_key_file"),
+}
+"""Ansible's names of our keys, the older name last."""
+_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
+_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
+_CONNECTION = "ansible_connection"
+_READ = frozenset({*(n for names in _KEYS.values() for n in names), *_ARGUMENTS, _CONNECTION})
+"""The variables that we read: any other may hold what only Ansible can read."""
+_VARS_FILES = (".yml", ".yaml", ".json")
+_BY_SSH = frozenset({"", "ssh", "smart", "paramiko", "paramiko_ssh", "openssh", "local"})
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A variable's value, and its line."""
+
+    text: str
+    line: int
+    file: str = ""
+    """The file next to the inventory that has it."""
+
+
+Variables = dict[str, Value]
+
+
+def yaml_variables(values: Mapping[str, object], path: Path, problems: Problems) -> Variables:
+    """Return the variables that are texts; one that we read must be."""
+    for key, value in values.items():
+        if isinstance(value, Unread) and key in _READ:
+            problems.add((*path, key), wanted="a plain value", found=value.found)
+    return {
+        key: Value(value, problems.line((*path, key)))
+        for key, value in values.items()
+        if isinstance(value, str)
+    }
+
+
+def variables_beside(file: FilePath, folder: str, name: str, problems: Problems) -> Variables:
+    """Return the variables that `group_vars/` or `host_vars/` has for a group or a host."""
+    found: Variables = {}
+    if "/" in name or name in {"", ".", ".."}:
+        return found
+    place = file.parent / folder / name
+    within = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else []
+    for path in (place, *(place.with_name(name + end) for end in _VARS_FILES), *within):
+        if not path.is_file():
+            continue
+        shown_path = str(path.relative_to(file.parent))
+        try:
+            document = read_yaml(path.read_text(), Problems(str(path)), foreign=True)
+        except (OSError, ValueError):
+            document = None
+        if document is None or not isinstance(document.value, dict):
+            problems.note(f"{shown_path} is not taken over: it is no plain YAML", line=1)
+            continue
+        read = {key: value for key, value in document.value.items() if key in _READ | {*_PASSWORDS}}
+        for key, value in yaml_variables(read, (), problems).items():
+            found[key] = replace(value, line=1, file=shown_path)
+    return found
+
+
+def node_of(host: str, variables: Variables, problems: Problems) -> dict[str, object]:
+    """Return a host as a hosts.yaml has it."""
+    node: dict[str, object] = {"host": host}
+    for key, value in _settings(variables, problems):
+        if "{{" in value.text:
+            where = f" in {value.file}" if value.file else ""
+            text = f'"{printable(value.text)}"{where}'
+            problems.add((), wanted="a value", found=text, line=value.line)
+        else:
+            node[key] = Plain(value.text) if key == "port" else value.text
+    connection = variables.get(_CONNECTION, Value("", 0))
+    if connection.text == "local":
+        return {"host": "localhost"}
+    if connection.text not in _BY_SSH:
+        text = f'"{printable(connection.text)}"'
+        problems.add((), wanted="a host that is reached by SSH", found=text, line=connection.line)
+    return node
+
+
+def _settings(variables: Variables, problems: Problems) -> Iterator[tuple[str, Value]]:
+    """Yield our keys, each with its value; note what is left."""
+    settings: dict[str, Value] = {}
+    for key, names in _KEYS.items():
+        value = next((variables[name] for name in names if name in variables), None)
+        if value is not None and value.text:
+            settings[key] = value
+    for name in (name for name in _ARGUMENTS if name in variables):
+        value = variables[name]
+        taken, left = read_arguments(value.text)
+        for key, text in taken.items():
+            settings.setdefault(key, replace(value, text=text))
+        for argument in left:
+            where = f" in {value.file}" if value.file else ""
+            text = f"not taken over{where}: {printable(argument)} (write it in ~/.ssh/config)"
+            problems.note(text, line=value.line)
+    for name in (name for name in _PASSWORDS if name in variables):
+        problems.note(f"not taken over: {name}; use a key", line=variables[name].line)
+    yield from settings.items()

@@ -1,0 +1,1 @@
+"""What `check --deep` tries on a node: its GPUs, and collectives between nodes."""

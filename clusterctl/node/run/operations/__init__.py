@@ -1,0 +1,1 @@
+"""The operations on a run: start, status, tail, stop and others."""

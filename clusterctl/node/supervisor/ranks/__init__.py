@@ -1,0 +1,1 @@
+"""The ranks of a node: started, watched, asked to end."""

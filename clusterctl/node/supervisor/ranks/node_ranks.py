@@ -1,0 +1,296 @@
+"""The ranks of one node: started, watched, and known how they ended, under any launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+
+from clusterctl.node.event_loop import EventLoop, Timer
+from clusterctl.node.file_io import read_end
+from clusterctl.node.printed_error import lines_grace
+from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_paths import RANK_LOG
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.run_processes import ProcessKey
+from clusterctl.node.supervisor.ranks.child_watcher import ChildWatcher, Status, code_and_signal
+from clusterctl.node.supervisor.ranks.rank_state import ONLY_RANK, Rank, failures_in, oom_kills
+from clusterctl.node.supervisor.ranks.spawn import Spawner
+from clusterctl.node.supervisor.ranks.stop_signals import signal_ranks
+from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.worlds.gathering import Gathering
+
+EXIT_CODE_POLL = 0.1
+EXIT_CODE_SECONDS = 2.0
+"""How long to look for an end in the launcher's log: it takes a moment to notice it too."""
+LOG_TAIL = 65536
+LAST_LINES = 200
+"""The lines of a rank that failed which tell whether it only echoes another's end."""
+LINE_LIMIT = 2000
+"""Characters of each: a longer line would take seconds to judge."""
+REACTION_SECONDS = 1.0
+"""Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
+
+
+class Unknown(NamedTuple):
+    """A rank's end whose exit code is not known yet."""
+
+    ordered: bool
+    """We had ordered it."""
+    until: float
+    """When to look for it no longer, on the clock that no one sets."""
+
+
+class Ranks:
+    """All ranks of this node, and their launcher where they have one."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        job: NodeJob,
+        spawner: Spawner,
+        record: RunFiles,
+        *,
+        on_failure: Callable[[Cause], None],
+        on_success: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Expect the job's ranks; `on_end`: one of them has ended, and that is recorded."""
+        self._loop, self._job, self._spawner, self._record = loop, job, spawner, record
+        self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
+        self._children = ChildWatcher(loop)
+        first = job["first_rank"]
+        self._ranks = {n: Rank(first + n, n) for n in range(job["procs"])}
+        """By local rank: the launcher may give out other ranks than planned, and again others."""
+        self._oom_before = oom_kills()
+        self._launcher: Optional[ProcessKey] = None
+        self.gathering = Gathering(loop, job, record, self._ranks, self._elsewhere)
+        self._unknown: Dict[int, Unknown] = {}
+        """Ranks that ended we do not know how."""
+        self._next_look: Optional[Timer] = None
+        """When the launcher's log is read for them again."""
+        self.stopping = False
+        """We are ending them: no end says anything of the job any more."""
+
+    def start(self) -> None:
+        """Start the launcher or the ranks.
+
+        Raises:
+            OSError: they cannot be started.
+        """
+        if self._job["launcher_argv"]:
+            pid = self._spawner.launcher()
+            self._launcher = processes.key_of(pid)
+            self.gathering.launcher = pid
+            self._children.watch_child(pid, self._launcher_ended)
+        else:
+            for rank in self._ranks.values():
+                self._start_rank(rank)
+        self.gathering.watch()
+
+    @property
+    def all_started(self) -> bool:
+        """Every expected rank has been there; of a node without ranks, its launcher."""
+        if not self._ranks:
+            return bool(self.gathering.launcher_joined)
+        return all(rank.state != "starting" for rank in self._ranks.values())
+
+    def snapshots(self) -> List[Dict[str, Any]]:
+        """Return the ranks as the controller sees them."""
+        return [self._ranks[number].snapshot() for number in sorted(self._ranks)]
+
+    def request_end(self, cause: Cause) -> bool:
+        """Ask those that run to end by themselves; False: none runs.
+
+        After a failure a launcher ends its ranks itself, and its log then says why: the one whose
+        rank failed has seen that, the others get the signal.
+        """
+        running = [rank.key for rank in self._ranks.values() if rank.running]
+        if self._launcher is None or cause.by == "stop":
+            stops = cause.by == "stop"
+            signal_ranks(self._loop, running, self._job["stop"]["signal"] if stops else "TERM")
+            # What serves the master is needed until that has ended.
+            return bool(running) or bool(self._job.get("ends_with_master"))
+        if cause.by not in ("rank", "launcher"):
+            processes.send(self._launcher, signal.SIGTERM)
+            processes.send(self._launcher, signal.SIGCONT)
+        return True
+
+    def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
+        """Take a rank's own report, from the shim just before it becomes the rank."""
+        if self.stopping:
+            return {"ending": True}
+        other = self._other_world(request)
+        if other:
+            self._elsewhere(None, other)
+            return {"error": other}
+        number, local_rank = int(request["rank"]), int(request["local_rank"])
+        rank = self._ranks.setdefault(local_rank, Rank(number, local_rank))
+        key = processes.key_of(pid)
+        if rank.running and rank.key == key:
+            return {"watched": True}  # it asks again: our first answer came too late for it
+        if local_rank in self._unknown:  # started again, before it was known how the last one ended
+            self._handle_end(rank, ordered=self._unknown.pop(local_rank).ordered)
+        rank.rank, rank.restarts = number, int(request["restarts"])
+        if self._job["launcher_argv"]:
+            self._children.watch_other(key, lambda status: self._rank_ended(rank, status))
+        rank.has_started(key)
+        self._record.event(
+            "rank-started",
+            rank=number,
+            local_rank=local_rank,
+            pid=pid,
+            restarts=request["restarts"],
+        )
+        if self._job["launcher"] == "ray":
+            self.gathering.has_joined(rank)  # the driver starts once all nodes have joined
+        self._record.record_processes([key])
+        return {"watched": True}
+
+    def _other_world(self, request: Dict[str, Any]) -> str:
+        """Say what a launcher gave a process that is no rank of the plan; empty: it is one."""
+        size = self._job["world_size"]
+        if request["rank"] is None:
+            return "a process without RANK: expected %d ranks, found one alone" % size
+        given = request.get("world_size")
+        if given is None or self._job.get("elastic") or given == size:
+            return ""
+        return "expected WORLD_SIZE=%d, found %d for rank %d" % (size, given, request["rank"])
+
+    def _elsewhere(self, rank: Optional[Rank], found: str) -> None:
+        """End the run: a rank is not in the world that was planned."""
+        if self.stopping:
+            return
+        who = "" if rank is None else "rank %d does not meet the other nodes: " % rank.rank
+        number = None if rank is None else rank.rank
+        self._on_failure(Cause("world", who + found, self._job["node"], rank=number))
+
+    def restore(self, snapshots: Iterable[Dict[str, Any]]) -> None:
+        """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
+        for snapshot in snapshots:
+            rank = Rank(snapshot["rank"], snapshot["local_rank"])
+            vars(rank).update(snapshot)
+            self._ranks[rank.local_rank] = rank
+            if rank.running:
+                rank.has_ended(None)
+                self._unknown[rank.local_rank] = Unknown(ordered=True, until=0.0)
+
+    def resolve_exit_codes(self) -> None:
+        """Account for every end: no process is left, so no news will come by itself."""
+        self._children.reap()
+        self._read_exit_codes(last=True)
+
+    def _start_rank(self, rank: Rank) -> None:
+        pid = self._spawner.rank(rank.local_rank)
+        self._children.watch_child(pid, lambda status: self._rank_ended(rank, status))
+
+    def _rank_ended(self, rank: Rank, status: Status) -> None:
+        rank.has_ended(status)
+        ordered = self.stopping
+        if rank.exit_code is None:
+            until = time.monotonic() + EXIT_CODE_SECONDS
+            self._unknown[rank.local_rank] = Unknown(ordered, until)
+            self._read_exit_codes()
+        else:
+            self._handle_end(rank, ordered=ordered)
+
+    def _handle_end(self, rank: Rank, *, ordered: bool) -> None:
+        """Act on an end whose code is known, or will never be."""
+        decided = self.stopping or self._job["launcher_decides"] or self._terminated_after(rank)
+        if rank.exit_code and not decided:
+            self._on_failure(self._cause_of(rank))
+        killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
+        self._record.event(
+            "rank-ended",
+            **killed,
+            time=rank.ended,
+            rank=rank.rank,
+            pid=rank.pid,
+            exit_code=rank.exit_code,
+            signal=rank.signal,
+            ordered=ordered,
+        )
+        if not self.stopping and self._all_ended and not self._job["launcher_argv"]:
+            self._on_success()
+        self._on_end()
+
+    def _oom_kills(self) -> Optional[int]:
+        """Return how many processes the out-of-memory killer ended since the start."""
+        now = oom_kills()
+        return None if now is None or self._oom_before is None else now - self._oom_before
+
+    @property
+    def _all_ended(self) -> bool:
+        return all(rank.state == "ended" for rank in self._ranks.values())
+
+    def _read_exit_codes(self, *, last: bool = False) -> None:
+        """Learn from the launcher's log the ends that it saw before us, as long as it may tell."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        log = read_end(self._record.paths.launcher_log, LOG_TAIL)
+        failures = failures_in(log.decode("utf-8", "replace"))
+        now = time.monotonic()
+        for rank in [self._ranks[number] for number in self._unknown]:
+            if rank.exit_code is None:
+                rank.exit_code, rank.signal = (
+                    failures.get(rank.pid or ONLY_RANK) or failures.get(ONLY_RANK) or (None, None)
+                )
+            end = self._unknown[rank.local_rank]
+            if rank.exit_code is not None or last or self._launcher is None or now > end.until:
+                del self._unknown[rank.local_rank]
+                self._handle_end(rank, ordered=end.ordered)
+        if self._unknown:
+            self._next_look = self._loop.call_later(EXIT_CODE_POLL, self._read_exit_codes)
+
+    def _launcher_ended(self, status: Status) -> None:
+        code, number = code_and_signal(status or 0)
+        ordered = self.stopping
+        self._launcher = self.gathering.launcher = None
+        if code == 0:
+            for rank in self._ranks.values():
+                rank.exit_code = rank.exit_code or 0
+        self._read_exit_codes(last=True)
+        if not self.stopping:
+            self._explain_launcher_end(code, number)
+        self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
+        self._on_end()
+
+    def _explain_launcher_end(self, code: int, number: Optional[int]) -> None:
+        """Find out what the launcher's end means: the ranks' end, or its own."""
+        if code == 0 and not self._job.get("ends_with_master"):
+            self._on_success()
+            return
+        ended = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
+        failed = [rank for rank in ended if not self._terminated_after(rank)]
+        if failed:
+            self._on_failure(self._cause_of(min(failed, key=lambda rank: rank.ended or 0)))
+        else:
+            reason, node = "the launcher ended with exit code %d" % code, self._job["node"]
+            self._on_failure(Cause("launcher", reason, node, exit_code=code, killed_by=number))
+
+    def _cause_of(self, rank: Rank) -> Cause:
+        cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
+        log = os.path.join(self._record.paths.folder, RANK_LOG % rank.rank)
+        lines = read_end(log, LOG_TAIL).decode("utf-8", "backslashreplace").splitlines()
+        return cause._replace(
+            exit_code=rank.exit_code,
+            killed_by=rank.signal,
+            lines_grace=lines_grace([line[:LINE_LIMIT] for line in lines[-LAST_LINES:]]),
+        )
+
+    @property
+    def all_over(self) -> bool:
+        """Nothing of them can print any more."""
+        return self._launcher is None and not any(rank.running for rank in self._ranks.values())
+
+    def _terminated_after(self, rank: Rank) -> bool:
+        """Say if the launcher ended this rank, as another had ended whose exit code is lost."""
+        if rank.signal != signal.SIGTERM or not self._job["launcher_argv"]:
+            return False
+        lost = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code is None]
+        return any(
+            0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION_SECONDS for other in lost
+        )

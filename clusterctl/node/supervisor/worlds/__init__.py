@@ -1,0 +1,1 @@
+"""Which world the ranks of a node join: the planned one, or another."""

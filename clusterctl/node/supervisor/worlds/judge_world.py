@@ -1,0 +1,266 @@
+"""Tells the world that was planned from another one in which a node would train alone. Pure.
+
+What is certain ends the run: a store of a node's own at the planned port, a launcher that meets
+itself, ranks of a launcher that counts fewer nodes. A program may have worlds besides the planned
+one, such as a server that it starts: what a Python program starts before it joins proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Container, Dict, List, NamedTuple, Optional, Tuple
+
+from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
+from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member
+from clusterctl.node.tcp_sockets import ESTABLISHED, SYN_SENT, is_loopback, plain_address
+
+AGENTS = ("torchrun", "accelerate launch")
+"""Launchers whose own process meets the other nodes."""
+DEEPSPEED_NODE = "deepspeed.launcher.launch"
+"""DeepSpeed's own process of each node: no program of the user's."""
+SHOWN = 200
+"""Characters of a command that others are shown."""
+MAX_SCRIPT = 65536
+"""Characters of a script that are read."""
+_CALL = re.compile(
+    r"\s*(?:(?:\w+=\S*|exec|env|time|nohup|then|else|do|!)\s+)*"
+    r"(?:(?:\S*/)?(?:torchrun|deepspeed|accelerate(?:-|\s+)launch)|\S+\s+(?:-\S+\s+)*?-m\s+"
+    r"(?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch))(?=\s|$)"
+)
+"""A script's command that calls a launcher."""
+_ONE = r"['\"]?1(?::1)?['\"]?(?:\s|$)"
+_ONE_NODE = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+" + _ONE)
+_ALONE = re.compile("--standalone|" + _ONE_NODE.pattern)
+_SEVERAL = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+(?!%s)" % _ONE)
+_TEXT_FOLLOWS = re.compile("-[a-z]*c")
+
+
+class Meeting(NamedTuple):
+    """Where the ranks of a run were planned to meet."""
+
+    address: str
+    """As the kernel shows it; empty: it is a name."""
+    port: int
+    shown: str
+    is_master: bool
+    nodes: int
+    """How many must be there at least."""
+    elastic: bool
+
+    @classmethod
+    def of(cls, job: NodeJob) -> Meeting:
+        """Return the plan of one node's job."""
+        host, port = job["master"]["address"], int(job["master"]["port"])
+        least = job.get("min_nodes") or job["nnodes"]
+        elastic = bool(job.get("elastic"))
+        shown = "%s:%d" % (host, port)
+        return cls(plain_address(host), port, shown, job["node_rank"] == 0, least, elastic)
+
+
+class OtherWorld(NamedTuple):
+    """Proof that a rank does not meet the other nodes."""
+
+    pid: int
+    """Of its launcher, or of the process without one."""
+    found: str
+
+
+def has_joined(rank: List[Member], meeting: Meeting) -> bool:
+    """Tell whether a process of a rank is at the planned rendezvous, or the one that it led to.
+
+    torchrun's c10d gives its ranks a port of their own. On the master the address may be any that
+    it has; on another node a connection to that node itself is none to the master.
+    """
+    for member in rank:
+        if meeting.is_master and meeting.port in member.listens_on:
+            return True
+        for address, port in _connected(member):
+            there = address == meeting.address or meeting.is_master or not is_loopback(address)
+            if there and (port == meeting.port or _led_to(member, port, meeting)):
+                return True
+    return False
+
+
+def connecting(rank: List[Member], meeting: Meeting) -> bool:
+    """Tell whether a process of a rank gets no answer from the planned rendezvous."""
+    return any(
+        (each.state, each.remote_port) == (SYN_SENT, meeting.port)
+        for member in rank
+        for each in member.sockets
+    )
+
+
+def waiting_launcher(rank: List[Member]) -> str:
+    """Return the launcher below a rank that has no ranks yet; empty: there is none."""
+    parents = {member.parent for member in rank}
+    for member in rank:
+        found = split_launcher(member.words)
+        if found and found[0] in AGENTS and member.pid not in parents:
+            return found[0]
+    return ""
+
+
+def other_world(
+    rank: List[Member], meeting: Meeting, passed: Container[int] = ()
+) -> Optional[OtherWorld]:
+    """Return the proof that a rank which has not joined meets elsewhere; None: there is none.
+
+    It is none of those whose launcher, or own process, has `passed`.
+    """
+    if meeting.nodes == 1:
+        return None
+    by_pid = {member.pid: member for member in rank}
+    for member in rank:
+        launcher = _launcher_above(member, by_pid)
+        pid = (launcher or member).pid
+        if pid in passed:
+            continue
+        if meeting.port in member.listens_on and not (meeting.is_master or meeting.elastic):
+            return OtherWorld(pid, "a rendezvous of its own at port %d" % meeting.port)
+        if launcher is None or _programs_above(launcher, by_pid):
+            continue
+        judge = _meets_itself if launcher is member else _counts_fewer
+        found = judge(member, meeting)
+        if found:
+            return OtherWorld(pid, found)
+    return None
+
+
+def _connected(member: Member) -> List[Tuple[str, int]]:
+    there = [each for each in member.sockets if each.state == ESTABLISHED]
+    return [(each.remote, each.remote_port) for each in there]
+
+
+def _led_to(member: Member, port: int, meeting: Meeting) -> bool:
+    """Tell whether a launcher gave a process this port for a world of all nodes."""
+    given = member.environment
+    return given.get("MASTER_PORT") == str(port) and _nodes_in(given) >= meeting.nodes
+
+
+def _nodes_in(environment: Dict[str, str]) -> int:
+    """Return how many nodes the launcher of a rank counted; 0: it does not say."""
+    text = environment.get("CROSS_SIZE") or environment.get("GROUP_WORLD_SIZE") or ""
+    return int(text) if text.isdigit() else 0
+
+
+def _meets_itself(launcher: Member, meeting: Meeting) -> str:
+    """Say how a launcher waits for other nodes in a store of its own; empty: it does not."""
+    own = [port for address, port in _connected(launcher) if is_loopback(address)]
+    ports = [port for port in own if port in launcher.listens_on]
+    standalone = "--standalone" in launcher.words
+    if not ports or (meeting.is_master and not standalone):
+        return ""  # on the master that may be where the others come to
+    return "a rendezvous of its own at localhost:%d" % ports[0]
+
+
+def _counts_fewer(member: Member, meeting: Meeting) -> str:
+    """Say what world a launcher gave to a rank without all nodes; empty: it has them."""
+    given, nodes = member.environment, _nodes_in(member.environment)
+    if not given.get("RANK", "").isdigit() or not 0 < nodes < meeting.nodes:
+        return ""
+    where = "%s:%s" % (given.get("MASTER_ADDR"), given.get("MASTER_PORT"))
+    world = given.get("WORLD_SIZE", "?")[:10]
+    what = "node" if nodes == 1 else "nodes"
+    return "RANK=%s of WORLD_SIZE=%s on %d %s, at %s" % (given["RANK"], world, nodes, what, where)
+
+
+def _launcher_above(member: Member, by_pid: Dict[int, Member]) -> Optional[Member]:
+    """Return the launcher that a process is, or that started it; None: there is none."""
+    above: Optional[Member] = member
+    while above is not None:
+        if split_launcher(above.words):
+            return above
+        above = by_pid.get(above.parent)
+    return None
+
+
+def _programs_above(launcher: Member, by_pid: Dict[int, Member]) -> bool:
+    """Tell whether a Python program of the user's started a launcher: it may join by itself."""
+    above = by_pid.get(launcher.parent)
+    while above is not None:
+        program = os.path.basename(above.words[0]) if above.words else ""
+        if PYTHON.fullmatch(program) and not split_launcher(above.words):
+            return DEEPSPEED_NODE not in above.words
+        above = by_pid.get(above.parent)
+    return False
+
+
+def script_line(rank: List[Member], pid: int, workdir: str) -> str:
+    """Return `SCRIPT:LINE: COMMAND` of the launcher in the script that started it, if known."""
+    by_pid = {member.pid: member for member in rank}
+    member = by_pid.get(pid)
+    launcher = _launcher_above(member, by_pid) if member is not None else None
+    if launcher is None:
+        return ""
+    name = (split_launcher(launcher.words) or ("",))[0].partition(" ")[0]
+    shown = " ".join(launcher.words).strip()[:SHOWN]
+    above = by_pid.get(launcher.parent)
+    for word in above.words[1:] if above is not None else ():
+        path = os.path.join(workdir, word)
+        if word.startswith("-") or not os.path.isfile(path):
+            continue
+        number = _line_with(path, name)
+        return "%s:%d: %s" % (word, number, shown) if number else shown
+    return shown
+
+
+def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
+    """Tell whether a launcher of one node has others after it in the scripts that started it.
+
+    It may prepare or serve the training then. What comes later is judged once it runs.
+    """
+    by_pid = {member.pid: member for member in rank}
+    launcher = by_pid.get(pid)
+    if launcher is None or _wants_several(launcher):
+        return False
+    above, seen = by_pid.get(launcher.parent), {""}
+    while above is not None:
+        text = _script_text(above.words, workdir)
+        if text not in seen:
+            calls = [each for each in _commands(text) if _CALL.match(each)]
+            later = calls[1:] if len(seen) == 1 else calls  # one call has been made
+            if not all(map(_ALONE.search, later)):
+                return True
+            seen.add(text)
+        above = by_pid.get(above.parent)
+    return False
+
+
+def _wants_several(launcher: Member) -> bool:
+    """Tell whether a launcher waits for several nodes: torchrun also by its environment."""
+    words = " ".join(launcher.words)
+    given = launcher.environment.get("PET_NNODES", "1")
+    return bool(_SEVERAL.search(words)) or (given != "1" and not _ONE_NODE.search(words))
+
+
+def _script_text(words: List[str], workdir: str) -> str:
+    """Return what a shell runs: the text after -c, or its file; empty: neither is seen."""
+    for before, word in zip(words, words[1:]):
+        if _TEXT_FOLLOWS.fullmatch(before):
+            return word
+        path = os.path.join(workdir, word)
+        if word and not word.startswith("-") and os.path.isfile(path):
+            with contextlib.suppress(OSError), open(path, errors="replace") as file:
+                return file.read(MAX_SCRIPT)
+    return ""
+
+
+def _commands(text: str) -> List[str]:
+    without_comments = re.sub(r"(?m)^[ \t]*#.*$", "", text).replace("\\\n", " ")
+    return re.split(r"[\n;|&]+", without_comments)
+
+
+def _line_with(path: str, name: str) -> int:
+    """Return the number of the first line of a script that calls a launcher; 0: none does."""
+    names = (name, "torch.distributed.run", "torch.distributed.launch")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file.read(MAX_SCRIPT).splitlines(), 1):
+                if not line.lstrip().startswith("#") and any(each in line for each in names):
+                    return number
+    except OSError:
+        pass
+    return 0

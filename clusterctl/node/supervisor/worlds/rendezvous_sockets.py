@@ -1,0 +1,61 @@
+"""What the processes of a rank show of its rendezvous: sockets, environments, arguments.
+
+The job need not help. A rank is the process that we started and all below it: often a shell with
+Python under it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, Iterable, List, NamedTuple
+
+from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes.environ_bytes import parse_environ
+from clusterctl.node.tcp_sockets import LISTEN, TcpSocket, read_tcp, sockets_of
+
+MAX_WORDS = 16384
+"""Bytes of a process's arguments that are read."""
+
+
+class Member(NamedTuple):
+    """One process of a rank."""
+
+    pid: int
+    parent: int
+    sockets: List[TcpSocket]
+    environment: Dict[str, str]
+    """As it was given; what the process itself changed is not seen."""
+    words: List[str]
+    """Its argument list."""
+
+    @property
+    def listens_on(self) -> List[int]:
+        """The ports that it holds."""
+        return [each.local_port for each in self.sockets if each.state == LISTEN]
+
+
+def look(pids: Iterable[int]) -> Dict[int, List[Member]]:
+    """Return the living processes of these ranks, the rank's own first, by its pid.
+
+    Raises:
+        OSError: it cannot be checked now; the next time will show it.
+    """
+    table = processes.process_table()
+    by_inode = {each.inode: each for each in read_tcp()}
+    found = {}
+    for pid in pids:
+        own = [pid, *sorted(processes.descendants([pid], table))]
+        living = [table[each] for each in own if each in table and not table[each].exited]
+        found[pid] = [_member(process, by_inode) for process in living]
+    return found
+
+
+def _member(process: processes.Process, by_inode: Dict[str, TcpSocket]) -> Member:
+    pid = process.pid
+    held = [by_inode[inode] for inode in sockets_of(pid) if inode in by_inode]
+    raw = words = b""
+    if not process.uninterruptible:  # to read these could hang
+        raw = processes.read_proc(pid, "environ")
+        words = processes.read_proc(pid, "cmdline")[:MAX_WORDS]
+    environment = {os.fsdecode(n): os.fsdecode(v) for n, v in parse_environ(raw).items()}
+    return Member(pid, process.parent, held, environment, os.fsdecode(words).split("\0"))

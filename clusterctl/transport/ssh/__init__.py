@@ -1,0 +1,1 @@
+"""SSH: logins, host keys, jump hosts and the configuration of ssh."""

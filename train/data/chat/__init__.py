@@ -1,0 +1,1 @@
+"""Chats: messages, templates, and which tokens the loss counts."""

@@ -1,0 +1,1 @@
+"""The files of a data set: found, decompressed, read line by line."""
