@@ -18,6 +18,7 @@ from typing import Any, Literal
 from clusterctl.logs import known_errors
 from clusterctl.logs.echoes import behind_echoes
 from clusterctl.logs.excerpt import without_noise
+from clusterctl.node.launcher_reaction import is_reaction
 from clusterctl.values import dataclass
 
 CauseKind = Literal[
@@ -25,8 +26,6 @@ CauseKind = Literal[
 ]  # fmt: skip
 
 FAILED = 1
-REACTION = 1.0
-"""Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 SIGNAL_BASE = 128
 SLOW = 2.0
 """Seconds of `env_init` that are worth a word."""
@@ -170,16 +169,17 @@ def _ends(report: NodeReport) -> list[_End]:
 
 def _ended_after_unknown(events: Iterable[Mapping[str, Any]], end: Mapping[str, Any]) -> bool:
     """Tell whether the launcher sent SIGTERM because a rank with a lost exit code had ended."""
-    if end.get("kind") != "rank-ended" or end.get("signal") != signal.SIGTERM:
+    if end.get("kind") != "rank-ended":
         return False
-    return any(
-        other.get("kind") == "rank-ended"
+    unknown = (
+        _number(other, "time")
+        for other in events
+        if other.get("kind") == "rank-ended"
         and not other.get("ordered")
         and other.get("exit_code") is None
         and not other.get("signal")
-        and 0 <= _number(end, "time") - _number(other, "time") <= REACTION
-        for other in events
     )
+    return is_reaction(end.get("signal"), _number(end, "time"), unknown)
 
 
 def _reported(report: NodeReport) -> list[_End]:

@@ -108,7 +108,7 @@ def stop(
     seconds = cluster.job.stop.grace if grace is None else grace
     order = {
         "grace": seconds,
-        "bars": prevent_start,
+        "prevent_start": prevent_start,
         "by": by,
         "reason": reason or f"stopped by {own_user()} on {socket.gethostname()}",
     }

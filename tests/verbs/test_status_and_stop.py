@@ -255,7 +255,7 @@ def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     pool = FakePool(CLUSTER, {name: {"stop": GONE} for name in "ab"})
     finish(stop(pool, RUN, CLUSTER))
-    assert {request.args["bars"] for _, request in pool.requests} == {False}
+    assert {request.args["prevent_start"] for _, request in pool.requests} == {False}
     assert {str(request.args["reason"]) for _, request in pool.requests} == {
         f"stopped by {os.getuid()} on {socket.gethostname()}"
     }
@@ -267,7 +267,7 @@ def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: f
     pool = FakePool(cluster, {name: {"stop": GONE} for name in "ab"})
     finish(stop(pool, RUN, cluster, grace=grace, reason="a test", prevent_start=True))
     orders = [request.args for _, request in pool.requests]
-    asked = {"grace": told, "reason": "a test", "bars": True}
+    asked = {"grace": told, "reason": "a test", "prevent_start": True}
     assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
     assert not any({"signal", "file"} & set(order) for order in orders), "each node's job says how"
     assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]

@@ -54,7 +54,7 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             files: names of one-line files there), `commands` (key, argv, limit_s, and
             optionally cwd, source: a clusterctl module whose text is argument `source_at`, modules:
             likewise, clusterctl modules as one program, only_if: paths of which one must exist,
-            job: as `compose_environment` takes it), `paths` (see `path_probe.probe_path`),
+            job: as `job_environment` takes it), `paths` (see `path_probe.probe_path`),
             `local_paths` (read together with the files: they cannot hang), `variables` (prefixes of
             environment variables to tell), `programs` (to find on PATH), `lock` (whose holder to
             name), `clock` (round trips that will be asked for at most), `kernel_log` (what its
@@ -155,9 +155,9 @@ def _start(command: Dict[str, Any], secrets: Dict[str, str]) -> Iterable[Child]:
 
 
 def _composed(job: Dict[str, Any], secrets: Dict[str, str]) -> Dict[bytes, bytes]:
-    from clusterctl.node.run.processes.environment import compose_environment  # noqa: PLC0415  (start-up counts)
+    from clusterctl.node.run.processes.environment import job_environment  # noqa: PLC0415  (start-up counts)
 
-    return compose_environment(job, secrets)
+    return job_environment(job, secrets)
 
 
 def _lock_holders(machine: str) -> Dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.run.processes import environment
-from clusterctl.node.run.processes.environment import compose_environment
+from clusterctl.node.run.processes.environment import job_environment
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def job(*env: tuple[str, str, str], **more: object) -> dict[str, object]:
 
 
 def test_what_belongs_to_the_session_or_another_launcher_is_left_out() -> None:
-    env = compose_environment(job(), {})
+    env = job_environment(job(), {})
     assert env == {
         b"PATH": b"/usr/bin:/bin",
         b"HOME": b"/root",
@@ -34,7 +34,7 @@ def test_what_belongs_to_the_session_or_another_launcher_is_left_out() -> None:
 
 
 def test_the_stronger_wins() -> None:
-    env = compose_environment(
+    env = job_environment(
         job(
             ("TAKEN", "weak", "built-in"),
             ("NODES_OWN", "chosen", "chosen"),
@@ -53,23 +53,23 @@ def test_the_stronger_wins() -> None:
 
 
 def test_the_interpreters_folder_comes_first_on_path() -> None:
-    env = compose_environment(job(path_first="/venv/bin", env_init='SEEN="$PATH"; export SEEN'), {})
+    env = job_environment(job(path_first="/venv/bin", env_init='SEEN="$PATH"; export SEEN'), {})
     assert env[b"PATH"] == env[b"SEEN"] == b"/venv/bin:/usr/bin:/bin"
 
 
 def test_what_env_init_prints_and_leaves_running_does_not_matter() -> None:
     line = "seq 100000; sleep 30 & export DONE='multi\nline'"
-    assert compose_environment(job(env_init=line), {})[b"DONE"] == b"multi\nline"
+    assert job_environment(job(env_init=line), {})[b"DONE"] == b"multi\nline"
 
 
 def test_a_variable_that_env_init_removes_is_gone() -> None:
-    assert b"NODES_OWN" not in compose_environment(job(env_init="unset NODES_OWN"), {})
+    assert b"NODES_OWN" not in job_environment(job(env_init="unset NODES_OWN"), {})
 
 
 @pytest.mark.parametrize("line", ["false", "exit 3", "echo words; no-such-program", "if"])
 def test_a_line_that_fails_is_an_error_with_its_words(line: str) -> None:
     with pytest.raises(OperationError, match="exit code") as caught:
-        compose_environment(job(env_init=line), {})
+        job_environment(job(env_init=line), {})
     assert caught.value.kind == "env-init"
     assert line in str(caught.value)
 
@@ -77,17 +77,17 @@ def test_a_line_that_fails_is_an_error_with_its_words(line: str) -> None:
 @pytest.mark.parametrize("line", ["exit 0", "exec true"])
 def test_a_line_that_leaves_the_shell_leaves_no_job_without_its_environment(line: str) -> None:
     with pytest.raises(OperationError, match="ended the shell") as caught:
-        compose_environment(job(env_init=f"echo words; {line}"), {})
+        job_environment(job(env_init=f"echo words; {line}"), {})
     assert caught.value.details["output"] == ["words"]
 
 
 def test_a_line_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "ENV_INIT_SECONDS", 0.3)
     with pytest.raises(OperationError, match="did not end within"):
-        compose_environment(job(env_init="sleep 30"), {})
+        job_environment(job(env_init="sleep 30"), {})
 
 
 def test_no_descriptor_is_left_open() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (the count is all)
-    compose_environment(job(env_init="true"), {})
+    job_environment(job(env_init="true"), {})
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

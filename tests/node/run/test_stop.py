@@ -357,7 +357,7 @@ def test_a_port_that_another_run_has_by_now_is_no_trouble_of_one_without_a_folde
 def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun) -> None:
     """What `launch` barred on a node that could not start is gone for every later `stop`."""
     run = make_run(SLEEP)
-    barred = run.stop(bars=True)
+    barred = run.stop(prevent_start=True)
     assert (barred["gone"], barred["port_free"], barred["gpu_free"]) == (True, True, True)
     assert run.stop() == barred
     assert "cannot make the run's folder" in run.start_node(0)["error"]["message"]

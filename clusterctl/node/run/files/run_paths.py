@@ -57,7 +57,7 @@ class NodePaths:
         """The processes that were seen to be the run's, a pid and start time a line."""
         self.events = os.path.join(folder, EVENTS)
         self.end = os.path.join(folder, "end.json")
-        self.never_started = os.path.join(folder, "barred")
+        self.barred = os.path.join(folder, "barred")
         """Its presence means that the run never started here and never will."""
         self.reserve = os.path.join(folder, "reserve")
         """Room on the disk that the end is written into when there is no other left."""

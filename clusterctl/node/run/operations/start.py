@@ -31,7 +31,7 @@ from clusterctl.node.run.processes import containers
 from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.node.run.processes.detach import detach_command
 from clusterctl.node.run.processes.environ_bytes import Environment, original_environment
-from clusterctl.node.run.processes.environment import compose_environment
+from clusterctl.node.run.processes.environment import job_environment
 from clusterctl.node.run.processes.leftovers import require_no_leftovers
 from clusterctl.node.run.processes.run_processes import ENV_LOCK, become_subreaper, run_environment
 from clusterctl.own_files import user_name
@@ -82,7 +82,7 @@ def _start_in_workdir(
 ) -> Dict[str, Any]:
     """Start the run while no sync may change its files; return the supervisor's first answer."""
     began = time.monotonic()
-    environment = compose_environment(job, secrets.pop("env", {}))
+    environment = job_environment(job, secrets.pop("env", {}))
     job["env_init_s"] = round(time.monotonic() - began, 1)
 
     def look() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.file_io import read_json
@@ -27,6 +27,36 @@ VERIFY_SECONDS = 8.0
 """Seconds beyond the grace that a living supervisor gets to end everything itself."""
 
 
+class StopRequest(NamedTuple):
+    """What the controller wants, read once."""
+
+    reason: str
+    by: Optional[str]
+    grace: Optional[float]
+    """Seconds for the ranks; None: what the job says."""
+    prevent_start: bool
+    """The run may still be about to start here, and must not."""
+    planned: Dict[str, Any]
+    """What the controller knows of a run that has no folder."""
+
+    @classmethod
+    def read(cls, args: Dict[str, Any]) -> StopRequest:
+        """Read the arguments of the operation."""
+        grace = args.get("grace")
+        return cls(
+            reason=str(args.get("reason") or "stopped"),
+            by=args.get("by"),
+            grace=None if grace is None else float(grace),
+            prevent_start=bool(args.get("prevent_start")),
+            planned=args.get("planned") or {},
+        )
+
+    def order(self) -> Dict[str, Any]:
+        """Return what the supervisor is told; earlier versions expect no null."""
+        order = {"by": self.by, "grace": self.grace, "reason": self.reason}
+        return {name: value for name, value in order.items() if value is not None}
+
+
 def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """End a run on this node: ask, TERM, KILL the whole tree; then verify that nothing is left.
 
@@ -34,7 +64,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`, `lock`; `grace`, `reason`, `by`;
-            `bars`: it may still be about to begin, and must not;
+            `prevent_start`: it may still be about to start, and must not;
             `planned`: what the controller knows of a run that has no folder, as in its job:
             `node_rank`, `master`, `device`; such a run will not start here any more.
         body: unused.
@@ -48,73 +78,105 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         looks. `ended`: the state in which it had ended here before, or null.
     """
     del body
-    if was_forbidden(args) or (args.get("bars") and forbid_start(args)):
+    request, paths = StopRequest.read(args), NodePaths.of(args)
+    if is_barred(paths) or (request.prevent_start and bar(paths)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
-    if args.get("planned") and not NodeRun.find(args).holds_lock():
-        create_placeholder(args)
+    if request.planned and not NodeRun.find(args).holds_lock():
+        create_placeholder(paths)
     node_run = NodeRun.find(args)
-    before = read_json(node_run.paths.end).get("state") if node_run.job else None
-    lost = bool(node_run.job) and node_run.was_lost()
     hand_over("stop", args, channel, node_run.paths)
-    report_stage(channel, "asking")
-    reason = str(args.get("reason") or "stopped")
-    if node_run.request_stop(args):
-        node_run.wait(time.monotonic() + float(args.get("grace", 0)) + VERIFY_SECONDS)
-    else:
-        node_run.prevent_start(reason)
-    there = node_run.find_all()
-    if there:
-        report_stage(channel, "killing", left=len(there))
-    else:
-        report_stage(channel, "verifying")
-    living = node_run.kill()
-    unkillable = {process.pid for process in living}
-    left = [describe_survivor(process) for process in living]
-    left += containers.remove_and_describe(node_run.job)
-    planned: Dict[str, Any] = args.get("planned") or {}
-    # Which processes had a GPU only the folder knows.
-    used = node_run.job or (planned if planned.get("device") == "cpu" else {})
-    memory = release_check.check_gpu_memory(used, {pid for pid, _ in node_run.recorded.read()})
-    holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
-    others = foreign_gpu_use.foreign_holders(node_run.paths, holders)
-    port_free, port_holder = release_check.check_port(node_run.job or planned, args["run"])
-    if not left:
-        if node_run.job.get("launcher") == "ray":  # its supervisor may have died before it could
+    node_stop = NodeStop(request, node_run, channel)
+    node_stop.ask()
+    node_stop.kill()
+    node_stop.verify()
+    return node_stop.answer()
+
+
+class NodeStop:
+    """The end of a run on this node, step by step; each step needs those before it."""
+
+    def __init__(self, request: StopRequest, run: NodeRun, channel: CallChannel) -> None:
+        self._request, self._run, self._channel = request, run, channel
+        self._ended = read_json(run.paths.end).get("state") if run.job else None
+        """The state in which it had ended before."""
+        self._was_lost = bool(run.job) and run.was_lost()
+        self._unkillable: List[Process] = []
+        self._left: List[Dict[str, Any]] = []
+        """What is left, as the controller is told."""
+        self._verified: Dict[str, Any] = {}
+
+    def ask(self) -> None:
+        """Let the supervisor end the run; where there is none, let none start it."""
+        self._report("asking")
+        if self._run.request_stop(self._request.order()):
+            self._run.wait(time.monotonic() + (self._request.grace or 0.0) + VERIFY_SECONDS)
+        else:
+            self._run.prevent_start(self._request.reason)
+
+    def kill(self) -> None:
+        """End what did not end by itself."""
+        there = self._run.find_all()
+        if there:
+            self._report("killing", left=len(there))
+        else:
+            self._report("verifying")
+        self._unkillable = self._run.kill()
+        self._left = [describe_survivor(process) for process in self._unkillable]
+        self._left += containers.remove_and_describe(self._run.job)
+
+    def verify(self) -> None:
+        """Look whether the GPUs and the port are free; if no process is left, record the end."""
+        run, planned = self._run, self._request.planned
+        # Which processes had a GPU only the folder knows.
+        used = run.job or (planned if planned.get("device") == "cpu" else {})
+        memory = release_check.check_gpu_memory(used, {pid for pid, _ in run.recorded.read()})
+        unkillable = {process.pid for process in self._unkillable}
+        holders = {pid: what for pid, what in memory.held.items() if pid not in unkillable}
+        port_free, port_holder = release_check.check_port(run.job or planned, run.run)
+        self._verified = {
+            "strangers": foreign_gpu_use.foreign_holders(run.paths, holders),
+            "port_free": port_free,
+            "port_holder": port_holder,
+            "gpu_free": memory.free,
+        }
+        if not self._left:
+            self._record_end()
+        self._left += memory.unreleased
+
+    def answer(self) -> Message:
+        """Return what the controller is told."""
+        snapshot = read_json(self._run.paths.supervisor)
+        head = {"gone": not self._left, "left": self._left, "ended": self._ended}
+        known = {name: snapshot.get(name) for name in ("nodes", "elsewhere")}
+        return Message({**head, **known, **self._verified})
+
+    def _record_end(self) -> None:
+        if self._run.job.get("launcher") == "ray":  # its supervisor may have died before it could
             from clusterctl.node.run.files import ray_folder  # noqa: PLC0415
 
-            ray_folder.clean(node_run.paths.folder)
-        node_run.write_missing_end(reason, lost=lost)
-    left += memory.unreleased
-    proven = {"port_free": port_free, "port_holder": port_holder, "gpu_free": memory.free}
-    snapshot = read_json(node_run.paths.supervisor)
-    return Message(
-        {
-            "gone": not left,
-            "left": left,
-            "strangers": others,
-            "nodes": snapshot.get("nodes"),
-            "elsewhere": snapshot.get("elsewhere"),
-            **proven,
-            "ended": before,
-        }
-    )
+            ray_folder.clean(self._run.paths.folder)
+        self._run.write_missing_end(self._request.reason, lost=self._was_lost)
+
+    def _report(self, stage: str, **details: object) -> None:
+        """Report how far it is; a stop is completed whether or not anyone listens."""
+        with contextlib.suppress(ControllerDisconnected):
+            self._channel.send(Message({"stage": stage, **details}))
 
 
-def create_placeholder(args: Dict[str, Any]) -> None:
+def create_placeholder(paths: NodePaths) -> None:
     """Make the folder of a run that has none, so that a start that still hangs cannot.
 
-    It has no `never_started` in it: the run may have been here, and its folder deleted.
+    The run is not barred by it: it may have been here, and its folder deleted.
     """
     with contextlib.suppress(OperationError):
-        NodePaths.of(args).create()
+        paths.create()
 
 
-def forbid_start(args: Dict[str, Any]) -> bool:
+def bar(paths: NodePaths) -> bool:
     """Take the folder's place, so that a start under way cannot; False: the run has started."""
-    paths = NodePaths.of(args)
     try:
         paths.create()
-        os.close(os.open(paths.never_started, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.close(os.open(paths.barred, os.O_WRONLY | os.O_CREAT, 0o600))
     except OperationError:
         return False
     except OSError:
@@ -122,16 +184,9 @@ def forbid_start(args: Dict[str, Any]) -> bool:
     return True
 
 
-def was_forbidden(args: Dict[str, Any]) -> bool:
+def is_barred(paths: NodePaths) -> bool:
     """Tell whether an earlier stop kept this run from starting: there is nothing to verify."""
-    paths = NodePaths.of(args)
-    return not paths.ownership_problem() and os.path.exists(paths.never_started)
-
-
-def report_stage(channel: CallChannel, stage: str, **details: object) -> None:
-    """Report how far it is; a stop is completed whether or not anyone listens."""
-    with contextlib.suppress(ControllerDisconnected):
-        channel.send(Message({"stage": stage, **details}))
+    return not paths.ownership_problem() and os.path.exists(paths.barred)
 
 
 def describe_survivor(process: Process) -> Dict[str, Any]:

@@ -39,7 +39,7 @@ TASK_VARIABLES = (b"SLURM_PROCID", b"SLURM_LOCALID", b"SLURM_NODEID", b"SLURM_NT
 """Of the Slurm step that starts a run: one task. A framework would take them for its rank's."""
 
 
-def compose_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Environment:
+def job_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Environment:
     """Return the environment for the job's launcher or ranks.
 
     Args:

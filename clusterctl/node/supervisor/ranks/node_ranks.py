@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
+from clusterctl.node.launcher_reaction import is_reaction
 from clusterctl.node.printed_error import lines_grace
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
@@ -30,8 +31,6 @@ LAST_LINES = 200
 """The lines of a rank that failed which tell whether it only echoes another's end."""
 LINE_LIMIT = 2000
 """Characters of each: a longer line would take seconds to judge."""
-REACTION_SECONDS = 1.0
-"""Seconds in which a launcher sends SIGTERM to its other ranks, once it saw one of them end."""
 
 
 class Unknown(NamedTuple):
@@ -288,9 +287,8 @@ class Ranks:
 
     def _terminated_after(self, rank: Rank) -> bool:
         """Say if the launcher ended this rank, as another had ended whose exit code is lost."""
-        if rank.signal != signal.SIGTERM or not self._job["launcher_argv"]:
+        if not self._job["launcher_argv"]:
             return False
-        lost = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code is None]
-        return any(
-            0 <= (rank.ended or 0) - (other.ended or 0) <= REACTION_SECONDS for other in lost
-        )
+        ended = [each for each in self._ranks.values() if each.state == "ended"]
+        unknown = [each.ended or 0 for each in ended if each.exit_code is None]
+        return is_reaction(rank.signal, rank.ended or 0, unknown)
