@@ -1,21 +1,32 @@
-"""The messages between controller and node: frames on a byte stream, and values as JSON.
+"""Everything that clusterctl sends: frames with raw bytes, lines of JSON, and values as JSON.
+
+Controller and agent: the controller sends one frame, the request, perhaps more while it runs.
+The agent first prints the controller's marker line, then answers in frames, with a heartbeat.
+Its last frame has the head key `end` (true); bytes before the marker are the login shell's.
+
+A frame is two unsigned 32-bit big-endian lengths, a JSON object (the head), raw bytes (the body).
+Nodes among themselves use frames in a push and in a check, see `node.push.chain` and
+`node.probe.listen`. Supervisors, and processes on one machine, send a JSON object a line.
 
 Runs on nodes too: standard library only, Python 3.9.
-
-A message is a JSON head and a raw body. On the stream a frame is two unsigned 32-bit
-big-endian lengths, the head, the body. The controller sends one request and reads answers; the
-last answer of a call has the head key `end` (true). A node's first bytes are whatever its
-login shell prints; the frames start after the marker line that the controller chose.
 """
 
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 
 TYPE_CHECKING = False
 # `typing` itself is left out, as is all that a node would import for longer than Python starts.
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
+    from typing import Any, Callable, Dict, Optional, Protocol, Tuple
+
+    class Readable(Protocol):
+        """A blocking stream."""
+
+        def read(self, count: int, /) -> bytes:
+            """Return up to so many bytes; none at the end."""
+
 
 SCHEMA = 1
 """The version that every JSON document and record carries as `schema`."""
@@ -35,18 +46,28 @@ class CutFrame(BadFrame):
     """The stream ended within a frame: the other side exited."""
 
 
+class BadLine(ValueError):  # noqa: N818  (what the bytes are, not what went wrong here)
+    """What came is no JSON object on a line, or is too long."""
+
+
 class Message:
     """One frame: a JSON object and the bytes that belong to it."""
 
     # Neither a dataclass nor a named tuple: importing those takes long.
 
-    __slots__ = ("body", "head", "size")
+    __slots__ = ("body", "body_length", "head", "size")
 
-    def __init__(self, head: Dict[str, Any], body: bytes = b"", *, size: int = 0) -> None:
-        """Take both parts; `size` is the frame's bytes on the stream that it was read from."""
+    def __init__(
+        self, head: Dict[str, Any], body: bytes = b"", *, size: int = 0, body_length: int = 0
+    ) -> None:
+        """Take both parts, or the head of a frame whose body is still to be read.
+
+        `size` is the frame's bytes on the stream that it was read from.
+        """
         self.head = head
         self.body = body
         self.size = size
+        self.body_length = body_length
 
     def __eq__(self, other: object) -> bool:
         """Say whether it is the same frame."""
@@ -62,18 +83,33 @@ class Message:
 
     def encode(self) -> bytes:
         """Return the frame's bytes."""
-        head = to_json(self.head)
-        return _LENGTHS.pack(len(head), len(self.body)) + head + self.body
+        return encode_head(self.head, len(self.body)) + self.body
+
+
+def encode_head(head: Dict[str, Any], body_length: int) -> bytes:
+    """Return a frame's bytes up to its body, for a body that is sent without being copied."""
+    encoded = to_json(head)
+    return _LENGTHS.pack(len(encoded), body_length) + encoded
 
 
 def read_message(
-    stream: BinaryIO, *, head_limit: int = HEAD_LIMIT, body_limit: int = BODY_LIMIT
+    stream: Readable, *, head_limit: int = HEAD_LIMIT, body_limit: int = BODY_LIMIT
 ) -> Optional[Message]:
     """Read one frame from a blocking stream; None at a clean end of the stream.
 
     Raises:
         BadFrame: the stream ended within a frame, or it holds something else.
     """
+    message = read_head(stream, head_limit=head_limit, body_limit=body_limit)
+    if message is not None:
+        message.body = _read_exactly(stream, message.body_length) or b""
+    return message
+
+
+def read_head(
+    stream: Readable, *, head_limit: int = HEAD_LIMIT, body_limit: int = BODY_LIMIT
+) -> Optional[Message]:
+    """Read one frame up to its body, whose `body_length` bytes the caller reads; else as above."""
     lengths = _read_exactly(stream, _LENGTHS.size, at_start=True)
     if lengths is None:
         return None
@@ -81,14 +117,85 @@ def read_message(
     if head_length > head_limit or body_length > body_limit:
         raise BadFrame("frame of %d+%d bytes announced" % (head_length, body_length))
     head = _read_exactly(stream, head_length)
-    body = _read_exactly(stream, body_length)
     try:
         parsed = from_json(head or b"")
     except (ValueError, RecursionError) as error:  # the second: nested beyond all reason
         raise BadFrame("frame's head is not JSON: %s" % error) from error
     if not isinstance(parsed, dict):
         raise BadFrame("frame's head is not an object")
-    return Message(parsed, body or b"", size=head_length + body_length)
+    return Message(parsed, size=head_length + body_length, body_length=body_length)
+
+
+class FrameReader:
+    """The frames of a connection that never waits: takes bytes as they come."""
+
+    def __init__(self, *, head_limit: int, body_limit: int) -> None:
+        """Take small limits: what is not whole yet is read again with each piece."""
+        self._head_limit, self._body_limit = head_limit, body_limit
+        self._unread = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        self._unread += data
+
+    def next(self) -> Optional[Message]:
+        """Return the next frame; None: it has not come whole.
+
+        Raises:
+            BadFrame: what came is something else.
+        """
+        stream = BytesIO(self._unread)
+        try:
+            message = read_message(stream, head_limit=self._head_limit, body_limit=self._body_limit)
+        except CutFrame:
+            return None
+        self._unread = stream.read()
+        return message
+
+
+def encode_line(value: Dict[str, Any]) -> bytes:
+    """Return an object as a line of JSON."""
+    return to_json(value) + b"\n"
+
+
+def decode_line(line: bytes) -> Dict[str, Any]:
+    """Return the object on a line.
+
+    Raises:
+        BadLine: there is none.
+    """
+    try:
+        value = from_json(line.strip())
+    except (ValueError, RecursionError) as error:
+        raise BadLine("the line is not JSON: %s" % error) from error
+    if not isinstance(value, dict):
+        raise BadLine("the line is not an object")
+    return value
+
+
+class LineReader:
+    """The lines of a connection or a pipe: takes bytes as they come."""
+
+    def __init__(self) -> None:
+        self.unread = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        self.unread += data
+
+    def next(self, limit: int) -> Optional[Dict[str, Any]]:
+        """Return the object on the next line; None: it has not come whole.
+
+        Raises:
+            BadLine: it is longer than so many bytes, or no JSON object.
+        """
+        line, newline, rest = self.unread.partition(b"\n")
+        if len(line) > limit:
+            raise BadLine("a line of more than %d bytes" % limit)
+        if not newline:
+            return None
+        self.unread = rest
+        return decode_line(line)
 
 
 def to_json(value: Any) -> bytes:  # noqa: ANN401  (JSON has no better type)
@@ -159,7 +266,7 @@ def _refuse(value: object) -> None:
 _dumps, _loads = _codec()
 
 
-def _read_exactly(stream: BinaryIO, count: int, *, at_start: bool = False) -> Optional[bytes]:
+def _read_exactly(stream: Readable, count: int, *, at_start: bool = False) -> Optional[bytes]:
     parts = []
     missing = count
     while missing:

@@ -6,13 +6,27 @@ import io
 import json
 import math
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl import wire
-from clusterctl.wire import BadFrame, CutFrame, Message, from_json, read_message, to_json
+from clusterctl.wire import (
+    BadFrame,
+    BadLine,
+    CutFrame,
+    FrameReader,
+    LineReader,
+    Message,
+    decode_line,
+    encode_line,
+    from_json,
+    read_message,
+    to_json,
+)
+from tests.damage import ANY_JSON
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates: any file's name
 VALUES = st.recursive(
@@ -96,3 +110,40 @@ def test_messages_are_equal_by_both_parts() -> None:
     assert Message({"a": 1}) != Message({"a": 1}, b"x")
     assert Message({"a": 1}) != {"a": 1}
     assert repr(Message({"a": 1}, b"x")) == "Message({'a': 1}, b'x')"
+
+
+def lines_of(pieces: list[bytes], limit: int = 100) -> list[dict[str, Any]]:
+    reader, found = LineReader(), list[dict[str, Any]]()
+    for piece in pieces:
+        reader.feed(piece)
+        found.extend(iter(lambda: reader.next(limit), None))
+    return found
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3), ANY_JSON, max_size=2), max_size=4))
+def test_lines_and_frames_that_come_in_single_bytes_are_whole(wanted: list[dict[str, Any]]) -> None:
+    data = b"".join(map(encode_line, wanted))
+    told = lines_of([data[at : at + 1] for at in range(len(data))], limit=1 << 16)
+    assert list(map(to_json, told)) == list(map(to_json, wanted))
+    reader, frames = FrameReader(head_limit=1 << 16, body_limit=2), list[Message]()
+    for byte in b"".join(Message(one, b"ab").encode() for one in wanted):
+        reader.feed(bytes([byte]))
+        frames.extend(iter(reader.next, None))
+    assert [to_json(frame.head) for frame in frames] == list(map(to_json, wanted))
+    assert all(frame.body == b"ab" for frame in frames)
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b"\xff\n", b"{\n", b"\n", b"[" * 90 + b"\n", b"x" * 101])
+def test_a_line_that_is_none_is_refused(line: bytes) -> None:
+    with pytest.raises(BadLine):
+        lines_of([b'{"a": 1}\n' + line])
+    with pytest.raises(BadLine):
+        decode_line(b"[" * 100_000)
+
+
+def test_a_frame_that_is_larger_than_agreed_is_refused_before_it_has_come() -> None:
+    for frame in (Message({"a": "x" * 99}).encode(), Message({}, b"x" * 9).encode(), b"GET / HTTP"):
+        reader = FrameReader(head_limit=99, body_limit=8)
+        reader.feed(frame[:8])
+        with pytest.raises(BadFrame, match="announced"):
+            reader.next()

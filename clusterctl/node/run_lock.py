@@ -13,8 +13,6 @@ but never both run.
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import socket
 import struct
@@ -23,6 +21,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.own_files import user_name
+from clusterctl.wire import BadLine, LineReader, encode_line
 
 NAME = "clusterctl-run"
 """The lock of a machine; the loopback sandbox adds its port, for several nodes on one machine."""
@@ -132,11 +131,9 @@ def query(
             return {}
         peer = PeerProcess.of(connection)
         try:
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_read_line(connection, deadline))
-        except (OSError, ValueError, RecursionError):
-            answer = {}
-        if not isinstance(answer, dict):
+            connection.sendall(encode_line(request))
+            answer = _read_answer(connection, deadline)
+        except (OSError, BadLine):
             answer = {}
         if peer.is_other_user:
             answer = _untrusted(answer, peer)
@@ -180,22 +177,23 @@ def _connect(connection: socket.socket, name: str, deadline: float) -> None:
             return
 
 
-def _read_line(connection: socket.socket, deadline: float) -> bytes:
-    """Read up to a newline or the end.
+def _read_answer(connection: socket.socket, deadline: float) -> Dict[str, Any]:
+    """Read one line.
 
     Raises:
-        OSError: it is too long, or takes too long.
+        OSError: it takes too long.
+        BadLine: it is too long, is cut off, or says nothing.
     """
-    line = b""
-    while not line.endswith(b"\n"):
+    lines = LineReader()
+    while (answer := lines.next(ANSWER_LIMIT)) is None:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         received = connection.recv(LINE_LIMIT)
         if not received:
-            break
-        line += received
-        if len(line) > ANSWER_LIMIT or time.monotonic() > deadline:
-            raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
-    return line
+            raise BadLine("the answer ended within its line")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        lines.feed(received)
+    return answer
 
 
 def _untrusted(answer: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:

@@ -79,7 +79,7 @@ class CallChannel:
     def receive(self) -> Message | None:
         """Wait for the controller's next message; None when it disconnected or sent its last."""
         try:
-            return read_message(self)  # type: ignore[arg-type]  # it has the `read` of one
+            return read_message(self)
         except (BadFrame, OSError):
             return None  # a cut connection ends within a frame; there is no receiver
         finally:

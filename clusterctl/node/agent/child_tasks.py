@@ -128,15 +128,15 @@ def run_with_timeout(limit_s: float, function: Callable[[], object]) -> Any:  # 
         TimeoutError: it did not return in time, and is left behind.
         ChildProcessError: it failed.
     """
-    import json  # noqa: PLC0415  (the reader of facts needs none here)
+    from clusterctl.wire import from_json, to_json  # noqa: PLC0415  (the ladder has no such module)
 
-    child = run_function("within", lambda write: write(json.dumps(function()).encode()), limit_s)
+    child = run_function("within", lambda write: write(to_json(function())), limit_s)
     gather([child])
     if child.state == "timeout":
         raise TimeoutError("no answer within %g s" % limit_s)
     if child.state != "ok" or child.exit_code != 0:
         raise ChildProcessError(child.stderr.decode("utf-8", "replace") or child.state)
-    return json.loads(child.output)
+    return from_json(child.output)
 
 
 @contextlib.contextmanager
@@ -150,11 +150,11 @@ def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) ->
         TimeoutError: it was not held in time, and the child is left behind.
         ChildProcessError: it failed.
     """
-    import json  # noqa: PLC0415  (the reader of facts needs none here)
+    from clusterctl.wire import decode_line, encode_line  # noqa: PLC0415  (as above)
 
     def body(write: Callable[[bytes], None]) -> None:
         with hold() as given:
-            write(json.dumps(given).encode() + b"\n")
+            write(encode_line({"given": given}))
             ended = select.poll()
             ended.register(1, 0)  # POLLERR: the reader has closed it
             ended.poll()
@@ -170,7 +170,7 @@ def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) ->
         child.read_pipe(output)
     try:
         if output in child.pipes:
-            yield json.loads(child.output)
+            yield decode_line(child.output)["given"]
     finally:
         if output in child.pipes:
             os.close(output)

@@ -7,13 +7,13 @@ too: no one is left to read the answer.
 
 from __future__ import annotations
 
-import json
 import select
 import time
 from typing import Any, Callable, Dict, Generator, Iterator
 
 from clusterctl.node.agent import child_tasks
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
+from clusterctl.wire import LineReader, encode_line
 
 Report = Callable[[Dict[str, Any]], None]
 _POLL_SECONDS = 0.25
@@ -41,7 +41,7 @@ def watch_child(
     """
 
     def body(write: Callable[[bytes], None]) -> None:
-        work(lambda report: write(json.dumps(report).encode() + b"\n"))
+        work(lambda report: write(encode_line(report)))
 
     child = child_tasks.run_function("keep moving", body, silence)
     try:
@@ -63,7 +63,7 @@ def _lines(
     ready = select.poll()
     for descriptor in child.pipes:
         ready.register(descriptor, select.POLLIN)
-    cut = b""
+    lines = LineReader()
     while child.pipes:
         for descriptor, _ in ready.poll(1000 * _POLL_SECONDS):
             child.read_pipe(descriptor)
@@ -71,9 +71,9 @@ def _lines(
                 ready.unregister(descriptor)
         if child.output:
             child.deadline = time.monotonic() + silence
-            *lines, cut = (cut + child.output).split(b"\n")
+            lines.feed(child.output)
             child.output = b""
-            yield from map(json.loads, lines)
+            yield from iter(lambda: lines.next(child_tasks.OUTPUT_LIMIT), None)
         _check(child, channel)
 
 

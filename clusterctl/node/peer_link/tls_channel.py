@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import ssl
@@ -13,6 +12,7 @@ from typing import Any, Callable, Dict
 from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import MessageError
+from clusterctl.wire import BadLine, LineReader, encode_line
 
 LINE_LIMIT = 65536
 UNAUTHENTICATED_LINE = 1024
@@ -67,7 +67,8 @@ class TlsChannel:
         server_side = context.protocol == ssl.PROTOCOL_TLS_SERVER
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._handshaken = False
-        self._in = self._out = self._wire = b""
+        self._lines = LineReader()
+        self._out = self._wire = b""
         self._received = 0
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -75,7 +76,7 @@ class TlsChannel:
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send a message as soon as that can be; never waits, and never calls back."""
-        self._out += json.dumps(message).encode() + b"\n"
+        self._out += encode_line(message)
         if self._handshaken:
             self._flush()
 
@@ -130,7 +131,7 @@ class TlsChannel:
                 data = self._tls.read(LINE_LIMIT)
                 if not data:
                     break
-                self._in += data
+                self._lines.feed(data)
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
@@ -160,19 +161,12 @@ class TlsChannel:
         self._loop.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
 
     def _deliver(self) -> None:
-        while b"\n" in self._in and self._socket.fileno() >= 0:
-            line, _, self._in = self._in.partition(b"\n")
+        while self._socket.fileno() >= 0:
             try:
-                message = json.loads(line) if len(line) <= self._line_limit else None
-            except (ValueError, RecursionError):
-                message = None
-            if not isinstance(message, dict):
-                self._close_with("it does not speak our language")
+                message = self._lines.next(LINE_LIMIT if self.name else UNAUTHENTICATED_LINE)
+            except BadLine:
+                self._close_with("it is not a clusterctl supervisor")
+                return
+            if message is None:
                 return
             self._on_message(self, message)
-        if len(self._in) > self._line_limit:
-            self._close_with("it does not speak our language")
-
-    @property
-    def _line_limit(self) -> int:
-        return LINE_LIMIT if self.name else UNAUTHENTICATED_LINE

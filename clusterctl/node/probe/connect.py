@@ -9,15 +9,18 @@ import select
 import time
 
 from clusterctl.node.address_family import address_family
-from clusterctl.node.probe.listen import challenge_and_response
+from clusterctl.node.probe.listen import challenge_and_response, hello
 from clusterctl.node.probe.route_lookup import outgoing_interface
+from clusterctl.wire import BadFrame, FrameReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List
 
 MAX_RESPONSE = 256
-"""Bytes of a listener's answer: its half of the word, an address, and the length of the padding."""
+"""Bytes of a listener's answer."""
+MAX_PADDING = 1 << 17
+"""Bytes of a padding: no packet is larger."""
 _CHUNK = 1 << 14
 PADDING_SECONDS = 2.0
 """How long the padding may take; the kernel repeats what was lost after 0.2, 0.6 and 1.4 s."""
@@ -39,9 +42,9 @@ class Attempt:
         self.target = target
         self.challenge, self.response = challenge_and_response(nonce)
         self.challenge_sent = False
-        self.received = b""
-        self.padding_left: Optional[int] = None
-        """Bytes of the padding that are missing; None: the answer has not come yet."""
+        self.answered = self.heard = False
+        """The listener's answer has come; something has."""
+        self._frames = FrameReader(head_limit=MAX_RESPONSE, body_limit=MAX_PADDING)
         self.began = time.monotonic()
         self.until = self.began + limit_s
         self.result: Dict[str, Any] = {}
@@ -66,44 +69,49 @@ class Attempt:
                 if code:
                     self.fail(code)
                     return
-                self.socket.sendall(self.challenge)
+                self.socket.sendall(hello(self.challenge))
                 self.challenge_sent = True
                 return
             part = self.socket.recv(_CHUNK)
         except OSError as error:
             self.fail(error.errno or errno.EIO)
             return
-        if self.padding_left is None:
-            self._take_answer(part)
-        else:
-            self._take_padding(part, at_end=not part)
+        self.heard = self.heard or bool(part)
+        self._frames.feed(part)
+        try:
+            while "state" not in self.result:
+                frame = self._frames.next()
+                if frame is None:
+                    break
+                self._take(frame.head)
+        except BadFrame:
+            self._end_early()
+        if not part and "state" not in self.result:
+            self._end_early()
 
-    def _take_answer(self, part: bytes) -> None:
-        """Take a part of the answer, which says how long a padding follows it."""
-        self.received += part
-        answer, newline, rest = self.received.partition(b"\n")
-        known = self.received.startswith(self.response[: len(self.received)])
-        if not (part and known and len(answer) <= MAX_RESPONSE):
-            self.end("foreign", "another program answers there")
-        elif newline:
-            words = answer[len(self.response) :].decode("ascii", "replace").split(" ")
-            self.result["seen_as"] = words[0]
-            self.padding_left = int(words[1]) if words[1:] and words[1].isdigit() else 0
-            if self.padding_left:
-                self.result["full_size"] = False
-            self.until = min(self.until, time.monotonic() + PADDING_SECONDS)
-            self._take_padding(rest, at_end=False)
-
-    def _take_padding(self, part: bytes, *, at_end: bool) -> None:
-        """Count the padding; with the last of it a packet of full size has arrived."""
-        assert self.padding_left is not None
-        self.padding_left -= len(part)
-        if self.padding_left <= 0:
-            if "full_size" in self.result:
-                self.result["full_size"] = True
+    def _take(self, head: Dict[str, Any]) -> None:
+        """Take the answer, or the padding after it: then a packet of full size has arrived."""
+        if self.answered:
+            self.result["full_size"] = True
             self.end("ok", "")
-        elif at_end:
-            self.fail(errno.ECONNRESET)
+        elif head.get("hello") != self.response:
+            self._end_early()
+        else:
+            self.answered = True
+            self.result["seen_as"] = str(head.get("seen_as"))
+            self.until = min(self.until, time.monotonic() + PADDING_SECONDS)
+            if head.get("padding"):
+                self.result["full_size"] = False
+            else:
+                self.end("ok", "")
+
+    def _end_early(self) -> None:
+        """End for what came, or did not; after the answer it tells nothing about the path."""
+        if self.answered:
+            self.result.pop("full_size", None)
+            self.end("ok", "")
+        else:
+            self.end("foreign", "another program answers there")
 
     def _note_way(self) -> None:
         """Note the source address and the interface that the kernel has chosen."""
@@ -114,17 +122,18 @@ class Attempt:
             self.result.setdefault("source", "")
 
     def fail(self, code: int) -> None:
-        """End with a system error; after the answer it tells nothing about the path."""
-        if self.padding_left is None:
-            self.end(_STATES.get(code, "error"), os.strerror(code))
+        """End with a system error."""
+        if self.answered:
+            self._end_early()
         else:
-            del self.result["full_size"]
-            self.end("ok", "")
+            self.end(_STATES.get(code, "error"), os.strerror(code))
 
     def time_out(self) -> None:
         """End for lack of time: a silent connection is another program's listener."""
-        if self.padding_left is not None:
+        if self.answered:
             self.end("ok", "")
+        elif self.heard:
+            self.end("foreign", "another program answers there")
         elif self.challenge_sent:
             self.end("foreign", "it accepts the connection but sends nothing")
         else:

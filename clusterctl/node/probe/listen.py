@@ -1,4 +1,9 @@
-"""Listeners with a secret: a program that connects without it is not part of this check."""
+"""Listeners with a secret: a program that connects without it is not part of this check.
+
+The caller connects and says its half of the check's nonce. The listener answers with the other
+half and `seen_as`, the caller's address, and closes; to anything else it answers nothing.
+With a `padding` a second frame of so many bytes follows. Each message is a frame of `wire`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import os
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.listener import ListenerThread, UnauthenticatedPeers
+from clusterctl.wire import Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +30,15 @@ MAX_FOREIGN_ADDRESSES = 64
 """Addresses to remember."""
 
 
-def challenge_and_response(nonce: str) -> List[bytes]:
+def challenge_and_response(nonce: str) -> List[str]:
     """Return what the caller says and what the listener answers: an echo knows only one."""
     middle = len(nonce) // 2
-    return [nonce[:middle].encode(), nonce[middle:].encode()]
+    return [nonce[:middle], nonce[middle:]]
+
+
+def hello(challenge: str) -> bytes:
+    """Return the caller's message; a listener compares the bytes, and reads no other."""
+    return Message({"hello": challenge}).encode()
 
 
 class _Caller:
@@ -37,13 +48,15 @@ class _Caller:
         self,
         connection: _socket.socket,
         nonce: str,
-        answer: bytes,
-        padding: bytes,
+        address: str,
+        padding: int,
         on_foreign: Callback,
     ) -> None:
         self._socket, self._padding, self._on_foreign = connection, padding, on_foreign
-        self._challenge, response = challenge_and_response(nonce)
-        self._answer = response + answer
+        challenge, response = challenge_and_response(nonce)
+        self._challenge = hello(challenge)
+        answer = {"hello": response, "seen_as": address, "padding": padding}
+        self._answer = Message(answer).encode()
         self._received = b""
 
     def hear(self) -> Optional[bool]:
@@ -53,7 +66,7 @@ class _Caller:
         if self._received == self._challenge:
             self._socket.sendall(self._answer)
             if self._padding:
-                self._socket.sendall(self._padding)
+                self._socket.sendall(Message({}, bytes(self._padding)).encode())
             return False
         if self._challenge.startswith(self._received) and part:
             return None
@@ -76,7 +89,7 @@ class Listeners:
         Args:
             wanted: `key`, `address`, `port` (0: any). A port that is given is bound on all
                 addresses, as PyTorch's TCPStore does, so that what would disturb it is found.
-                `padding`: bytes that follow the answer to a caller, as a packet of full size.
+                `padding`: bytes that follow the answer to a caller, to fill a packet.
 
         Returns:
             The same with the port that was bound, or `error` and `holder`.
@@ -113,9 +126,8 @@ class Listeners:
 
     def _serve(self, listener: _socket.socket, padding: int) -> ListenerThread:
         def greet(peers: UnauthenticatedPeers, connection: _socket.socket, address: str) -> None:
-            answer = b"%s %d\n" % (address.encode(), padding)
             caller = _Caller(
-                connection, self._nonce, answer, bytes(padding), lambda: self._note_foreign(address)
+                connection, self._nonce, address, padding, lambda: self._note_foreign(address)
             )
             peers.greet(connection, address, caller.hear)
 

@@ -11,7 +11,7 @@ import os
 import time
 
 from clusterctl.node.agent.child_tasks import gather, run_function
-from clusterctl.wire import from_json, to_json
+from clusterctl.wire import decode_line, encode_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Tokens:
                 # It may come through after all: remove() must try.
                 self._written.extend(_file(folder, share["name"]) for folder in share["folders"])
                 continue
-            answer = from_json(child.output)
+            answer = decode_line(child.output)
             answers.append(answer)
             if answer["folder"] is not None:
                 self._written.append(_file(answer["folder"], share["name"]))
@@ -80,7 +80,7 @@ class Tokens:
         for child in children:
             answers = child.output.splitlines()
             answer = {
-                a["writer"]: a for a in map(from_json, answers if child.state == "ok" else [])
+                a["writer"]: a for a in map(decode_line, answers if child.state == "ok" else [])
             }
             silence = {"seen": None, "words": "no answer in time"}
             seen.extend({**t, **answer.get(t["writer"], silence)} for t in shares[child.key])
@@ -106,9 +106,9 @@ def _writer(share: Dict[str, Any], nonce: str) -> Callable[[Callable[[bytes], No
             except OSError as error:
                 words = words or os.strerror(error.errno or 0)
                 continue
-            answer(to_json({"path": share["path"], "folder": folder, "words": ""}))
+            answer(encode_line({"path": share["path"], "folder": folder, "words": ""}))
             return
-        answer(to_json({"path": share["path"], "folder": None, "words": words}))
+        answer(encode_line({"path": share["path"], "folder": None, "words": words}))
 
     return write
 
@@ -142,7 +142,7 @@ def _watcher(
                 else:
                     unseen.append(token)
                     continue
-                answer(to_json(found) + b"\n")
+                answer(encode_line(found))
             left = unseen
             if left:
                 time.sleep(POLL_SECONDS)

@@ -1,7 +1,11 @@
 """The connections of a chain: each node takes blocks from one before it, and gives them on.
 
-A receiver first says which blocks it has. So a connection that breaks costs nothing but its blocks
-under way, and after a node that died its predecessor serves the next one.
+The sender connects and shows its ticket; the receiver answers with `have`, a byte for each block.
+The sender then sends each block that is lacking as a frame (`block`: its number), and `end` last.
+The receiver answers with `complete` when it has all. Each message is a frame of `wire`, over TLS.
+
+So a connection that breaks costs nothing but its blocks under way, and after a node that died its
+predecessor serves the next one.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import ssl
 import struct
 import threading
 import zlib
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.listener import ListenerThread, UnauthenticatedPeers
@@ -22,6 +26,15 @@ from clusterctl.node.peer_link.tls_channel import client_context, server_context
 from clusterctl.node.push.manifest import BLOCK
 from clusterctl.node.push.ticket import ticket
 from clusterctl.node.push.tree import Tree
+from clusterctl.wire import (
+    BadFrame,
+    CutFrame,
+    FrameReader,
+    Message,
+    encode_head,
+    read_head,
+    read_message,
+)
 
 CONNECT_SECONDS = 5.0
 HELLO_SECONDS = 5.0
@@ -37,11 +50,15 @@ GATHER_SECONDS = 0.001
 BUFFERS = 3
 """Blocks of one receiver: one arrives, one waits, one is hashed and written."""
 
-_HEAD = struct.Struct("!II")
-_LENGTH = struct.Struct("!Q")
-_NO_MORE = 0xFFFFFFFF
-_END = _HEAD.pack(_NO_MORE, 0)
-_DONE = b"\1"
+HEAD_LIMIT = 256
+"""Bytes of the JSON of a frame."""
+_END = Message({"end": True}).encode()
+_COMPLETE = Message({"complete": True}).encode()
+
+
+def hello(shown: bytes) -> bytes:
+    """Return what a sender says first, by its ticket."""
+    return Message({"ticket": shown.decode()}).encode()
 
 
 class Receiver:
@@ -85,21 +102,21 @@ class Receiver:
     def _greet(self, peers: UnauthenticatedPeers, connection: socket.socket, address: str) -> None:
         """Let a connection show a ticket; the one with the newest is the node before."""
         tls = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        shown = bytearray()
+        frames = FrameReader(head_limit=HEAD_LIMIT, body_limit=0)
 
         def hear() -> Optional[bool]:
-            expected = len(ticket("", 0))
             try:
                 tls.do_handshake()
-                while len(shown) < expected:
-                    part = tls.recv(expected - len(shown))
+                while (message := frames.next()) is None:
+                    part = tls.recv(HEAD_LIMIT)
                     if not part:
                         return False
-                    shown.extend(part)
+                    frames.feed(part)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return None
+            shown = str(message.head["ticket"]).encode()
             number = int(shown[:8], 16)
-            if not hmac.compare_digest(bytes(shown), ticket(self._token, number)):
+            if not hmac.compare_digest(shown, ticket(self._token, number)):
                 return False
             newer = number > self._newest
             self._newest = max(number, self._newest)
@@ -117,12 +134,17 @@ class Receiver:
 
     def _serve(self, tls: ssl.SSLSocket) -> None:
         with tls, contextlib.suppress(OSError, EOFError):  # ssl.SSLError is one
-            self._take(tls)
+            try:
+                self._take(tls)
+            except CutFrame:
+                return  # it broke
+            except BadFrame:
+                self.bad.append(self._tree.manifest.blocks)  # the sender is to blame
 
     def _take(self, tls: ssl.SSLSocket) -> None:
         """Say what is there, then take blocks in until the other side has no more."""
         have = zlib.compress(bytes(self._tree.have), 1)
-        tls.sendall(_LENGTH.pack(len(have)) + have)
+        tls.sendall(Message({"have": True}, have).encode())
         free: queue.SimpleQueue[Optional[bytearray]] = queue.SimpleQueue()
         for _ in range(BUFFERS):
             free.put(bytearray(BLOCK))
@@ -131,12 +153,12 @@ class Receiver:
         writer.start()
         try:
             while True:
-                index, length = _HEAD.unpack(_receive(tls, _HEAD.size))
-                if index == _NO_MORE:
+                head, length = _receive_head(tls)
+                if "block" not in head:
                     break
-                if index >= self._tree.manifest.blocks or length > BLOCK:
-                    self.bad.append(index)
-                    return
+                index = head["block"]
+                if not isinstance(index, int) or not 0 <= index < self._tree.manifest.blocks:
+                    raise BadFrame("block %.50r" % index)
                 buffer = free.get()
                 if buffer is None:
                     return
@@ -152,7 +174,7 @@ class Receiver:
             arrived.put(None)
             writer.join()
         if self._tree.complete:
-            tls.sendall(_DONE)
+            tls.sendall(_COMPLETE)
 
     def _write(
         self,
@@ -207,7 +229,7 @@ class Sender:
             return
         try:
             self._send(address, port, client_context(certificate), shown)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, BadFrame) as error:
             words = getattr(error, "strerror", None) or str(error) or "the connection broke"
         if not self._stopped.is_set():
             self._done(words)
@@ -217,13 +239,15 @@ class Sender:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with context.wrap_socket(plain) as tls:
                 self._socket = tls
-                tls.sendall(shown)
-                size = _LENGTH.unpack(_receive(tls, _LENGTH.size))[0]
-                have = inflated(_receive(tls, min(size, BLOCK)), self._tree.manifest.blocks)
+                tls.sendall(hello(shown))
+                answer = read_message(tls, head_limit=HEAD_LIMIT, body_limit=BLOCK)
+                if answer is None:
+                    raise EOFError("the connection was closed")
+                have = inflated(answer.body, self._tree.manifest.blocks)
                 tls.settimeout(None)
                 self._stream(tls, have)
                 tls.sendall(_END)
-                if _receive(tls, 1) != _DONE:
+                if "complete" not in _receive_head(tls)[0]:
                     raise EOFError("it does not have all")
 
     def _stream(self, tls: ssl.SSLSocket, have: bytes) -> None:
@@ -235,7 +259,7 @@ class Sender:
                 gathered.clear()
 
         for index, data in lacking_blocks(self._tree, have, self._stopped, flush):
-            head = _HEAD.pack(index, len(data))
+            head = encode_head({"block": index}, len(data))
             if len(data) <= SMALL:
                 gathered += head
                 gathered += data
@@ -282,16 +306,18 @@ def inflated(data: bytes, blocks: int) -> bytes:
     try:
         have = zlib.decompressobj().decompress(data, blocks + 1)
     except zlib.error as error:
-        raise EOFError("it does not speak our language") from error
+        raise EOFError("it is not a node of this push") from error
     if len(have) != blocks or have.strip(b"\0\1"):
-        raise EOFError("it does not speak our language")
+        raise EOFError("it is not a node of this push")
     return have
 
 
-def _receive(tls: ssl.SSLSocket, count: int) -> bytes:
-    buffer = bytearray(count)
-    _receive_into(tls, memoryview(buffer))
-    return bytes(buffer)
+def _receive_head(tls: ssl.SSLSocket) -> Tuple[Dict[str, Any], int]:
+    """Read a frame up to its body; return its head, and the length of the body."""
+    message = read_head(tls, head_limit=HEAD_LIMIT, body_limit=BLOCK)
+    if message is None:
+        raise EOFError("the connection was closed")
+    return message.head, message.body_length
 
 
 def _receive_into(tls: ssl.SSLSocket, view: memoryview) -> None:

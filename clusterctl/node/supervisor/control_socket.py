@@ -6,7 +6,6 @@ Anyone may ask who holds it; only the same user and root learn more than that an
 from __future__ import annotations
 
 import errno
-import json
 import os
 import socket
 import traceback
@@ -16,6 +15,7 @@ from clusterctl.node import run_lock
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import MAX_ACCEPTS, Listener, UnauthenticatedPeers
 from clusterctl.node.run_lock import LINE_LIMIT, PeerProcess
+from clusterctl.wire import decode_line, encode_line
 
 PUBLIC = ("run", "user", "since", "holds", "workdir_id")
 """What other users learn about the holder."""
@@ -139,10 +139,9 @@ class ControlSocket:
         # A request is one write of one short line to a local socket: it arrives whole.
         try:
             peer = PeerProcess.of(connection)
-            request = json.loads(connection.recv(LINE_LIMIT))
-            if isinstance(request, dict):
-                return json.dumps(self._serve(request, peer)).encode() + b"\n"
-        except (OSError, ValueError, RecursionError):
+            request = decode_line(connection.recv(LINE_LIMIT))
+            return encode_line(self._serve(request, peer))
+        except (OSError, ValueError):
             pass  # it disconnected, or is another user's, who may not fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
             traceback.print_exc()

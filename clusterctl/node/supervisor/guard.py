@@ -21,6 +21,7 @@ from typing import Any, Dict, Tuple
 
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.wire import decode_line
 
 KILL_SECONDS = 1.0
 """How long to KILL before the guard tells the other nodes; after that it does both."""
@@ -97,7 +98,7 @@ def wait_for(supervisor: int, reader: int) -> Tuple[int, Dict[str, Any]]:
     known: Dict[str, Any] = {}
     with open(reader, "rb") as start:
         for line in start:
-            known.update(json.loads(line))
+            known.update(decode_line(line))
     if known:
         known = {"reason": how_it_died(status), "time": time.time(), **known}
     return (1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), known

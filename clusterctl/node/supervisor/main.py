@@ -5,7 +5,6 @@ Its parent is the guard, which does what is left to do if this process dies: see
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import traceback
@@ -25,6 +24,7 @@ from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.ranks.resource_limits import raise_soft_limits
 from clusterctl.node.supervisor.ranks.spawn import Spawner
 from clusterctl.node.supervisor.supervisor import Supervisor
+from clusterctl.wire import encode_line
 
 
 def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
@@ -184,4 +184,4 @@ def write_line(descriptor: int, head: Dict[str, Any]) -> None:
     Raises:
         OSError: the reader exited.
     """
-    os.write(descriptor, json.dumps(head).encode() + b"\n")
+    os.write(descriptor, encode_line(head))

@@ -57,7 +57,7 @@ def heard(pieces: list[bytes]) -> tuple[list[dict[str, Any]], list[str]]:
             theirs.setblocking(False)
             theirs.send(piece[:8192])
             channel._ready()
-            assert len(channel._in) <= UNAUTHENTICATED_LINE or ends
+            assert len(channel._lines.unread) <= UNAUTHENTICATED_LINE or ends
             if ends:
                 break
         theirs.shutdown(socket.SHUT_WR)

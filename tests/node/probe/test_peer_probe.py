@@ -24,15 +24,22 @@ from clusterctl.node.probe import connect as connect_module
 from clusterctl.node.probe import listen as listen_module
 from clusterctl.node.probe import peer_probe, route_lookup
 from clusterctl.node.probe.connect import connect_to
-from clusterctl.node.probe.listen import Listeners
+from clusterctl.node.probe.listen import Listeners, hello
 from clusterctl.node.probe.port_owner import port_owner
 from clusterctl.node.probe.tokens import Tokens
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.wire import Message, read_message
+from clusterctl.wire import Message, encode_head, read_message
 from tests.damage import damaged
 
-WORD = "0123456789abcdef0123456789abcdef"
+WORD = "0123456789abcdeffedcba9876543210"
 HERE = "127.0.0.1"
+HELLO = hello(WORD[:16])
+"""What a caller of this check says."""
+
+
+def answer(padding: int) -> bytes:
+    """Return what a listener of this check answers."""
+    return Message({"hello": WORD[16:], "seen_as": HERE, "padding": padding}).encode()
 
 
 AGENT = """
@@ -254,7 +261,7 @@ def test_who_never_stops_sending_is_not_heard_for_ever(monkeypatch: pytest.Monke
             connection, _ = server.accept()
             with connection, contextlib.suppress(OSError):
                 connection.recv(100)
-                connection.sendall(WORD[16:].encode() + b"127.0.0.1 " + b"9" * 50 + b"\n")
+                connection.sendall(answer(padding=100_000) + encode_head({}, 100_000))
                 while True:
                     connection.sendall(bytes(100))
                     time.sleep(0.01)
@@ -287,7 +294,7 @@ def test_a_padding_that_does_not_arrive(
             connection, _ = server.accept()
             with connection:
                 connection.recv(100)
-                connection.sendall(WORD[16:].encode() + b"127.0.0.1 3000\n" + bytes(sent))
+                connection.sendall(answer(3000) + encode_head({}, 3000) + bytes(sent))
                 if not closes:
                     over.wait(5)
 
@@ -325,7 +332,18 @@ def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:
     assert connect(port)["state"] == "ok"
 
 
-def test_a_listener_that_knows_the_word_and_does_not_end_is_not_taken_for_us() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        WORD[16:].encode() + b"1" * 1000,
+        Message({"hello": WORD[16:], "seen_as": "1" * 1000}).encode(),
+        Message({"hello": WORD[:16]}).encode(),
+        Message({"seen_as": HERE}).encode(),
+        b"\0\0\0\7\0\0\0\0[1,2,3]",
+        b"hi",
+    ],
+)
+def test_a_listener_that_does_not_answer_as_we_do_is_not_taken_for_us(said: bytes) -> None:
     with socket.socket() as endless:
         endless.bind((HERE, 0))
         endless.listen()
@@ -334,7 +352,7 @@ def test_a_listener_that_knows_the_word_and_does_not_end_is_not_taken_for_us() -
             connection, _ = endless.accept()
             with connection, contextlib.suppress(OSError):
                 connection.recv(100)
-                connection.sendall(WORD[16:].encode() + b"1" * 1000)
+                connection.sendall(said)
                 connection.recv(100)
 
         thread = threading.Thread(target=serve)
@@ -346,7 +364,7 @@ def test_a_listener_that_knows_the_word_and_does_not_end_is_not_taken_for_us() -
 
 
 @settings(max_examples=settings().max_examples // 5)
-@given(st.binary(min_size=1, max_size=64) | damaged(WORD[:16].encode()))
+@given(st.binary(min_size=1, max_size=64) | damaged(HELLO))
 def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said: bytes) -> None:
     ports = [each._socket.getsockname()[1] for each in listeners._served]
     port = ports[0] if ports else listen(listeners)["port"]
@@ -357,7 +375,7 @@ def test_whatever_a_stranger_says_the_nodes_are_heard(listeners: Listeners, said
             stranger.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError):
             answer = stranger.recv(100)
-    assert bool(answer) == said.startswith(WORD[:16].encode())
+    assert bool(answer) == said.startswith(HELLO)
     assert connect(port)["state"] == "ok"
 
 
@@ -367,9 +385,9 @@ def test_a_caller_that_drips_has_no_more_time_than_others(
     monkeypatch.setattr(listen_module, "HELLO_SECONDS", 0.5)
     port = listen(listeners)["port"]
     with socket.create_connection((HERE, port), timeout=0.2) as slow:
-        for letter in WORD[:8]:  # with a limit for each byte all of them are heard
+        for byte in HELLO[:8]:  # with a limit for each byte all of them are heard
             try:
-                slow.sendall(letter.encode())
+                slow.sendall(bytes([byte]))
                 if slow.recv(1) == b"":
                     break
             except TimeoutError:

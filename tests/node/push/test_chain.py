@@ -16,10 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusterctl.node.push.chain import Receiver, Sender
+from clusterctl.node.push.chain import HEAD_LIMIT, Receiver, Sender, hello
 from clusterctl.node.push.manifest import BLOCK, Manifest, read_tree
 from clusterctl.node.push.tree import Tree
 from clusterctl.plan.certificate import Identity, make_identity
+from clusterctl.wire import Message, encode_head
 from tests.waiting import wait_until
 
 SECONDS = 30.0
@@ -127,12 +128,13 @@ def test_nobody_without_the_token_gets_an_answer(
 ) -> None:
     tree = target(tmp_path, "t", source.manifest)
     receiver = receive(tree)
-    other = make_identity("test").ticket(1).encode()
+    other = hello(make_identity("test").ticket(1).encode())
     with socket.create_connection(("127.0.0.1", receiver.port), timeout=SECONDS) as plain:
         plain.sendall(other + bytes(1000))
         with contextlib.suppress(ConnectionResetError):
             assert len(plain.recv(1 << 16)) < 64  # at most that this is no TLS
-    for shown in (other, b"-" * len(other), bytes(len(other))):
+    nonsense = (b"-" * len(other), bytes(len(other)), Message({}).encode(), hello(b"x" * 72))
+    for shown in (other, *nonsense, Message({"ticket": "x" * HEAD_LIMIT}).encode()):
         with tls_to(receiver) as tls:
             tls.sendall(shown)
             assert tls.recv(1) == b""
@@ -156,7 +158,7 @@ def test_a_ticket_is_for_one_receiver_and_a_newer_one_ends_it(
     """A node that served another one, or still serves a third, has no way to this one."""
     receiver = receive(target(tmp_path, "t", source.manifest))
     with tls_to(receiver) as one:
-        one.sendall(identity.ticket(1 << 20).encode())
+        one.sendall(hello(identity.ticket(1 << 20).encode()))
         assert one.recv(1)  # the receiver says what it has
         assert sent(source, receiver, identity, number=(1 << 20) - 1) is not None
         assert sent(source, receiver, identity, number=1 << 20) is not None
@@ -186,6 +188,29 @@ def test_a_node_that_sends_other_blocks_is_noticed(
     assert [source.holds(block) for block in (0, 1)] == [False, True]
     (tmp_path / "source" / "big").unlink()
     assert not source.holds(1)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        Message({"block": 1 << 31}, b"x").encode(),
+        Message({"block": -1}, b"x").encode(),
+        Message({"block": "0"}, b"x").encode(),
+        encode_head({"block": 0}, BLOCK + 1),
+        b"GET / HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_a_node_that_sends_no_blocks_is_told_of(
+    tmp_path: Path, source: Tree, identity: Identity, receive: Receive, nonsense: bytes
+) -> None:
+    receiver = receive(target(tmp_path, "t", source.manifest))
+    with tls_to(receiver) as tls:
+        tls.sendall(hello(identity.ticket(next(NUMBERS)).encode()))
+        assert tls.recv(1)
+        tls.sendall(nonsense)
+        wait_until(lambda: bool(receiver.bad))
+    assert receiver.bad == [source.manifest.blocks]
+    assert sent(source, receiver, identity) is None
 
 
 def test_connections_that_are_reset_take_no_place(

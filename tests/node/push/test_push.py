@@ -88,7 +88,7 @@ def test_a_node_that_says_nonsense_ends_no_push(tmp_path: Path, body: bytes) -> 
     controller = Reached(relay("bad", body), relay("good", zlib.compress(b"\0")), END)
     args = {"target": str(tmp_path / "f"), "source": True}
     assert module.push(args, manifest, controller).head["complete"] is True
-    lost = {"lost": "bad", "why": "it does not speak our language"}
+    lost = {"lost": "bad", "why": "it is not a node of this push"}
     block = {"block": 0, "to": "good", "more": False}
     told = [head for head in controller.heard if {"lost", "block", "sent"} & {*head}]
     assert told == [lost, block, {"sent": "good"}]

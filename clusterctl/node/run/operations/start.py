@@ -35,7 +35,7 @@ from clusterctl.node.run.processes.environment import job_environment
 from clusterctl.node.run.processes.leftovers import require_no_leftovers
 from clusterctl.node.run.processes.run_processes import ENV_LOCK, become_subreaper, run_environment
 from clusterctl.own_files import user_name
-from clusterctl.wire import Message
+from clusterctl.wire import HEAD_LIMIT, LineReader, Message
 
 STEP = b"SLURM_STEP_ID"
 """Slurm sets it for what it starts on a node."""
@@ -323,17 +323,16 @@ def start_detached(
         os.close(log)
     try:
         send_job(process, start)
-        reply = first_line(reader)
+        answer = first_answer(reader)
     finally:
         os.close(reader)
-    if not reply:
+    if answer is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # it may be slow only, and must not come up
         text = read_end(paths.launcher_log, 16384).decode("utf-8", "backslashreplace")
         last = text.splitlines()[-LAST_LINES:]
         message = "\n".join(["the supervisor ended before it was up", *last])
         raise OperationError("died", message, output=last)
-    answer: Dict[str, Any] = json.loads(reply)
     if "error" in answer:
         raise error_from(answer.pop("error"))
     return answer
@@ -350,13 +349,13 @@ def send_job(process: "subprocess.Popen[bytes]", start: Dict[str, Any]) -> None:
     process.stdin.close()
 
 
-def first_line(reader: int) -> bytes:
-    """Read up to a newline; nothing if the other side ends before that, or is too slow."""
-    line = b""
-    while not line.endswith(b"\n"):
+def first_answer(reader: int) -> Optional[Dict[str, Any]]:
+    """Read one line; None: the other side ends before that, or is too slow."""
+    lines = LineReader()
+    while (answer := lines.next(HEAD_LIMIT)) is None:
         ready, _, _ = select.select([reader], [], [], START_SECONDS)
         received = os.read(reader, 65536) if ready else b""
         if not received:
-            return b""
-        line += received
-    return line
+            return None
+        lines.feed(received)
+    return answer
