@@ -271,6 +271,8 @@ def _read_exactly(stream: Readable, count: int, *, at_start: bool = False) -> Op
     missing = count
     while missing:
         part = stream.read(missing)
+        if len(part) == count:
+            return part  # as a rule
         if not part:
             if at_start and missing == count:
                 return None
