@@ -22,7 +22,7 @@ from clusterctl.facts.gpu.gpu_log import (
     sxids,
     xids,
 )
-from clusterctl.facts.machine.machine import KernelLine, KernelLog
+from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network

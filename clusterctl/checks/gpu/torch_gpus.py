@@ -11,7 +11,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import FOUND, TORCH, outliers, working_pythons
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Python, Torch
+from clusterctl.facts.software.python import Python, Torch
 from clusterctl.facts.software.torch_archs import driver_supports, supports
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network

@@ -11,7 +11,7 @@ from clusterctl.checks.network.addresses import SUBNET
 from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
-from clusterctl.facts.network.network import BondPort, Interface
+from clusterctl.facts.network.interfaces import BondPort, Interface
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network

@@ -14,9 +14,9 @@ from clusterctl.checks.finding import Finding, fail, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, settings_of, tcp_by_choice
 from clusterctl.checks.wording import counted
-from clusterctl.facts.network.network import Gid, RdmaPort
+from clusterctl.facts.network.rdma import Gid, RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

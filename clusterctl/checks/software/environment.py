@@ -11,7 +11,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.known_variables import meant
 from clusterctl.checks.software.settings import JOB_ENV, remove_from, settings_of
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus

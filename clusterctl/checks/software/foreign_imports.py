@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import FOUND, working_pythons
-from clusterctl.facts.software.software import ForeignImport, Python
+from clusterctl.facts.software.python import ForeignImport, Python
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 

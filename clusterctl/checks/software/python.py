@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
-from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER
-from clusterctl.facts.software.software import Python
+from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, Python
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS

@@ -11,10 +11,10 @@ from clusterctl.checks.finding import Finding, Status, finding, passed, warn
 from clusterctl.checks.network.addresses import SUBNET
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import JOB_ENV, remove_from, settings_of
-from clusterctl.facts.network.network import Interface
+from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.request import PROXIES
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
+from clusterctl.facts.software.variables import PROXIES
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.network.simulate import (
