@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, finding, warn
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -23,21 +24,20 @@ FULL = 0.99
     blocks=False,
     applies=lambda node, _cluster: node.conntrack is not None,
 )
-def conntrack(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def conntrack(node: NodeFacts) -> Iterator[Finding]:
     """Compare the number of tracked connections with the limit."""
-    for node in facts.values():
-        count, limit = node.conntrack or (0, 1)
-        if count >= NEARLY_FULL * limit:
-            yield finding(
-                "fail" if count >= FULL * limit else "warn",
-                node.node,
-                "its table of tracked connections is full"
-                if count >= FULL * limit
-                else "its table of tracked connections is nearly full",
-                wanted=f"less than {NEARLY_FULL:.0%} of {limit}",
-                found=f"{count} connections",
-                remedy=f"sudo sysctl -w net.netfilter.nf_conntrack_max={4 * limit} (on the node)",
-            )
+    count, limit = node.conntrack or (0, 1)
+    if count >= NEARLY_FULL * limit:
+        yield finding(
+            "fail" if count >= FULL * limit else "warn",
+            node.node,
+            "its table of tracked connections is full"
+            if count >= FULL * limit
+            else "its table of tracked connections is nearly full",
+            wanted=f"less than {NEARLY_FULL:.0%} of {limit}",
+            found=f"{count} connections",
+            remedy=f"sudo sysctl -w net.netfilter.nf_conntrack_max={4 * limit} (on the node)",
+        )
 
 
 @Check(

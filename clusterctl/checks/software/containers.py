@@ -12,7 +12,6 @@ from clusterctl.checks.software.python import outliers
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import Container, read_container
-from clusterctl.network.choice import Network
 
 _NO_IMAGE = re.compile(r"no such image|image not known|not found", re.IGNORECASE)
 
@@ -27,7 +26,7 @@ _NO_IMAGE = re.compile(r"no such image|image not known|not found", re.IGNORECASE
     required_facts=("image",),
     applies=lambda _node, cluster: _container(cluster) is not None,
 )
-def container(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def container(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Look for the image on each node, and compare its ids."""
     wrapped = _container(cluster)
     if wrapped is None:

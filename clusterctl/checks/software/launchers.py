@@ -16,7 +16,6 @@ from clusterctl.checks.software.python import (
 from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS, launcher_file
 from clusterctl.plan.launchers.interface import Launcher, argument
 from clusterctl.plan.make import unequal_nodes
@@ -46,7 +45,7 @@ def _packages(cluster: Cluster) -> tuple[str, ...]:
     required_facts=("python",),
     applies=lambda _node, cluster: bool(_packages(cluster)),
 )
-def installed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def installed(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions; each node needs one."""
     pythons = working_pythons(facts)
     deepspeed = any(
@@ -85,7 +84,7 @@ def installed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
     source="https://huggingface.co/docs/accelerate/package_reference/cli",
     applies=lambda _node, cluster: _needs_equal_nodes(cluster),
 )
-def ranks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def ranks(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the number of ranks of all nodes."""
     if not _needs_equal_nodes(cluster):
         return
@@ -127,7 +126,7 @@ def _needs_equal_nodes(cluster: Cluster) -> bool:
     required_facts=("launcher_config",),
     applies=lambda node, cluster: bool(_file_of(node, cluster)),
 )
-def config(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def config(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the numbers in the file with those of the plan."""
     launcher = _launcher(cluster)
     if launcher.config_problems is None:

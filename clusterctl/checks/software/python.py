@@ -13,7 +13,6 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
 from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, Python
 from clusterctl.inventory.cluster import Cluster, Job
-from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS
 
 FOUND = "python.found"
@@ -47,7 +46,7 @@ def _compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Fi
     explained_by=("job.container",),
     required_facts=("python",),
 )
-def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def found(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report why it did not start, unless it is on a missing share."""
     missing = MissingShares.of(facts, cluster)
     for node in facts.values():
@@ -114,7 +113,7 @@ def _make_python(python: Python, node: str, user: str) -> str:
     source="https://docs.python.org/3/library/pickle.html",
     explained_by=(FOUND,),
 )
-def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def version(facts: Facts) -> Iterator[Finding]:
     """Compare with most other nodes; another patch level is a warning."""
     pythons, skips = _compared(working_pythons(facts))
     yield from skips
@@ -146,7 +145,7 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     required_facts=("python", "environment", "job_environment"),
     applies=lambda _node, cluster: cluster.job.env_init is not None and not cluster.job.wrap,
 )
-def activated(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def activated(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes where `env_init` puts an interpreter into PATH."""
     if cluster.job.env_init is None or cluster.job.wrap:
         return
@@ -174,7 +173,7 @@ def activated(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
     source="https://docs.pytorch.org/docs/stable/distributed.html",
     explained_by=(FOUND,),
 )
-def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def torch(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions; with torchrun every node needs torch."""
     pythons = working_pythons(facts)
     versions = {name: python.package("torch") for name, python in pythons.items()}
@@ -237,7 +236,7 @@ def named_packages(job: Job) -> tuple[tuple[str, str], ...]:
     required_facts=("python",),
     applies=lambda _node, cluster: bool(cluster.job.packages),
 )
-def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def named(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Look for each on every node, in the version that is named."""
     pythons = working_pythons(facts)
     for package, wanted in named_packages(cluster.job):
@@ -263,7 +262,7 @@ def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     explained_by=(FOUND,),
     blocks=False,
 )
-def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def packages(facts: Facts) -> Iterator[Finding]:
     """Compare every package that any node has."""
     pythons, skips = _compared(working_pythons(facts))
     yield from skips

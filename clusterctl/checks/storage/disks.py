@@ -24,7 +24,6 @@ from clusterctl.checks.wording import NOT_IN_FACTS, counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.network.choice import Network
 
 SHARED = "storage.shared"
 GIB = 1024**3
@@ -47,7 +46,7 @@ DELAY_WARN_S = 2.0
     source="https://man7.org/linux/man-pages/man5/nfs.5.html",
     applies=lambda _node, cluster: bool(cluster.shared),
 )
-def shared(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def shared(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by small token files that every node wrote and looked for."""
     missing = MissingShares.of(facts, cluster)
     yield from missing.findings
@@ -154,7 +153,7 @@ def _tried(node: NodeFacts, path: str) -> bool:
     fix="Create the folder and make the run's user its owner.",
     applies=_has_folder,
 )
-def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def writable(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by a file that was created and removed there."""
     missing = MissingShares.of(facts, cluster)
     for node, known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
@@ -231,7 +230,7 @@ def _make_reachable(path: PathFacts, user: str) -> str:
     " filesystem.",
     source="https://man7.org/linux/man-pages/man3/statvfs.3.html",
 )
-def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def free_space(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the space that an unprivileged user can still use."""
     missing = MissingShares.of(facts, cluster)
     by_node: dict[str, list[PathFacts]] = defaultdict(list)
@@ -295,7 +294,7 @@ def _list_largest(where: str) -> str:
         cluster.job.needs or command_paths(cluster, cluster.node(node.node))
     ),
 )
-def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def needs(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare sizes, names and the ends of the largest files with most other nodes."""
     missing = MissingShares.of(facts, cluster)
     by_need: dict[str, list[tuple[Node, PathFacts]]] = defaultdict(list)
