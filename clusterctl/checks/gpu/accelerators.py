@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, passed, warn
@@ -17,6 +17,7 @@ from clusterctl.checks.gpu.planned import (
     usual_of_model,
 )
 from clusterctl.checks.gpu.silent_tool import cannot_list
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpu.accelerators import Gpu
 from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
@@ -143,22 +144,18 @@ def twice(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 )
 def driver(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare each version with the most frequent one of the same tool."""
-    versions = {
-        node.node: (node.gpus.tool, node.gpus.driver)
-        for node in facts.values()
-        if node.gpus and node.gpus.driver and uses_gpus(node, cluster)
-    }
-    usual: dict[str, str] = {}
-    for (tool, version), _ in Counter(versions.values()).most_common():
-        usual.setdefault(tool, version)
-    for name, (tool, version) in versions.items():
-        if version != usual[tool]:
+    versions: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in facts.values():
+        if node.gpus and node.gpus.driver and uses_gpus(node, cluster):
+            versions[node.gpus.tool][node.node] = node.gpus.driver
+    for of_tool in versions.values():
+        for name, version, usual in outliers(of_tool):
             yield warn(
                 name,
                 "another version of the GPU driver than on the other nodes",
-                wanted=usual[tool],
+                wanted=usual,
                 found=version,
-                remedy=f"install the driver {shlex.quote(usual[tool])} on the node and reboot it",
+                remedy=f"install the driver {shlex.quote(usual)} on the node and reboot it",
             )
 
 

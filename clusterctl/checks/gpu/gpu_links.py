@@ -10,12 +10,12 @@ from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.gpu.accelerators import COUNT
 from clusterctl.checks.gpu.planned import (
     NVIDIA,
+    highest_of_model,
     planned,
     planned_devices,
     reports,
     reset_command,
     uses_gpus,
-    usual_of_model,
 )
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
@@ -55,13 +55,11 @@ REPAIRED_RATIO = 10
 )
 def pcie(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the lanes with those of the model's other GPUs; the generation as far as it goes."""
-    lanes = usual_of_model(facts, cluster, lambda gpu: gpu.link and gpu.link.width)
-    most = usual_of_model(facts, cluster, lambda gpu: gpu.link and gpu.link.max_generation)
+    widest = highest_of_model(facts, cluster, lambda gpu: (gpu.link or PcieLink()).width)
+    newest = highest_of_model(facts, cluster, lambda gpu: (gpu.link or PcieLink()).max_generation)
     for node, gpu in planned(facts, cluster):
         link = gpu.link or PcieLink()
-        widest = max((n for n in lanes.get(gpu.name, ()) if isinstance(n, int)), default=0)
-        newest = max((n for n in most.get(gpu.name, ()) if isinstance(n, int)), default=0)
-        complaint = _narrow(link, widest) or _old(gpu, link, newest)
+        complaint = _narrow(link, widest[gpu.name]) or _old(gpu, link, newest[gpu.name])
         if complaint is not None:
             wanted, found = complaint
             yield warn(
@@ -152,9 +150,9 @@ def _links_up(gpu: Gpu) -> int | None:
 )
 def nvlink(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare with the GPU of the same model that has most links; a GPU may have none at all."""
-    counts = usual_of_model(facts, cluster, _links_up)
+    highest = highest_of_model(facts, cluster, _links_up)
     for node, gpu in planned(facts, cluster):
-        most = max((n for n in counts.get(gpu.name, ()) if isinstance(n, int)), default=0)
+        most = highest[gpu.name]
         up = sum(gpu.nvlinks) if gpu.nvlinks is not None else most
         if up < most:
             yield finding(

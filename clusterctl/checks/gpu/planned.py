@@ -59,6 +59,16 @@ def usual_of_model(
     return values
 
 
+def highest_of_model(
+    facts: Mapping[str, NodeFacts], cluster: Cluster, read: Callable[[Gpu], int | None]
+) -> Mapping[str, int]:
+    """Return for each model the highest number that a planned GPU reports; 0: none does."""
+    highest: dict[str, int] = {}
+    for _, gpu in planned(facts, cluster):
+        highest[gpu.name] = max(highest.get(gpu.name, 0), read(gpu) or 0)
+    return highest
+
+
 def reset_command(node: NodeFacts) -> str:
     """Return the command that resets GPUs of a node."""
     if node.gpus is not None and node.gpus.tool != NVIDIA:

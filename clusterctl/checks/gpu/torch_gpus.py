@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, Status, fail, finding
 from clusterctl.checks.gpu.lost_gpus import LOST
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import FOUND, TORCH, outliers, working_pythons
+from clusterctl.checks.software.python import FOUND, TORCH, other_version, working_pythons
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.python import Python, Torch
@@ -186,15 +187,8 @@ def _cuda_missing(
 )
 def nccl(facts: Facts) -> Iterator[Finding]:
     """Compare the versions that torch loaded."""
-    yield from outliers(
-        {
-            name: p.torch.nccl
-            for name, p in working_pythons(facts).items()
-            if p.torch and p.torch.nccl
-        },
-        "NCCL",
-        lambda _name, _usual: "fail",
-        lambda _name, _usual: (
-            "install the same torch on the node, and look for LD_LIBRARY_PATH in its ~/.bashrc"
-        ),
-    )
+    pythons = working_pythons(facts)
+    known = {n: p.torch.nccl for n, p in pythons.items() if p.torch and p.torch.nccl}
+    remedy = "install the same torch on the node, and look for LD_LIBRARY_PATH in its ~/.bashrc"
+    for name, found, usual in outliers(known):
+        yield other_version("fail", name, "NCCL", found, usual, remedy)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.network.addresses import SUBNET
-from clusterctl.checks.others import medians_of_others
+from clusterctl.checks.others import highest_of_most_frequent, medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.network.interfaces import BondPort, Interface
@@ -53,9 +53,7 @@ def link(facts: Facts, network: Network) -> Iterator[Finding]:
         mtus[name] = interface.mtu if interface else None
     for what, unit, values in (("speed", " Mb/s", speeds), ("MTU", "", mtus)):
         known = {name: value for name, value in values.items() if value is not None}
-        if len(set(known.values())) < 2:  # noqa: PLR2004  (one is as it should be)
-            continue
-        usual = max(Counter(known.values()).items(), key=lambda item: (item[1], item[0]))[0]
+        usual = highest_of_most_frequent(known.values())
         for name, value in known.items():
             if value < usual or (what == "MTU" and value != usual):
                 device = network.nodes[name].interface

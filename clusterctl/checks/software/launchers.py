@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, unknown
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import (
     FOUND,
     TORCH,
     install_command,
-    outliers,
+    other_version,
     working_pythons,
 )
 from clusterctl.checks.storage.run_paths import in_workdir
@@ -68,11 +69,9 @@ def installed(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
                 found=f"none in {pythons[name].executable}",
                 remedy=install_command(pythons[name], package, wanted),
             )
-
-        def remedy(name: str, usual: str, package: str = package) -> str:
-            return install_command(pythons[name], package, usual)
-
-        yield from outliers(known, package, lambda _name, _usual: "fail", remedy)
+        for name, found, usual in outliers(known):
+            remedy = install_command(pythons[name], package, usual)
+            yield other_version("fail", name, package, found, usual, remedy)
 
 
 @Check(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
 from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, Python
@@ -117,19 +117,11 @@ def version(facts: Facts) -> Iterator[Finding]:
     """Compare with most other nodes; another patch level is a warning."""
     pythons, skips = _compared(working_pythons(facts))
     yield from skips
-    minor = {name: ".".join(p.version.split(".")[:2]) for name, p in pythons.items()}
-
-    def status(name: str, usual: str) -> Status:
-        return "warn" if usual.startswith(minor[name] + ".") else "fail"
-
-    yield from outliers(
-        {name: python.version for name, python in pythons.items()},
-        "Python",
-        status,
-        lambda _name, usual: (
-            f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
-        ),
-    )
+    for name, found, usual in outliers({name: p.version for name, p in pythons.items()}):
+        minor = ".".join(found.split(".")[:2])
+        status: Status = "warn" if usual.startswith(minor + ".") else "fail"
+        remedy = f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
+        yield other_version(status, name, "Python", found, usual, remedy)
 
 
 @Check(
@@ -192,12 +184,10 @@ def torch(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
                 if "/" in pythons[name].asked
                 else NAME_INTERPRETER,
             )
-    yield from outliers(
-        {name: installed for name, installed in versions.items() if installed},
-        "torch",
-        lambda _name, _usual: "fail",
-        lambda name, usual: install_command(pythons[name], "torch", usual),
-    )
+    present = {name: installed for name, installed in versions.items() if installed}
+    for name, found, usual in outliers(present):
+        remedy = install_command(pythons[name], "torch", usual)
+        yield other_version("fail", name, "torch", found, usual, remedy)
 
 
 _NONE = "none"
@@ -268,39 +258,19 @@ def packages(facts: Facts) -> Iterator[Finding]:
     yield from skips
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:
-        versions = {name: python.package(package) for name, python in pythons.items()}
-
-        def remedy(name: str, usual: str, package: str = package) -> str:
+        versions = {name: python.package(package) or _NONE for name, python in pythons.items()}
+        for name, found, usual in outliers(versions):
             if usual == _NONE:
                 remove = shlex.join([pythons[name].executable, "-m", "pip", "uninstall", package])
-                return f"{remove}; or install it on the other nodes if the job needs it"
-            return install_command(pythons[name], package, usual)
-
-        yield from outliers(
-            {name: installed or _NONE for name, installed in versions.items()},
-            package,
-            lambda _name, _usual: "warn",
-            remedy,
-        )
+                remedy = f"{remove}; or install it on the other nodes if the job needs it"
+            else:
+                remedy = install_command(pythons[name], package, usual)
+            yield other_version("warn", name, package, found, usual, remedy)
 
 
-def outliers(
-    values: Mapping[str, str],
-    what: str,
-    status: Callable[[str, str], Status],
-    remedy: Callable[[str, str], str],
-) -> Iterator[Finding]:
-    """Yield a finding for each node whose value differs from the most common one."""
-    if len(set(values.values())) < 2:  # noqa: PLR2004  (all are equal)
-        return
-    usual = Counter(values.values()).most_common(1)[0][0]
-    for name, value in values.items():
-        if value != usual:
-            yield finding(
-                status(name, usual),
-                name,
-                f"another version of {what} than on the other nodes",
-                wanted=usual,
-                found=value,
-                remedy=remedy(name, usual),
-            )
+def other_version(
+    status: Status, node: str, what: str, found: str, usual: str, remedy: str
+) -> Finding:
+    """Return the finding on a node whose version is not the most frequent one."""
+    message = f"another version of {what} than on the other nodes"
+    return finding(status, node, message, wanted=usual, found=found, remedy=remedy)

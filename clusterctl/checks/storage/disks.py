@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
+from clusterctl.checks.others import most_frequent
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.run_paths import DEFAULT_STATE, command_paths, in_workdir, run_paths
 from clusterctl.checks.storage.shares import (
@@ -304,8 +305,7 @@ def needs(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
         else:
             by_need[path.path].append((node, path))
     for found in by_need.values():
-        digests = Counter(path.digest for _, path in found if path.digest)
-        usual = digests.most_common(1)[0][0] if digests else ""
+        usual = most_frequent(path.digest for _, path in found if path.digest)
         owner, model = next(((n, p) for n, p in found if usual and p.digest == usual), (None, None))
         for node, path in found:
             remedy = "copy it to every node, or correct `needs:` in the inventory"
