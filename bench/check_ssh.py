@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT))
 # Compiled modules are kept, as in every installation, and as those of the rivals are.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from clusterctl.facts.request import FactRequest, read_arguments  # noqa: E402
+from clusterctl.facts.parse_facts import read_arguments  # noqa: E402
+from clusterctl.facts.request import FactRequest  # noqa: E402
 from clusterctl.node.agent import loader  # noqa: E402
 from clusterctl.sandbox import sandbox  # noqa: E402
 from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
@@ -18,3 +22,21 @@ def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
         place = bisect_left(ordered, own)
         found[name] = median(ordered[i if i < place else i + 1] for i in near)
     return found
+
+
+def most_frequent(values: Iterable[T]) -> T | None:
+    """Return the value that most have, of equally frequent ones the first; None of no value."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
+
+
+def highest_of_most_frequent(values: Iterable[Any]) -> Any:  # noqa: ANN401  (of any that compare)
+    """Return the value that most have, of equally frequent ones the highest; None of no value."""
+    return max(Counter(values).items(), key=lambda item: item[::-1], default=(None, 0))[0]
+
+
+def outliers(values: Mapping[str, T]) -> Iterator[tuple[str, T, T]]:
+    """Yield each node whose value is not the most frequent one, its value, and that one."""
+    usual = most_frequent(values.values())
+    for name, value in values.items():
+        if usual is not None and value != usual:
+            yield name, value, usual

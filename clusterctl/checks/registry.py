@@ -1,7 +1,9 @@
 """The registry of checks, and how their findings become one verdict.
 
-A check is a pure function of the facts. It reports nothing for a node that did not answer. Its
-findings for a node are dropped if a check in `explained_by` failed there: one cause, one finding.
+A check is a pure function. Its parameters name what it needs: the `facts` of all nodes, or one
+`node` if it judges each alone, or a `gpu` that the run will use, with its `node`; besides, the
+`network` and the `cluster`. It reports nothing for a node that did not answer. Its findings for a
+node are dropped if a check in `explained_by` failed there: one cause, one finding.
 """
 
 from __future__ import annotations
@@ -9,14 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 from clusterctl.checks.finding import Finding, Status, fold_findings, passed, skip, unknown
+from clusterctl.checks.gpu.planned import planned
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 Facts = Mapping[str, NodeFacts]
 Judge = Callable[[Facts, Network, Cluster], Iterable[Finding]]
+Rule = TypeVar("Rule", bound=Callable[..., Iterable[Finding]])
+NEEDS = frozenset({"facts", "node", "gpu", "network", "cluster"})
+"""What the parameters of a rule may be."""
 Applies = Callable[[NodeFacts, Cluster], bool]
 
 _SUDO = re.compile(r"\bsudo ")
@@ -88,15 +97,35 @@ class Check:
         told = ("id", "title", "why", "fix", "source", "blocks", "explained_by")
         return {name: getattr(self, name) for name in told}
 
-    def __call__(self, judge: Judge) -> Judge:
+    def __call__(self, rule: Rule) -> Rule:
         """Register this check with the decorated function."""
         assert self.id not in CHECKS, self.id
-        CHECKS[self.id] = replace(self, judge=judge)
-        return judge
+        CHECKS[self.id] = replace(self, judge=_judge_by(rule))
+        return rule
 
 
 CHECKS: dict[str, Check] = {}
 """By id, in the order in which they are judged; importing `checks.all` fills it."""
+
+
+def _judge_by(rule: Callable[..., Iterable[Finding]]) -> Judge:
+    """Return the judge of all facts that gives a rule what its parameters name."""
+    code = cast("FunctionType", rule).__code__
+    needs = code.co_varnames[: code.co_argcount]
+    assert NEEDS.issuperset(needs), rule
+
+    @wraps(rule)
+    def judge(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+        cases: Iterable[dict[str, Any]] = [{"facts": facts}]
+        if "gpu" in needs:
+            cases = ({"node": node, "gpu": gpu} for node, gpu in planned(facts, cluster))
+        elif "node" in needs:
+            cases = ({"node": node} for node in facts.values())
+        for case in cases:
+            known = {"network": network, "cluster": cluster, **case}
+            yield from rule(*(known[name] for name in needs))
+
+    return judge
 
 
 def judge_all(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
+from clusterctl.facts.request import FactRequest
 from clusterctl.values import dataclass
 from clusterctl.wire import Message
 
+T = TypeVar("T")
 SIZE_LIMIT = 64 * 1024 * 1024
 """The largest inflated body, in bytes."""
 ANSWER_LIMIT = 9 * 1024 * 1024
@@ -59,6 +62,10 @@ class Answers:
     """
 
     by_key: Mapping[str, Answer]
+    wanted: FactRequest = field(default_factory=FactRequest)
+    """What was asked."""
+    _known: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What several facts are parsed from."""
 
     @classmethod
     def of(cls, message: Message) -> Answers:
@@ -115,6 +122,25 @@ class Answers:
             return int(self.word(path) or "")
         except ValueError:
             return None
+
+    def once(self, parse: Callable[[Answers], T]) -> T:
+        """Return what a parser makes of these answers; it is called once for all that need it."""
+        if parse not in self._known:
+            self._known[parse] = parse(self)
+        known: T = self._known[parse]
+        return known
+
+    def object(self, key: str) -> Mapping[str, Any]:
+        """Return an answer that is a JSON object; an empty one if it is not."""
+        if key not in self._known:
+            value = self.json(key)
+            self._known[key] = value if isinstance(value, dict) else {}
+        known: Mapping[str, Any] = self._known[key]
+        return known
+
+    def why(self, key: str) -> str:
+        """Return why there is no answer to a question, as text for the user."""
+        return self.by_key.get(key, NOT_ASKED).why()
 
     def below(self, folder: str) -> dict[str, Answer]:
         """Return the files read below a folder, by the rest of their path."""

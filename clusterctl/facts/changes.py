@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_interface
 
 from clusterctl.facts.gpu.accelerators import Gpus
-from clusterctl.facts.network.network import Interface
+from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Python
+from clusterctl.facts.software.python import Python
 from clusterctl.values import dataclass
 
 BOOT = "boot"

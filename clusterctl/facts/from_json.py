@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _Reader = Callable[[object, str, bool], Any]
 """Builds a value, or raises for a place; with True, only of finite numbers."""
-_LARGEST = 1 << 64
+LARGEST = 1 << 64
 """No value that clusterctl writes is larger."""
 _SHOWN = reprlib.Repr()
 """Of a value that does not fit, for the error: a node may send any, of any size and depth."""
@@ -69,7 +69,7 @@ def _simple(
 ) -> Any:  # noqa: ANN401
     if wanted is str and type(value) is str:
         return value
-    if wanted is float and type(value) is int and abs(value) < _LARGEST:
+    if wanted is float and type(value) is int and abs(value) < LARGEST:
         return float(value)
     if origin is Literal:
         fits = value in inner
@@ -77,7 +77,7 @@ def _simple(
         fits = isinstance(value, origin)  # type: ignore[arg-type]
     else:
         fits = type(value) is wanted
-    bounded = not isinstance(value, (int, float)) or -_LARGEST < value < _LARGEST
+    bounded = not isinstance(value, (int, float)) or -LARGEST < value < LARGEST
     if wanted is float and isinstance(value, float) and not math.isfinite(value):
         bounded = not finite
     if not fits or not bounded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
 
-from clusterctl.facts.network.network import Interface
+from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.values import dataclass
 

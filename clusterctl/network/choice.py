@@ -12,7 +12,7 @@ from dataclasses import field
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
-from clusterctl.facts.network.network import Route
+from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.candidates import Candidate, candidates

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import ip_interface
 
-from clusterctl.facts.network.network import Interface, RdmaPort
+from clusterctl.facts.network.interfaces import Interface
+from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.values import dataclass
 
 MAX_INTERFACES = 16

@@ -10,7 +10,9 @@ import pytest
 
 from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding, Status, fail, fold_findings, skip
+from clusterctl.checks.others import highest_of_most_frequent, most_frequent, outliers
 from clusterctl.checks.registry import CHECKS, SSH, Check, Facts, exit_code, judge_all
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
@@ -151,6 +153,60 @@ def test_every_check_says_how_it_is_fixed_and_where_its_facts_are_from(rule: Che
         assert (ROOT / rule.source).is_file()
     else:
         assert re.fullmatch(r"(https://\S+)?", rule.source)
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Check]:
+    """Return an empty registry."""
+    registry: dict[str, Check] = {}
+    monkeypatch.setattr("clusterctl.checks.registry.CHECKS", registry)
+    return registry
+
+
+def test_a_rule_names_what_it_needs(rules: dict[str, Check]) -> None:
+    @Check("all", title="x", why="")
+    def of_all(cluster: Cluster, facts: Facts) -> Iterator[Finding]:
+        yield fail(tuple(facts), cluster.name)
+
+    @Check("node", title="x", why="")
+    def of_node(node: NodeFacts) -> Iterator[Finding]:
+        yield fail(node.node, "m", found=str(node.uid))
+
+    @Check("gpu", title="x", why="")
+    def of_gpu(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
+        yield fail(node.node, "m", found=gpu.name)
+
+    lost = Gpu(index=1, name="lost", lost="GPU is lost")
+    gpus = Gpus(tool="nvidia-smi", devices=(Gpu(index=0, name="H100"), lost))
+    facts = {"a": NodeFacts(node="a", uid=1, gpus=gpus), "b": NodeFacts(node="b", uid=2)}
+    said = [f for rule in rules.values() for f in rule.judge(facts, Network(), CLUSTER)]
+
+    assert [(f.nodes, f.found or f.message) for f in said] == [
+        (("a", "b"), "lab"), (("a",), "1"), (("b",), "2"), (("a",), "H100"),
+    ]  # fmt: skip
+
+
+def test_a_rule_that_names_something_else_is_a_fault_of_the_program(
+    rules: dict[str, Check],
+) -> None:
+    def misspelled(nodes: Facts) -> Iterator[Finding]:
+        yield fail(tuple(nodes), "m")
+
+    with pytest.raises(AssertionError):
+        Check("x", title="x", why="")(misspelled)
+    assert not rules
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "highest"),
+    [([], None, None), ([1], 1, 1), ([1, 2, 2], 2, 2), ([1, 2], 1, 2), ([3, 3, 9, 9], 3, 9)],
+)
+def test_the_most_frequent_value(values: list[int], first: int | None, highest: int | None) -> None:
+    assert (most_frequent(values), highest_of_most_frequent(values)) == (first, highest)
+    named = dict(enumerate(values))
+    assert list(outliers({str(k): v for k, v in named.items()})) == [
+        (str(name), value, first) for name, value in named.items() if value != first
+    ]
 
 
 def test_a_thousand_hosts_with_one_fault_are_one_finding() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.facts.answers import Answers
+from clusterctl.facts.request import FactRequest
 from clusterctl.wire import Message
 
 
@@ -15,6 +16,7 @@ def answers(
     files: dict[str, str] | None = None,
     commands: Mapping[str, str | tuple[str, int] | None] | None = None,
     others: dict[str, Any] | None = None,
+    wanted: FactRequest | None = None,
 ) -> Answers:
     """Return unpacked answers: files that were read, programs that ran (None: not installed)."""
     rows: list[list[Any]] = []
@@ -34,4 +36,5 @@ def answers(
             add("command:" + key, "ok", text, code)
     for key, value in (others or {}).items():
         add(key, "ok", json.dumps(value), 0)
-    return Answers.of(Message({"answers": rows}, zlib.compress(b"".join(bodies))))
+    unpacked = Answers.of(Message({"answers": rows}, zlib.compress(b"".join(bodies))))
+    return Answers(by_key=unpacked.by_key, wanted=wanted or FactRequest())

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.machine.machine import Clock, Limits
+from clusterctl.facts.machine.limits import Limits
+from clusterctl.facts.machine.machine import Clock
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import FactRequest, PathQuestion, read_arguments
+from clusterctl.facts.parse_facts import parse_facts, read_arguments
+from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.node.probe.read import read
 from clusterctl.wire import Message
 from tests.damage import ANY_JSON, ANY_TEXT, as_json, damaged, damaged_json

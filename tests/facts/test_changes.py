@@ -7,9 +7,9 @@ from dataclasses import replace
 from clusterctl.facts.changes import changes
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.machine.machine import SshStatus
-from clusterctl.facts.network.network import Interface
+from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Package, Python
+from clusterctl.facts.software.python import Package, Python
 
 BEFORE = NodeFacts(
     node="a",

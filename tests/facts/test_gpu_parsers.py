@@ -35,9 +35,9 @@ from clusterctl.facts.gpu.gpu_log import (
 )
 from clusterctl.facts.gpu.gpu_machine import nvlink_rates, parse_nvlinks, with_machine
 from clusterctl.facts.gpu.nvidia import parse_nvidia_smi, pci_address
-from clusterctl.facts.machine.machine import KernelLine, KernelLog
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import FactRequest, read_arguments
+from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
+from clusterctl.facts.parse_facts import parse_facts, read_arguments
+from clusterctl.facts.request import FactRequest
 from tests.damage import damaged, damaged_json
 from tests.facts.answering import answers
 

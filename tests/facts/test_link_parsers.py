@@ -5,15 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.network.interfaces import (
-    counters_of,
-    folder_values,
-    parse_bonds,
-    parse_counters,
-    parse_interfaces,
-)
-from clusterctl.facts.network.network import BondPort, Interface
-from clusterctl.facts.request import STATISTICS
+from clusterctl.facts.network.counters import STATISTICS, counters_of, folder_values, parse_counters
+from clusterctl.facts.network.interfaces import BondPort, parse_bonds, parse_interfaces
 from tests.facts.answering import answers
 
 NAME = st.from_regex(r"[a-z][a-z0-9.]{0,14}", fullmatch=True)
@@ -57,18 +50,19 @@ def test_any_text_is_the_answer_for_a_folder(text: str) -> None:
 
 
 def test_counters_of_interfaces_with_an_address_alone() -> None:
-    interfaces = (
-        Interface(name="eth0", addresses=("10.0.0.1/24",)),
-        Interface(name="veth1"),
-        Interface(name="lo", addresses=("127.0.0.1/8",), loopback=True),
-    )
+    addresses = {
+        "eth0": [{"local": "10.0.0.1", "prefixlen": 24}],
+        "veth1": [],
+        "lo": [{"local": "127.0.0.1", "prefixlen": 8}],
+    }
+    listed = [{"ifname": name, "addr_info": rows} for name, rows in addresses.items()]
     files = {
-        f"/sys/class/net/{each.name}/statistics/{name}": "3\n"
-        for each in interfaces
+        f"/sys/class/net/{interface}/statistics/{name}": "3\n"
+        for interface in addresses
         for name in STATISTICS
     }
 
-    (found,) = parse_counters(answers(files), interfaces)
+    (found,) = parse_counters(answers(files, others={"interfaces": listed}))
 
     assert found.device == "eth0"
     assert dict(found.values) == dict.fromkeys(STATISTICS, 3)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.machine.machine import UNLIMITED
-from clusterctl.facts.machine.parse_machine_state import (
+from clusterctl.facts.machine.limits import UNLIMITED
+from clusterctl.facts.machine.machine_state import (
+    KERNEL_SETTINGS,
     parse_cgroups,
     parse_cpu_list,
     parse_machine_state,
@@ -18,8 +19,7 @@ from clusterctl.facts.machine.parse_machine_state import (
     parse_uptime,
 )
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.request import KERNEL_SETTINGS
-from clusterctl.facts.storage.mounts import parse_mounts
+from clusterctl.facts.storage.mounts import MOUNTS
 from tests.damage import ANY_TEXT, damaged_json
 from tests.facts.answering import answers
 
@@ -79,9 +79,9 @@ def test_a_machine_as_its_agent_sees_it() -> None:
         "/proc/uptime": "12.5 40.0\n",
         "/sys/devices/system/cpu/online": "0-7\n",
         dict(KERNEL_SETTINGS)["transparent huge pages"]: "always [madvise] never\n",
+        MOUNTS: "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:5 / /tmp rw,noexec - tmpfs tmp rw\n",
     }
-    mounts = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:5 / /tmp rw,noexec - tmpfs tmp rw\n"
-    state = parse_machine_state(answers(files, others={"machine": SEEN}), parse_mounts(mounts))
+    state = parse_machine_state(answers(files, others={"machine": SEEN}))
 
     assert state is not None
     assert (state.machine_id, state.online_cpus, state.uptime_s) == ("ab12", 8, 12.5)
@@ -94,7 +94,7 @@ def test_a_machine_as_its_agent_sees_it() -> None:
 
 def test_a_container_does_not_own_its_machine_id() -> None:
     seen = {**SEEN, "systemd": False}
-    state = parse_machine_state(answers({"/etc/machine-id": "ab\n"}, others={"machine": seen}), ())
+    state = parse_machine_state(answers({"/etc/machine-id": "ab\n"}, others={"machine": seen}))
     assert state is not None
     assert state.machine_id is None
 
@@ -113,14 +113,14 @@ def test_shared_memory_is_removed_where_ssh_opens_no_session(
     seen: dict[str, Any], setting: str, *, removes: bool | None
 ) -> None:
     files = {"/etc/systemd/logind.conf": f"[Login]\n{setting}\n"}
-    state = parse_machine_state(answers(files, others={"machine": seen}), ())
+    state = parse_machine_state(answers(files, others={"machine": seen}))
     assert state is not None
     assert state.remove_ipc is removes
 
 
 def test_what_a_node_did_not_tell_is_unknown() -> None:
-    assert parse_machine_state(answers(), ()) is None
-    state = parse_machine_state(answers(others={"machine": {}}), ())
+    assert parse_machine_state(answers()) is None
+    state = parse_machine_state(answers(others={"machine": {}}))
     assert state is not None
     assert state.cgroup is None
     assert state.clock_synchronized is None
@@ -130,8 +130,10 @@ def test_what_a_node_did_not_tell_is_unknown() -> None:
 
 
 @given(damaged_json(SEEN, ANY_TEXT | st.none() | st.integers() | st.booleans()))
+@example({**SEEN, "gid": 1 << 64, "login": 10**400})
+@example({**SEEN, "login": 1e300})
 def test_any_answer_is_a_state_that_can_be_saved(seen: object) -> None:
-    state = parse_machine_state(answers(others={"machine": seen}), ())
+    state = parse_machine_state(answers(others={"machine": seen}))
     facts = {"a": NodeFacts(node="a", machine=state)}
     assert from_document(to_document(facts)) == facts
 

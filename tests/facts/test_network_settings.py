@@ -6,14 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.facts.network.firewall import FIREWALLD, UFW, parse_conntrack, parse_firewall
 from clusterctl.facts.network.interfaces import parse_interfaces
-from clusterctl.facts.network.network_settings import (
-    hide_credentials,
-    parse_conntrack,
-    parse_firewall,
-    parse_reserved_ports,
-)
-from clusterctl.facts.request import FIREWALLD, UFW
+from clusterctl.facts.network.ports import parse_reserved_ports
+from clusterctl.facts.software.variables import hide_credentials
 from tests.facts.answering import answers
 
 PORTS = st.tuples(st.integers(1, 65535), st.integers(1, 65535)).map(lambda p: (min(p), max(p)))
@@ -52,7 +48,7 @@ def test_no_text_breaks_the_parser_of_reserved_ports(text: str) -> None:
 def test_which_firewall_a_node_has(
     files: dict[str, str], programs: dict[str, str], wanted: str | None
 ) -> None:
-    assert parse_firewall(answers(files), programs) == wanted
+    assert parse_firewall(answers(files, others={"self": {"programs": programs}})) == wanted
 
 
 def test_tracked_connections() -> None:
@@ -76,7 +72,7 @@ def test_no_password_of_a_proxy_is_kept(secret: str, name: str) -> None:
         f"http://user:{secret}/{secret}@proxy:3128",
     )
 
-    hidden = hide_credentials(tuple((name, url) for url in given_urls)) or ()
+    hidden = hide_credentials(tuple((name, url) for url in given_urls))
 
     assert [value for _, value in hidden] == [
         "http://proxy:3128/", "proxy:3128", "socks5://proxy", "http://proxy:3128",

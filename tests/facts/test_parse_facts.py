@@ -13,11 +13,12 @@ from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.machine.machine import Clock, RunLock, SshStatus
+from clusterctl.facts.machine.machine import Clock, SshStatus
+from clusterctl.facts.machine.run_lock import RunLock
 from clusterctl.facts.network.pairwise import PairwiseFacts, TokenSeen
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import FactRequest, PathQuestion, read_arguments
+from clusterctl.facts.parse_facts import parse_facts, read_arguments
+from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.wire import plain
 from tests.facts.answering import answers

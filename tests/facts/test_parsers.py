@@ -13,24 +13,16 @@ from hypothesis import strategies as st
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.gpu import amd, nvidia
 from clusterctl.facts.gpu.accelerators import GpuProcess
-from clusterctl.facts.machine.machine import UNLIMITED, Limits
-from clusterctl.facts.machine.system import (
-    parse_etc_environment,
-    parse_kill_user_processes,
-    parse_launcher_config,
-    parse_limits,
-    parse_listeners,
-    parse_logind,
-    parse_memory,
-    parse_nccl_conf,
-    parse_os,
-    parse_port_range,
-)
+from clusterctl.facts.machine.limits import UNLIMITED, Limits, parse_limits
+from clusterctl.facts.machine.logind import parse_kill_user_processes, parse_logind
+from clusterctl.facts.machine.system import parse_memory, parse_os
 from clusterctl.facts.network.interfaces import parse_interfaces
-from clusterctl.facts.network.network import Listener
+from clusterctl.facts.network.ports import Listener, parse_listeners, parse_port_range
 from clusterctl.facts.network.rdma import parse_rdma
 from clusterctl.facts.network.routes import parse_routes
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.request import FactRequest
+from clusterctl.facts.software.settings import Setting, parse_launcher_config, parse_nccl_conf
+from clusterctl.facts.software.variables import parse_etc_environment
 from clusterctl.facts.storage.mounts import mount_of, parse_mounts
 from clusterctl.wire import Message
 from tests.facts.answering import answers
@@ -383,12 +375,18 @@ ACCELERATE_JSON = """
 @pytest.mark.parametrize("text", [ACCELERATE, ACCELERATE_JSON])
 def test_a_launchers_own_file_is_yaml_or_json(text: str) -> None:
     path = "~/.cache/huggingface/accelerate/default_config.yaml"
-    told = answers({path.replace("~", "/home/ann"): text})
-    assert parse_launcher_config(told, path) == (
+
+    def config(path: str) -> Answers:
+        wanted = FactRequest(launcher_file=path)
+        return answers(
+            {"/home/ann/.cache/huggingface/accelerate/default_config.yaml": text}, wanted=wanted
+        )
+
+    assert parse_launcher_config(config(path)) == (
         ("compute_environment", "LOCAL_MACHINE"), ("gpu_ids", "0,1"), ("num_processes", "8"),
     )  # fmt: skip
-    assert parse_launcher_config(told, "/elsewhere/default_config.yaml") == ()
-    assert parse_launcher_config(told, "") is None
+    assert parse_launcher_config(config("/elsewhere/default_config.yaml")) == ()
+    assert parse_launcher_config(config("")) is None
 
 
 def test_the_names_in_etc_environment() -> None:

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answer
-from clusterctl.facts.network.network import Gid
+from clusterctl.facts.fact import Unreadable
+from clusterctl.facts.network.counters import parse_counters
+from clusterctl.facts.network.rdma import FOLDERS as RDMA
 from clusterctl.facts.network.rdma import (
+    OFI_PLUGINS,
     ROOT,
+    Gid,
     parse_ofi_plugin,
     parse_rdma,
-    parse_rdma_counters,
-    rdma_problem,
 )
-from clusterctl.facts.request import OFI_PLUGINS, RDMA
 from clusterctl.node.probe.folders import matching, read_folder
 from tests.facts.answering import answers
 
@@ -52,7 +53,7 @@ def test_a_recorded_host_with_nine_ports() -> None:
         "mlx5_bond_0/1", "200 Gb/sec (2X NDR)", "Ethernet",
     )  # fmt: skip
     assert all(port.active and port.lid is None and not port.gids for port in ports)
-    counters = {each.device: dict(each.values) for each in parse_rdma_counters(read, ports)}
+    counters = {each.device: dict(each.values) for each in parse_counters(read)}
     assert counters["mlx5_0/1"]["port_rcv_errors"] == 14
     assert counters["mlx5_0/1"]["link_downed"] == 0
 
@@ -114,7 +115,7 @@ VALUES = st.text(alphabet="0123456789abcdefx: \n()GACTIVE", max_size=60) | st.te
 def test_no_file_breaks_the_parser(files: dict[str, str]) -> None:
     read = answers({f"{ROOT}m/ports/1/{name}": value for name, value in files.items()})
 
-    parse_rdma_counters(read, parse_rdma(read))
+    parse_counters(read)
 
 
 def test_devices_that_could_not_be_read_are_unknown() -> None:
@@ -123,8 +124,9 @@ def test_devices_that_could_not_be_read_are_unknown() -> None:
 
     read.by_key["rdma"] = _answer("timeout")  # type: ignore[index]
 
-    assert parse_rdma(read) is None
-    assert rdma_problem(read) == "no answer within 5 s"
+    with pytest.raises(Unreadable, match=r"^no answer within 5 s$"):
+        parse_rdma(read)
+    assert parse_counters(read) == ()
 
 
 def _answer(state: str) -> Answer:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterctl.facts.network.network import Interface, Listener, RdmaPort, Route
+from clusterctl.facts.network.interfaces import Interface
+from clusterctl.facts.network.ports import Listener
+from clusterctl.facts.network.rdma import RdmaPort
+from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import choose_network, route_to

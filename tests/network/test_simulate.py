@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.network.network import Interface, RdmaPort
+from clusterctl.facts.network.interfaces import Interface
+from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.network.simulate import (
     gloo_picks,
     nccl_hcas,

@@ -18,7 +18,7 @@ import pytest
 
 from clusterctl.facts.gpu.accelerators import Gpus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Python
+from clusterctl.facts.software.python import Python
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.node.run.files.run_paths import NodePaths

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.network.network import RdmaPort
+from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Python
+from clusterctl.facts.software.python import Python
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.candidates import Candidate
 from clusterctl.network.choice import Network, NodeNetwork

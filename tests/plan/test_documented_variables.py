@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.facts.network.network import Route
+from clusterctl.facts.network.routes import Route
 from clusterctl.inventory.cluster import Job, LauncherName
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options

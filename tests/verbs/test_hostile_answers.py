@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from clusterctl.errors import ClusterError
-from clusterctl.facts.network.network import Counters
+from clusterctl.facts.network.counters import Counters
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.network.choice import Network

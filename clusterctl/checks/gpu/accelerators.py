@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, passed, warn
@@ -17,10 +17,12 @@ from clusterctl.checks.gpu.planned import (
     usual_of_model,
 )
 from clusterctl.checks.gpu.silent_tool import cannot_list
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.gpu.accelerators import Gpu
 from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 COUNT = "accelerator.count"
 
@@ -35,35 +37,34 @@ COUNT = "accelerator.count"
     explained_by=(LOST,),
     applies=lambda node, cluster: cluster.node(node.node).gpus_wanted != 0,
 )
-def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def count(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Compare what the vendor's tool lists with the inventory."""
-    for node in facts.values():
-        wanted = cluster.node(node.node).gpus_wanted
-        if wanted == 0 or not node.answered:
-            continue
-        want = "at least one" if wanted is None else str(wanted)
-        if node.gpus is None:
-            yield cannot_list(node, want)
-        elif not node.gpus.devices:
-            tool = node.gpus.tool
-            yield fail(
-                node.node,
-                "no accelerator found",
-                wanted=want,
-                found=f"{tool} lists none" if tool else "no nvidia-smi, amd-smi or rocm-smi",
-                remedy="install its driver, or for CPUs set `defaults: {gpus: 0}` in hosts.yaml",
-            )
-        elif wanted is not None and len(node.gpus.devices) < wanted:
-            found = len(node.gpus.devices)
-            others = ", ".join(not_listed(node.gpus))
-            yield fail(
-                node.node,
-                "accelerators are missing",
-                wanted=want,
-                found=f"{found} x {node.gpus.devices[0].name}"
-                + (f"; the driver has {others}, too" if others else ""),
-                remedy=f"sudo dmesg | grep -i xid (on the node), or set `gpus: {found}` for it",
-            )
+    wanted = cluster.node(node.node).gpus_wanted
+    if wanted == 0 or not node.answered:
+        return
+    want = "at least one" if wanted is None else str(wanted)
+    if node.gpus is None:
+        yield cannot_list(node, want)
+    elif not node.gpus.devices:
+        tool = node.gpus.tool
+        yield fail(
+            node.node,
+            "no accelerator found",
+            wanted=want,
+            found=f"{tool} lists none" if tool else "no nvidia-smi, amd-smi or rocm-smi",
+            remedy="install its driver, or for CPUs set `defaults: {gpus: 0}` in hosts.yaml",
+        )
+    elif wanted is not None and len(node.gpus.devices) < wanted:
+        found = len(node.gpus.devices)
+        others = ", ".join(not_listed(node.gpus))
+        yield fail(
+            node.node,
+            "accelerators are missing",
+            wanted=want,
+            found=f"{found} x {node.gpus.devices[0].name}"
+            + (f"; the driver has {others}, too" if others else ""),
+            remedy=f"sudo dmesg | grep -i xid (on the node), or set `gpus: {found}` for it",
+        )
 
 
 @Check(
@@ -76,7 +77,7 @@ def count(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     blocks=False,
     applies=uses_gpus,
 )
-def same(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def same(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare each model with the most frequent one."""
     models = {
         node.node: [gpu.name for gpu in planned_devices(node, cluster)] for node in facts.values()
@@ -110,7 +111,7 @@ _all_have_uuids = reports(lambda gpu: gpu.uuid or None)
     explained_by=(COUNT, "node.same-machine"),
     applies=lambda node, cluster: not cluster.same_machine and _all_have_uuids(node, cluster),
 )
-def twice(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def twice(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the UUIDs of the planned GPUs."""
     if cluster.same_machine:
         return
@@ -141,24 +142,20 @@ def twice(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     blocks=False,
     applies=lambda node, cluster: bool(node.gpus and node.gpus.driver) and uses_gpus(node, cluster),
 )
-def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def driver(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare each version with the most frequent one of the same tool."""
-    versions = {
-        node.node: (node.gpus.tool, node.gpus.driver)
-        for node in facts.values()
-        if node.gpus and node.gpus.driver and uses_gpus(node, cluster)
-    }
-    usual: dict[str, str] = {}
-    for (tool, version), _ in Counter(versions.values()).most_common():
-        usual.setdefault(tool, version)
-    for name, (tool, version) in versions.items():
-        if version != usual[tool]:
+    versions: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in facts.values():
+        if node.gpus and node.gpus.driver and uses_gpus(node, cluster):
+            versions[node.gpus.tool][node.node] = node.gpus.driver
+    for of_tool in versions.values():
+        for name, version, usual in outliers(of_tool):
             yield warn(
                 name,
                 "another version of the GPU driver than on the other nodes",
-                wanted=usual[tool],
+                wanted=usual,
                 found=version,
-                remedy=f"install the driver {shlex.quote(usual[tool])} on the node and reboot it",
+                remedy=f"install the driver {shlex.quote(usual)} on the node and reboot it",
             )
 
 
@@ -173,7 +170,7 @@ def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
     blocks=False,
     applies=reports(lambda gpu: gpu.vbios or None),
 )
-def vbios(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def vbios(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare each version with the most frequent one of the model."""
     versions = usual_of_model(facts, cluster, lambda gpu: gpu.vbios or None)
     for node, gpu in planned(facts, cluster):
@@ -200,18 +197,17 @@ def vbios(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     explained_by=(COUNT,),
     applies=reports(lambda gpu: gpu.mig),
 )
-def mig(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def mig(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     """Report the partitioned GPUs."""
-    for node, gpu in planned(facts, cluster):
-        if gpu.mig:
-            yield fail(
-                node.node,
-                "a GPU is partitioned (MIG)",
-                wanted="a whole GPU for each rank",
-                found="MIG mode is on",
-                remedy="sudo nvidia-smi -i {gpus} -mig 0 (on the node)",
-                gpus=(gpu.index,),
-            )
+    if gpu.mig:
+        yield fail(
+            node.node,
+            "a GPU is partitioned (MIG)",
+            wanted="a whole GPU for each rank",
+            found="MIG mode is on",
+            remedy="sudo nvidia-smi -i {gpus} -mig 0 (on the node)",
+            gpus=(gpu.index,),
+        )
 
 
 @Check(
@@ -223,22 +219,21 @@ def mig(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
     explained_by=(COUNT,),
     applies=reports(lambda gpu: gpu.compute_mode or None),
 )
-def compute_mode(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def compute_mode(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     """Report the GPUs that are not in the default mode."""
-    for node, gpu in planned(facts, cluster):
-        if gpu.compute_mode in {"", "Default"}:
-            continue
-        prohibited = gpu.compute_mode == "Prohibited"
-        yield finding(
-            "fail" if prohibited else "warn",
-            node.node,
-            "the compute mode of a GPU refuses "
-            + ("all programs" if prohibited else "a second program"),
-            wanted="compute mode Default",
-            found=gpu.compute_mode,
-            remedy="sudo nvidia-smi -i {gpus} -c DEFAULT (on the node)",
-            gpus=(gpu.index,),
-        )
+    if gpu.compute_mode in {"", "Default"}:
+        return
+    prohibited = gpu.compute_mode == "Prohibited"
+    yield finding(
+        "fail" if prohibited else "warn",
+        node.node,
+        "the compute mode of a GPU refuses "
+        + ("all programs" if prohibited else "a second program"),
+        wanted="compute mode Default",
+        found=gpu.compute_mode,
+        remedy="sudo nvidia-smi -i {gpus} -c DEFAULT (on the node)",
+        gpus=(gpu.index,),
+    )
 
 
 @Check(
@@ -253,7 +248,7 @@ def compute_mode(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     blocks=False,
     applies=reports(lambda gpu: gpu.persistence),
 )
-def persistence(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def persistence(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report the GPUs without it where others have it; else it costs a run's start seconds."""
     modes = {gpu.persistence for _, gpu in planned(facts, cluster)}
     for node, gpu in planned(facts, cluster):
@@ -292,7 +287,7 @@ def persistence(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
     required_facts=("environment",),
     applies=uses_gpus,
 )
-def order(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def order(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the session's variables, unless the job sets them."""
     job = {name for name, _ in cluster.job.env} | set(cluster.job.env_from)
     for node in facts.values():

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.gpu.accelerators import COUNT
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices, uses_gpus
-from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.registry import Check
 from clusterctl.facts.gpu.accelerators import Gpu, GpuProcess
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 FULL_LOAD = 99
 """Percent."""
@@ -30,26 +29,25 @@ BUSY_MIB = 1024
     blocks=False,
     applies=uses_gpus,
 )
-def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def busy(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Name the processes that hold more memory than a driver or a desktop."""
-    for node in facts.values():
-        planned = tuple(gpu for gpu in planned_devices(node, cluster) if not gpu.lost)
-        yield from _working_for_nobody(node, planned)
-        held = [gpu for gpu in planned if _is_held(gpu)]
-        if not held:
-            if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
-                yield _not_reported(node, "how much of its GPUs' memory is in use")
-            continue
-        users = [p for gpu in held for p in gpu.processes or ()]
-        numbers = ", ".join(str(gpu.index) for gpu in held)
-        yield warn(
-            node.node,
-            f"memory of GPU {numbers} is in use",
-            wanted=f"less than {BUSY_MIB} MiB each",
-            found=f"up to {max(g.used_mib or 0 for g in held)} MiB by "
-            + (", ".join(sorted({_named(p) for p in users})) or "no visible process"),
-            remedy=_end(node, users),
-        )
+    planned = tuple(gpu for gpu in planned_devices(node, cluster) if not gpu.lost)
+    yield from _working_for_nobody(node, planned)
+    held = [gpu for gpu in planned if _is_held(gpu)]
+    if not held:
+        if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
+            yield _not_reported(node, "how much of its GPUs' memory is in use")
+        return
+    users = [p for gpu in held for p in gpu.processes or ()]
+    numbers = ", ".join(str(gpu.index) for gpu in held)
+    yield warn(
+        node.node,
+        f"memory of GPU {numbers} is in use",
+        wanted=f"less than {BUSY_MIB} MiB each",
+        found=f"up to {max(g.used_mib or 0 for g in held)} MiB by "
+        + (", ".join(sorted({_named(p) for p in users})) or "no visible process"),
+        remedy=_end(node, users),
+    )
 
 
 def _named(process: GpuProcess) -> str:

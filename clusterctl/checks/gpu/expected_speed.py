@@ -17,7 +17,7 @@ from clusterctl.checks.registry import Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.gpu.accelerators import Gpu, PcieLink
 from clusterctl.facts.ladder import NO_NETWORK, SOCKET
-from clusterctl.facts.network.network import RdmaPort
+from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network

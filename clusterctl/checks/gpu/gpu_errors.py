@@ -9,7 +9,7 @@ from clusterctl.checks.gpu.accelerators import COUNT
 from clusterctl.checks.gpu.lost_gpus import lost_gpus
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices, reset_command
 from clusterctl.checks.gpu.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, TEST, XIDS, Meaning
-from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.registry import Check
 from clusterctl.checks.wording import ago
 from clusterctl.facts.gpu.accelerators import Gpu
 from clusterctl.facts.gpu.gpu_log import (
@@ -22,10 +22,9 @@ from clusterctl.facts.gpu.gpu_log import (
     sxids,
     xids,
 )
-from clusterctl.facts.machine.machine import KernelLine, KernelLog
+from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 DAY_S = 86400
 
@@ -46,26 +45,25 @@ def _logs_errors(node: NodeFacts, cluster: Cluster) -> bool:
     explained_by=(COUNT,),
     applies=_logs_errors,
 )
-def xid(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def xid(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the newest line of each number of each planned GPU, and of GPUs that are lost."""
-    for node in facts.values():
-        devices = planned_devices(node, cluster)
-        if not devices or node.gpus is None or node.gpus.tool != NVIDIA:
-            continue
-        if node.kernel_log is None:
-            yield _cannot_read(node)
-            continue
-        listed = {gpu_address(gpu.bus_id) for gpu in node.gpus.devices}
-        lost = {gpu_address(gpu.address) for gpu in lost_gpus(node)}
-        chosen = {gpu_address(gpu.bus_id): gpu for gpu in devices}
-        for event in xids(node.kernel_log):
-            # Of the GPUs that are not listed, any may have been one of those planned.
-            if (
-                event.number not in OF_JOBS
-                and event.address not in lost
-                and (event.address in chosen or event.address not in listed)
-            ):
-                yield from _xid(node, event, chosen.get(event.address))
+    devices = planned_devices(node, cluster)
+    if not devices or node.gpus is None or node.gpus.tool != NVIDIA:
+        return
+    if node.kernel_log is None:
+        yield _cannot_read(node)
+        return
+    listed = {gpu_address(gpu.bus_id) for gpu in node.gpus.devices}
+    lost = {gpu_address(gpu.address) for gpu in lost_gpus(node)}
+    chosen = {gpu_address(gpu.bus_id): gpu for gpu in devices}
+    for event in xids(node.kernel_log):
+        # Of the GPUs that are not listed, any may have been one of those planned.
+        if (
+            event.number not in OF_JOBS
+            and event.address not in lost
+            and (event.address in chosen or event.address not in listed)
+        ):
+            yield from _xid(node, event, chosen.get(event.address))
 
 
 def _xid(node: NodeFacts, event: GpuEvent, gpu: Gpu | None) -> Iterator[Finding]:
@@ -103,31 +101,30 @@ def _xid(node: NodeFacts, event: GpuEvent, gpu: Gpu | None) -> Iterator[Finding]
     explained_by=(COUNT,),
     applies=_logs_errors,
 )
-def nvswitch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def nvswitch(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Report the newest of each number; the driver itself tells which are fatal."""
-    for node in facts.values():
-        if not planned_devices(node, cluster) or node.gpus is None or node.gpus.tool != NVIDIA:
-            continue
-        if node.kernel_log is None:
-            yield _cannot_read(node)
-            continue
-        for line in dead_switches(node.kernel_log):
-            yield fail(
-                node.node,
-                "an NVSwitch could not be initialized",
-                wanted="no error since boot",
-                found=f"{line.text}, {ago(line.age_s)}",
-                remedy=REBOOT,
-            )
-        for event in sxids(node.kernel_log):
-            yield finding(
-                "fail" if event.fatal else "warn",
-                node.node,
-                f"the driver logged an error of the NVSwitch at {event.address}",
-                wanted="no error since boot",
-                found=f"SXid {event.number}, {ago(event.age_s)}",
-                remedy=REBOOT if event.fatal else "sudo dmesg | grep SXid (on the node)",
-            )
+    if not planned_devices(node, cluster) or node.gpus is None or node.gpus.tool != NVIDIA:
+        return
+    if node.kernel_log is None:
+        yield _cannot_read(node)
+        return
+    for line in dead_switches(node.kernel_log):
+        yield fail(
+            node.node,
+            "an NVSwitch could not be initialized",
+            wanted="no error since boot",
+            found=f"{line.text}, {ago(line.age_s)}",
+            remedy=REBOOT,
+        )
+    for event in sxids(node.kernel_log):
+        yield finding(
+            "fail" if event.fatal else "warn",
+            node.node,
+            f"the driver logged an error of the NVSwitch at {event.address}",
+            wanted="no error since boot",
+            found=f"SXid {event.number}, {ago(event.age_s)}",
+            remedy=REBOOT if event.fatal else "sudo dmesg | grep SXid (on the node)",
+        )
 
 
 _COMPARE = (
@@ -160,25 +157,24 @@ _KINDS: tuple[tuple[Callable[[KernelLog], Iterator[KernelLine]], Status, str, st
     blocks=False,
     applies=_logs_errors,
 )
-def log(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def log(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Report the newest line of each kind."""
-    for node in facts.values():
-        if not planned_devices(node, cluster) or node.gpus is None or node.gpus.tool != NVIDIA:
-            continue
-        if node.kernel_log is None:
-            yield _cannot_read(node)
-            continue
-        for kind, status, message, remedy in _KINDS:
-            recent = [line for line in kind(node.kernel_log) if (line.age_s or 0) < DAY_S]
-            if recent:
-                yield finding(
-                    status,
-                    node.node,
-                    message,
-                    wanted="none on the last day",
-                    found=f"{recent[-1].text}, {ago(recent[-1].age_s)}",
-                    remedy=remedy,
-                )
+    if not planned_devices(node, cluster) or node.gpus is None or node.gpus.tool != NVIDIA:
+        return
+    if node.kernel_log is None:
+        yield _cannot_read(node)
+        return
+    for kind, status, message, remedy in _KINDS:
+        recent = [line for line in kind(node.kernel_log) if (line.age_s or 0) < DAY_S]
+        if recent:
+            yield finding(
+                status,
+                node.node,
+                message,
+                wanted="none on the last day",
+                found=f"{recent[-1].text}, {ago(recent[-1].age_s)}",
+                remedy=remedy,
+            )
 
 
 def _cannot_read(node: NodeFacts) -> Finding:

@@ -23,7 +23,6 @@ from clusterctl.checks.wording import counted
 from clusterctl.facts.gpu.accelerators import Gpu, GpuClocks, GpuHeat, GpuMemory, GpuPower
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 HEALTH = "accelerator.health"
 HOT_MARGIN_C = 5
@@ -45,7 +44,7 @@ _REPLACE = "exclude the node: --exclude {node}; its vendor replaces such a GPU"
     explained_by=(COUNT,),
     applies=reports(lambda gpu: gpu.asks_recovery),
 )
-def health(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def health(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report the action that the driver asks for."""
     asked: dict[tuple[str, str], list[Gpu]] = {}
     for node, gpu in planned(facts, cluster):
@@ -77,23 +76,22 @@ def _memory_reported(gpu: Gpu) -> bool | None:
     explained_by=(COUNT,),
     applies=reports(_memory_reported),
 )
-def memory(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def memory(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     """Report the worst of each planned GPU, unless the driver asks for a reset anyway."""
-    for node, gpu in planned(facts, cluster):
-        complaint = _memory_complaint(gpu, gpu.memory or GpuMemory())
-        if complaint is not None:
-            found, broken = complaint
-            if gpu.recovery_action and not broken:
-                yield skip(node.node, "the driver asks for a recovery, which covers its memory")
-                continue
-            yield fail(
-                node.node,
-                "the memory of a GPU is faulty",
-                wanted="no errors",
-                found=found,
-                remedy=_REPLACE.format(node=node.node) if broken else reset_command(node),
-                gpus=(gpu.index,),
-            )
+    complaint = _memory_complaint(gpu, gpu.memory or GpuMemory())
+    if complaint is not None:
+        found, broken = complaint
+        if gpu.recovery_action and not broken:
+            yield skip(node.node, "the driver asks for a recovery, which covers its memory")
+            return
+        yield fail(
+            node.node,
+            "the memory of a GPU is faulty",
+            wanted="no errors",
+            found=found,
+            remedy=_REPLACE.format(node=node.node) if broken else reset_command(node),
+            gpus=(gpu.index,),
+        )
 
 
 def _memory_complaint(gpu: Gpu, known: GpuMemory) -> tuple[str, bool] | None:
@@ -121,30 +119,29 @@ def _memory_complaint(gpu: Gpu, known: GpuMemory) -> tuple[str, bool] | None:
     blocks=False,
     applies=reports(lambda gpu: gpu.memory and gpu.memory.uncorrected_ever),
 )
-def memory_history(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def memory_history(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     """Report errors of the past that a reset has repaired."""
-    for node, gpu in planned(facts, cluster):
-        known = gpu.memory or GpuMemory()
-        pages = known.retired_pages or 0
-        errors = known.uncorrected_ever or 0
-        if pages < RETIRED_PAGES and not errors:
-            continue
-        repaired = pages < RETIRED_PAGES and errors == 1
-        yield finding(
-            "pass" if repaired else "warn",
-            node.node,
-            "the memory of a GPU had an error in the past, which was repaired"
-            if repaired
-            else "the memory of a GPU had errors in the past",
-            wanted="none",
-            found=f"{pages} retired pages"
-            if pages >= RETIRED_PAGES
-            else f"{counted(errors, 'uncorrectable error')} in its life",
-            remedy="nothing to do; watch whether the count grows"
-            if repaired
-            else "dcgmi diag -r 3 (on the node) tests it; exclude the node if that fails",
-            gpus=(gpu.index,),
-        )
+    known = gpu.memory or GpuMemory()
+    pages = known.retired_pages or 0
+    errors = known.uncorrected_ever or 0
+    if pages < RETIRED_PAGES and not errors:
+        return
+    repaired = pages < RETIRED_PAGES and errors == 1
+    yield finding(
+        "pass" if repaired else "warn",
+        node.node,
+        "the memory of a GPU had an error in the past, which was repaired"
+        if repaired
+        else "the memory of a GPU had errors in the past",
+        wanted="none",
+        found=f"{pages} retired pages"
+        if pages >= RETIRED_PAGES
+        else f"{counted(errors, 'uncorrectable error')} in its life",
+        remedy="nothing to do; watch whether the count grows"
+        if repaired
+        else "dcgmi diag -r 3 (on the node) tests it; exclude the node if that fails",
+        gpus=(gpu.index,),
+    )
 
 
 @Check(
@@ -157,7 +154,7 @@ def memory_history(facts: Facts, _network: Network, cluster: Cluster) -> Iterato
     blocks=False,
     applies=reports(lambda gpu: gpu.memory and gpu.memory.ecc),
 )
-def ecc(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def ecc(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Name the GPUs without ECC where others of the model have it."""
     modes = usual_of_model(facts, cluster, lambda gpu: gpu.memory and gpu.memory.ecc)
     for node, gpu in planned(facts, cluster):
@@ -211,22 +208,21 @@ the power limit under load are none."""
     explained_by=(COUNT,),
     applies=reports(lambda gpu: gpu.throttle),
 )
-def throttle(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def throttle(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     """Report the most specific reason of each GPU that is a fault."""
-    for node, gpu in planned(facts, cluster):
-        active = gpu.throttle or ()
-        for reason, status, what, remedy in _SLOWDOWNS:
-            if reason in active:
-                yield finding(
-                    status,
-                    node.node,
-                    "the clocks of a GPU are lowered: " + what,
-                    wanted="full clocks under load",
-                    found=reason,
-                    remedy=f"{remedy}; {_show_clocks(node)} (on the node)",
-                    gpus=(gpu.index,),
-                )
-                break
+    active = gpu.throttle or ()
+    for reason, status, what, remedy in _SLOWDOWNS:
+        if reason in active:
+            yield finding(
+                status,
+                node.node,
+                "the clocks of a GPU are lowered: " + what,
+                wanted="full clocks under load",
+                found=reason,
+                remedy=f"{remedy}; {_show_clocks(node)} (on the node)",
+                gpus=(gpu.index,),
+            )
+            break
 
 
 def _show_clocks(node: NodeFacts) -> str:
@@ -255,7 +251,7 @@ def _is_idle(gpu: Gpu) -> bool:
     blocks=False,
     applies=reports(_judged_heat),
 )
-def temperature(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def temperature(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by the GPU's own limit, else compare idle GPUs of the same model."""
     idle: dict[str, list[int]] = {}
     for _, gpu in planned(facts, cluster):
@@ -296,7 +292,7 @@ def temperature(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[F
     blocks=False,
     applies=reports(lambda gpu: gpu.power and gpu.power.limit),
 )
-def power(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def power(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare with the GPU's own default, and with the other GPUs of the model."""
     limits = usual_of_model(facts, cluster, lambda gpu: gpu.power and gpu.power.limit)
     for node, gpu in planned(facts, cluster):
@@ -341,19 +337,18 @@ def _set_power(node: NodeFacts, watts: float) -> str:
     blocks=False,
     applies=reports(lambda gpu: gpu.clocks and gpu.clocks.application and gpu.clocks.default),
 )
-def clocks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def clocks(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
     """Compare the application clock with the GPU's own default."""
-    for node, gpu in planned(facts, cluster):
-        known = gpu.clocks or GpuClocks()
-        if known.application and known.default and known.application < known.default:
-            yield warn(
-                node.node,
-                "the clock of a GPU is limited",
-                wanted=f"{known.default} MHz, its default",
-                found=f"{known.application} MHz",
-                remedy="sudo nvidia-smi -i {gpus} -rac (on the node)",
-                gpus=(gpu.index,),
-            )
+    known = gpu.clocks or GpuClocks()
+    if known.application and known.default and known.application < known.default:
+        yield warn(
+            node.node,
+            "the clock of a GPU is limited",
+            wanted=f"{known.default} MHz, its default",
+            found=f"{known.application} MHz",
+            remedy="sudo nvidia-smi -i {gpus} -rac (on the node)",
+            gpus=(gpu.index,),
+        )
 
 
 @Check(
@@ -366,16 +361,15 @@ def clocks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
     blocks=False,
     applies=reports(lambda gpu: gpu.inforom_corrupt),
 )
-def inforom(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def inforom(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Report the driver's own warning."""
-    for node in facts.values():
-        for gpu in planned_devices(node, cluster):
-            if gpu.inforom_corrupt:
-                yield warn(
-                    node.node,
-                    "the infoROM of a GPU is corrupt",
-                    wanted="a readable one",
-                    found="nvidia-smi warns that it is corrupt",
-                    remedy=reset_command(node) + "; if it stays, its vendor rewrites it",
-                    gpus=(gpu.index,),
-                )
+    for gpu in planned_devices(node, cluster):
+        if gpu.inforom_corrupt:
+            yield warn(
+                node.node,
+                "the infoROM of a GPU is corrupt",
+                wanted="a readable one",
+                found="nvidia-smi warns that it is corrupt",
+                remedy=reset_command(node) + "; if it stays, its vendor rewrites it",
+                gpus=(gpu.index,),
+            )

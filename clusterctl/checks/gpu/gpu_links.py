@@ -10,12 +10,12 @@ from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.gpu.accelerators import COUNT
 from clusterctl.checks.gpu.planned import (
     NVIDIA,
+    highest_of_model,
     planned,
     planned_devices,
     reports,
     reset_command,
     uses_gpus,
-    usual_of_model,
 )
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
@@ -53,15 +53,13 @@ REPAIRED_RATIO = 10
     blocks=False,
     applies=reports(lambda gpu: gpu.link and gpu.link.width),
 )
-def pcie(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def pcie(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the lanes with those of the model's other GPUs; the generation as far as it goes."""
-    lanes = usual_of_model(facts, cluster, lambda gpu: gpu.link and gpu.link.width)
-    most = usual_of_model(facts, cluster, lambda gpu: gpu.link and gpu.link.max_generation)
+    widest = highest_of_model(facts, cluster, lambda gpu: (gpu.link or PcieLink()).width)
+    newest = highest_of_model(facts, cluster, lambda gpu: (gpu.link or PcieLink()).max_generation)
     for node, gpu in planned(facts, cluster):
         link = gpu.link or PcieLink()
-        widest = max((n for n in lanes.get(gpu.name, ()) if isinstance(n, int)), default=0)
-        newest = max((n for n in most.get(gpu.name, ()) if isinstance(n, int)), default=0)
-        complaint = _narrow(link, widest) or _old(gpu, link, newest)
+        complaint = _narrow(link, widest[gpu.name]) or _old(gpu, link, newest[gpu.name])
         if complaint is not None:
             wanted, found = complaint
             yield warn(
@@ -109,7 +107,7 @@ def _old(gpu: Gpu, link: PcieLink, newest: int) -> tuple[str, str] | None:
     blocks=False,
     applies=reports(lambda gpu: gpu.link and gpu.link.fatal),
 )
-def pcie_errors(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def pcie_errors(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report the kernel's counters since boot; of repaired errors, those far above the others'."""
     counts = [g.link.correctable or 0 for _, g in planned(facts, cluster) if g.link]
     usual = median(counts) if counts else 0
@@ -150,11 +148,11 @@ def _links_up(gpu: Gpu) -> int | None:
     explained_by=(COUNT,),
     applies=reports(_links_up),
 )
-def nvlink(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def nvlink(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare with the GPU of the same model that has most links; a GPU may have none at all."""
-    counts = usual_of_model(facts, cluster, _links_up)
+    highest = highest_of_model(facts, cluster, _links_up)
     for node, gpu in planned(facts, cluster):
-        most = max((n for n in counts.get(gpu.name, ()) if isinstance(n, int)), default=0)
+        most = highest[gpu.name]
         up = sum(gpu.nvlinks) if gpu.nvlinks is not None else most
         if up < most:
             yield finding(
@@ -180,35 +178,34 @@ def nvlink(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
     explained_by=(COUNT,),
     applies=lambda node, cluster: bool(_fabric_node(node) and planned_devices(node, cluster)),
 )
-def fabric(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def fabric(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Report each GPU that has not joined; then what the fabric manager itself reports."""
-    for node in facts.values():
-        devices = planned_devices(node, cluster)
-        if not devices or not _fabric_node(node):
-            continue
-        found = [one for gpu in devices for one in _not_joined(node, gpu)]
-        yield from found
-        manager = node.gpus.kernel.fabric_manager if node.gpus and node.gpus.kernel else None
-        version = node.gpus.driver if node.gpus else ""
-        if manager is not None and manager.version and manager.version != version:
-            yield fail(
-                node.node,
-                "the fabric manager has another version than the driver",
-                wanted=version,
-                found=manager.version,
-                remedy="install the package nvidia-fabricmanager of the driver's version on the"
-                f" node, then: sudo systemctl restart {_MANAGER}",
-            )
-        elif manager is not None and manager.state != "active" and not found:
-            joined = any(gpu.fabric and gpu.fabric.state == "Completed" for gpu in devices)
-            yield finding(
-                "warn" if joined else "fail",  # a container does not run it, its machine does
-                node.node,
-                "the fabric manager is not running",
-                wanted="active",
-                found=manager.state,
-                remedy=f"sudo systemctl enable --now {_MANAGER} (on the node)",
-            )
+    devices = planned_devices(node, cluster)
+    if not devices or not _fabric_node(node):
+        return
+    found = [one for gpu in devices for one in _not_joined(node, gpu)]
+    yield from found
+    manager = node.gpus.kernel.fabric_manager if node.gpus and node.gpus.kernel else None
+    version = node.gpus.driver if node.gpus else ""
+    if manager is not None and manager.version and manager.version != version:
+        yield fail(
+            node.node,
+            "the fabric manager has another version than the driver",
+            wanted=version,
+            found=manager.version,
+            remedy="install the package nvidia-fabricmanager of the driver's version on the"
+            f" node, then: sudo systemctl restart {_MANAGER}",
+        )
+    elif manager is not None and manager.state != "active" and not found:
+        joined = any(gpu.fabric and gpu.fabric.state == "Completed" for gpu in devices)
+        yield finding(
+            "warn" if joined else "fail",  # a container does not run it, its machine does
+            node.node,
+            "the fabric manager is not running",
+            wanted="active",
+            found=manager.state,
+            remedy=f"sudo systemctl enable --now {_MANAGER} (on the node)",
+        )
 
 
 def _fabric_node(node: NodeFacts) -> bool:
@@ -267,18 +264,17 @@ def _mend(node: NodeFacts, known: GpuFabric) -> str:
     blocks=False,
     applies=lambda node, cluster: bool(_in_nvlink_cluster(node, cluster) and _imex(node)),
 )
-def imex(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def imex(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes whose GPUs belong to such a fabric."""
-    for node in facts.values():
-        state = _imex(node)
-        if state not in {"", "active"} and _in_nvlink_cluster(node, cluster):
-            yield warn(
-                node.node,
-                "IMEX is not running",
-                wanted="active",
-                found=state,
-                remedy="sudo systemctl enable --now nvidia-imex (on the node)",
-            )
+    state = _imex(node)
+    if state not in {"", "active"} and _in_nvlink_cluster(node, cluster):
+        yield warn(
+            node.node,
+            "IMEX is not running",
+            wanted="active",
+            found=state,
+            remedy="sudo systemctl enable --now nvidia-imex (on the node)",
+        )
 
 
 def _imex(node: NodeFacts) -> str:
@@ -307,24 +303,23 @@ def _rdma_active(node: NodeFacts, cluster: Cluster) -> bool:
     blocks=False,
     applies=_rdma_active,
 )
-def gpudirect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def gpudirect(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes with an active RDMA port: one of two ways must be open."""
-    for node in facts.values():
-        driver = (node.gpus.kernel if node.gpus else None) or GpuDriver()
-        if not _rdma_active(node, cluster) or driver.peermem:
-            continue
-        kernel = _KERNEL.match(node.kernel or "")
-        new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= _DMA_BUF
-        if driver.open_modules and new:
-            continue
-        yield warn(
-            node.node,
-            "NCCL cannot use GPUDirect RDMA",
-            wanted="the module nvidia_peermem, or the open kernel modules of the driver",
-            found=f"no nvidia_peermem; {'open' if driver.open_modules else 'closed'} modules,"
-            f" Linux {node.kernel or 'of an unknown version'}",
-            remedy="sudo modprobe nvidia-peermem (on the node)",
-        )
+    driver = (node.gpus.kernel if node.gpus else None) or GpuDriver()
+    if not _rdma_active(node, cluster) or driver.peermem:
+        return
+    kernel = _KERNEL.match(node.kernel or "")
+    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= _DMA_BUF
+    if driver.open_modules and new:
+        return
+    yield warn(
+        node.node,
+        "NCCL cannot use GPUDirect RDMA",
+        wanted="the module nvidia_peermem, or the open kernel modules of the driver",
+        found=f"no nvidia_peermem; {'open' if driver.open_modules else 'closed'} modules,"
+        f" Linux {node.kernel or 'of an unknown version'}",
+        remedy="sudo modprobe nvidia-peermem (on the node)",
+    )
 
 
 def _across(node: NodeFacts, network: Network, cluster: Cluster) -> bool | None:

@@ -14,7 +14,6 @@ from clusterctl.checks.wording import gist
 from clusterctl.facts.ladder import Dcgm, GpuTrial
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.values import dataclass
 
 SLOW = 0.75
@@ -110,7 +109,7 @@ def not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
     blocks=False,
     applies=_reached("gpus"),
 )
-def each_gpu(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def each_gpu(facts: Facts) -> Iterator[Finding]:
     """Judge what each GPU did, then compare those that did it right."""
     yield from not_reached(facts, "gpus")
     tried = [(node, trial) for node in facts.values() for trial in _trials(node)]
@@ -220,7 +219,7 @@ _DIAGNOSE = "dcgmi diag -r 1 (on the node)"
     blocks=False,
     applies=_reached("dcgm"),
 )
-def dcgm(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def dcgm(facts: Facts) -> Iterator[Finding]:
     """Pass on what failed; what a setting of the machine causes is a warning."""
     yield from not_reached(facts, "dcgm")
     for node in facts.values():
@@ -264,7 +263,7 @@ def dcgm(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     blocks=False,
     applies=_reached("inside"),
 )
-def inside(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def inside(facts: Facts) -> Iterator[Finding]:
     """Report the GPUs that failed, then the nodes that are slower than their links or others."""
     yield from not_reached(facts, "inside")
     reached: dict[int, dict[str, _Sum]] = {}

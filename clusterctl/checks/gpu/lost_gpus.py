@@ -8,14 +8,13 @@ from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices, reset_command
 from clusterctl.checks.gpu.silent_tool import known_cause
 from clusterctl.checks.gpu.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, XIDS
-from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.registry import Check
 from clusterctl.checks.wording import ago
 from clusterctl.facts.gpu.accelerators import Gpus
 from clusterctl.facts.gpu.gpu_log import FELL_OFF, GpuEvent, gpu_address, xids
 from clusterctl.facts.gpu.nvidia import pci_address
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.values import dataclass
 
 LOST = "accelerator.lost"
@@ -104,30 +103,29 @@ def cards(node: NodeFacts, addresses: Iterable[str]) -> str:
     source="https://docs.nvidia.com/deploy/xid-errors/index.html",
     applies=lambda node, cluster: bool(planned_devices(node, cluster)),
 )
-def lost(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def lost(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Report the GPUs of each node by what its driver says of them."""
-    for node in facts.values():
-        if cluster.node(node.node).gpus_wanted == 0 or not node.answered:
-            continue
-        reasons: dict[str, list[LostGpu]] = {}
-        for gpu in lost_gpus(node):
-            reasons.setdefault(gpu.why, []).append(gpu)
-        if not reasons and node.kernel_log is None and cluster.node(node.node).gpus_wanted is None:
-            yield from _not_explained(node)
-        planned = {gpu.index for gpu in planned_devices(node, cluster)}
-        for why, same in reasons.items():
-            listed = tuple(gpu.index for gpu in same if gpu.index is not None)
-            # One that is not listed may be any of those that the run wants.
-            needed = not listed or not planned.isdisjoint(listed)
-            yield finding(
-                "fail" if needed else "warn",
-                node.node,
-                "a GPU does not answer its driver",
-                wanted="all GPUs answer",
-                found=f"{why}: {cards(node, (gpu.address for gpu in same))}",
-                remedy=_remedy(node, why, listed),
-                gpus=listed,
-            )
+    if cluster.node(node.node).gpus_wanted == 0 or not node.answered:
+        return
+    reasons: dict[str, list[LostGpu]] = {}
+    for gpu in lost_gpus(node):
+        reasons.setdefault(gpu.why, []).append(gpu)
+    if not reasons and node.kernel_log is None and cluster.node(node.node).gpus_wanted is None:
+        yield from _not_explained(node)
+    planned = {gpu.index for gpu in planned_devices(node, cluster)}
+    for why, same in reasons.items():
+        listed = tuple(gpu.index for gpu in same if gpu.index is not None)
+        # One that is not listed may be any of those that the run wants.
+        needed = not listed or not planned.isdisjoint(listed)
+        yield finding(
+            "fail" if needed else "warn",
+            node.node,
+            "a GPU does not answer its driver",
+            wanted="all GPUs answer",
+            found=f"{why}: {cards(node, (gpu.address for gpu in same))}",
+            remedy=_remedy(node, why, listed),
+            gpus=listed,
+        )
 
 
 def _not_explained(node: NodeFacts) -> Iterator[Finding]:

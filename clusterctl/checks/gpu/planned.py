@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
-from clusterctl.checks.registry import Applies, Facts
 from clusterctl.facts.gpu.accelerators import Gpu
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -30,7 +29,7 @@ def planned_devices(node: NodeFacts, cluster: Cluster) -> tuple[Gpu, ...]:
     return devices[: planned_gpus(cluster, node)]
 
 
-def planned(facts: Facts, cluster: Cluster) -> Iterator[tuple[NodeFacts, Gpu]]:
+def planned(facts: Mapping[str, NodeFacts], cluster: Cluster) -> Iterator[tuple[NodeFacts, Gpu]]:
     """Yield each GPU that a run will use and that answers, with its node."""
     for node in facts.values():
         for gpu in planned_devices(node, cluster):
@@ -38,7 +37,7 @@ def planned(facts: Facts, cluster: Cluster) -> Iterator[tuple[NodeFacts, Gpu]]:
                 yield node, gpu
 
 
-def reports(read: Read) -> Applies:
+def reports(read: Read) -> Callable[[NodeFacts, Cluster], bool]:
     """Return the condition that every planned GPU of a node that answers reports something."""
 
     def applies(node: NodeFacts, cluster: Cluster) -> bool:
@@ -48,7 +47,9 @@ def reports(read: Read) -> Applies:
     return applies
 
 
-def usual_of_model(facts: Facts, cluster: Cluster, read: Read) -> Mapping[str, Counter[Hashable]]:
+def usual_of_model(
+    facts: Mapping[str, NodeFacts], cluster: Cluster, read: Read
+) -> Mapping[str, Counter[Hashable]]:
     """Return for each model how many planned GPUs report each value."""
     values: dict[str, Counter[Hashable]] = {}
     for _, gpu in planned(facts, cluster):
@@ -56,6 +57,16 @@ def usual_of_model(facts: Facts, cluster: Cluster, read: Read) -> Mapping[str, C
         if value is not None:
             values.setdefault(gpu.name, Counter())[value] += 1
     return values
+
+
+def highest_of_model(
+    facts: Mapping[str, NodeFacts], cluster: Cluster, read: Callable[[Gpu], int | None]
+) -> Mapping[str, int]:
+    """Return for each model the highest number that a planned GPU reports; 0: none does."""
+    highest: dict[str, int] = {}
+    for _, gpu in planned(facts, cluster):
+        highest[gpu.name] = max(highest.get(gpu.name, 0), read(gpu) or 0)
+    return highest
 
 
 def reset_command(node: NodeFacts) -> str:

@@ -11,8 +11,6 @@ from clusterctl.checks.network.collectives import DEEP
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
 from clusterctl.facts.speeds import MEASURED, speeds_of
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 HISTORY = "deep.history"
 DROP = 0.8
@@ -48,7 +46,7 @@ _NAMES = {
     blocks=False,
     applies=lambda node, _cluster: node.ladder is not None and node.ladder.usual is not None,
 )
-def history(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def history(facts: Facts) -> Iterator[Finding]:
     """Compare each speed with the median of the earlier ones."""
     well: list[tuple[float, str]] = []
     nodes = sum(node.ladder is not None for node in facts.values())

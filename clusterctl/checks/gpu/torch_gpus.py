@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, Status, fail, finding
 from clusterctl.checks.gpu.lost_gpus import LOST
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import FOUND, TORCH, outliers, working_pythons
+from clusterctl.checks.software.python import FOUND, TORCH, other_version, working_pythons
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Python, Torch
+from clusterctl.facts.software.python import Python, Torch
 from clusterctl.facts.software.torch_archs import driver_supports, supports
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus
 
 DRIVER = "python.driver"
@@ -34,21 +34,20 @@ def _uses_gpus(node: NodeFacts, cluster: Cluster) -> bool:
     explained_by=(FOUND, TORCH, "accelerator.count"),
     applies=lambda node, cluster: _uses_gpus(node, cluster) and _driver_fits(node) is not None,
 )
-def driver(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def driver(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the major versions, unless torch works: NVIDIA's compatibility package may help."""
-    for node in facts.values():
-        python = node.python
-        if python is None or not _uses_gpus(node, cluster) or _driver_fits(node) is not False:
-            continue
-        assert node.gpus is not None
-        yield fail(
-            node.node,
-            "the GPU driver is too old for this torch",
-            wanted=f"a driver for CUDA {python.torch_build}",
-            found=f"driver {node.gpus.driver} for up to CUDA {node.gpus.cuda}",
-            remedy="update the NVIDIA driver, or install a torch for its CUDA version:"
-            " https://pytorch.org/get-started/locally",
-        )
+    python = node.python
+    if python is None or not _uses_gpus(node, cluster) or _driver_fits(node) is not False:
+        return
+    assert node.gpus is not None
+    yield fail(
+        node.node,
+        "the GPU driver is too old for this torch",
+        wanted=f"a driver for CUDA {python.torch_build}",
+        found=f"driver {node.gpus.driver} for up to CUDA {node.gpus.cuda}",
+        remedy="update the NVIDIA driver, or install a torch for its CUDA version:"
+        " https://pytorch.org/get-started/locally",
+    )
 
 
 def _driver_fits(node: NodeFacts) -> bool | None:
@@ -70,21 +69,20 @@ def _driver_fits(node: NodeFacts) -> bool | None:
     explained_by=(FOUND, TORCH, DRIVER, "accelerator.count"),
     applies=lambda node, cluster: _uses_gpus(node, cluster) and bool(_archs(node)),
 )
-def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def arch(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Compare what torch was built for with the GPUs that it sees."""
-    for node in facts.values():
-        archs = _archs(node)
-        seen = node.python.torch.devices if node.python and node.python.torch else ()
-        lacking = sorted({device for device in seen if not supports(archs, device)})
-        if archs and lacking and _uses_gpus(node, cluster):
-            yield fail(
-                node.node,
-                "torch has no code for a GPU",
-                wanted=", ".join(lacking),
-                found=f"torch {node.python.package('torch') if node.python else ''} for "
-                + ", ".join(archs),
-                remedy="install a torch that has it: https://pytorch.org/get-started/locally",
-            )
+    archs = _archs(node)
+    seen = node.python.torch.devices if node.python and node.python.torch else ()
+    lacking = sorted({device for device in seen if not supports(archs, device)})
+    if archs and lacking and _uses_gpus(node, cluster):
+        yield fail(
+            node.node,
+            "torch has no code for a GPU",
+            wanted=", ".join(lacking),
+            found=f"torch {node.python.package('torch') if node.python else ''} for "
+            + ", ".join(archs),
+            remedy="install a torch that has it: https://pytorch.org/get-started/locally",
+        )
 
 
 def _archs(node: NodeFacts) -> tuple[str, ...]:
@@ -101,24 +99,23 @@ def _archs(node: NodeFacts) -> tuple[str, ...]:
     explained_by=(FOUND, TORCH, DRIVER, ARCH, LOST, "accelerator.count"),
     applies=_uses_gpus,
 )
-def cuda(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def cuda(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes where GPUs are planned and torch is installed."""
-    for node in facts.values():
-        python = node.python
-        planned = planned_gpus(cluster, node)
-        if not planned or python is None or python.problem or not python.torch_build:
-            continue
-        complaint = _cuda_complaint(node, python, planned)
-        if complaint is not None:
-            status, message, seen, remedy = complaint
-            yield finding(
-                status,
-                node.node,
-                message,
-                wanted=f"{counted(planned, 'GPU')} that torch can use",
-                found=seen,
-                remedy=remedy,
-            )
+    python = node.python
+    planned = planned_gpus(cluster, node)
+    if not planned or python is None or python.problem or not python.torch_build:
+        return
+    complaint = _cuda_complaint(node, python, planned)
+    if complaint is not None:
+        status, message, seen, remedy = complaint
+        yield finding(
+            status,
+            node.node,
+            message,
+            wanted=f"{counted(planned, 'GPU')} that torch can use",
+            found=seen,
+            remedy=remedy,
+        )
 
 
 def _cuda_complaint(
@@ -188,17 +185,10 @@ def _cuda_missing(
     explained_by=(FOUND, TORCH, "python.cuda"),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
-def nccl(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def nccl(facts: Facts) -> Iterator[Finding]:
     """Compare the versions that torch loaded."""
-    yield from outliers(
-        {
-            name: p.torch.nccl
-            for name, p in working_pythons(facts).items()
-            if p.torch and p.torch.nccl
-        },
-        "NCCL",
-        lambda _name, _usual: "fail",
-        lambda _name, _usual: (
-            "install the same torch on the node, and look for LD_LIBRARY_PATH in its ~/.bashrc"
-        ),
-    )
+    pythons = working_pythons(facts)
+    known = {n: p.torch.nccl for n, p in pythons.items() if p.torch and p.torch.nccl}
+    remedy = "install the same torch on the node, and look for LD_LIBRARY_PATH in its ~/.bashrc"
+    for name, found, usual in outliers(known):
+        yield other_version("fail", name, "NCCL", found, usual, remedy)

@@ -11,8 +11,6 @@ from clusterctl.checks.machine.limits import GIB, total_cpus
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.machine.machine_state import MemoryUse
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 AVAILABLE = 0.1
 SWAPPED = 0.1
@@ -39,7 +37,7 @@ _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
         and total_cpus(node) is not None
     ),
 )
-def memory(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def memory(facts: Facts) -> Iterator[Finding]:
     """Judge what is available, what is swapped out, and the total against equal machines."""
     equal: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for node in facts.values():
@@ -112,19 +110,18 @@ def _model(node: NodeFacts) -> tuple[object, ...]:
         and node.machine.uptime_s is not None
     ),
 )
-def oom(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def oom(node: NodeFacts) -> Iterator[Finding]:
     """Judge the count since boot, if that is not long ago: it has no dates."""
-    for node in facts.values():
-        kills = _memory(node).oom_kills
-        uptime = node.machine.uptime_s if node.machine else None
-        if kills and uptime is not None and uptime <= OOM_DAYS * _DAY:
-            yield warn(
-                node.node,
-                "the kernel has killed processes for lack of memory",
-                wanted="none since the node started",
-                found=f"{kills} in {uptime / _DAY:.1f} days",
-                remedy="sudo dmesg -T | grep -i 'out of memory' (on the node) names them",
-            )
+    kills = _memory(node).oom_kills
+    uptime = node.machine.uptime_s if node.machine else None
+    if kills and uptime is not None and uptime <= OOM_DAYS * _DAY:
+        yield warn(
+            node.node,
+            "the kernel has killed processes for lack of memory",
+            wanted="none since the node started",
+            found=f"{kills} in {uptime / _DAY:.1f} days",
+            remedy="sudo dmesg -T | grep -i 'out of memory' (on the node) names them",
+        )
 
 
 @Check(
@@ -137,7 +134,7 @@ def oom(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]
     blocks=False,
     applies=lambda node, _cluster: node.machine is not None and bool(node.machine.kernel_settings),
 )
-def kernel_settings(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def kernel_settings(facts: Facts) -> Iterator[Finding]:
     """Name a slow clock on any node; of the others, what differs from most nodes."""
     usual_settings = _usual_settings(facts)
     for node in facts.values():
@@ -204,15 +201,14 @@ def _usual_settings(facts: Facts) -> dict[str, str | None]:
         node.machine is not None and node.machine.reboot_required is not None
     ),
 )
-def reboot(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def reboot(node: NodeFacts) -> Iterator[Finding]:
     """Judge by the file that the package manager leaves."""
-    for node in facts.values():
-        if node.machine is not None and node.machine.reboot_required:
-            yield warn(
-                node.node,
-                "installed updates wait for a reboot",
-                wanted="a node that runs what is installed",
-                found="/run/reboot-required is there",
-                remedy="cat /run/reboot-required.pkgs (on the node) names them; reboot it between"
-                " runs: sudo reboot",
-            )
+    if node.machine is not None and node.machine.reboot_required:
+        yield warn(
+            node.node,
+            "installed updates wait for a reboot",
+            wanted="a node that runs what is installed",
+            found="/run/reboot-required is there",
+            remedy="cat /run/reboot-required.pkgs (on the node) names them; reboot it between"
+            " runs: sudo reboot",
+        )

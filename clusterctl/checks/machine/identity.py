@@ -13,7 +13,6 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.run_paths import run_paths, share_of
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 LOGIN_WARN_S = 5.0
 CONNECT_WARN_S = 5.0
@@ -33,7 +32,7 @@ MANY_TIMES = 3.0
     explained_by=("node.same-machine",),
     required_facts=("hostname",),
 )
-def hostname(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def hostname(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Find equal names, and names that resolve to another node or to loopback."""
     named: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in facts.values():
@@ -128,7 +127,7 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     explained_by=("node.same-machine",),
     applies=lambda node, _cluster: node.on_systemd,
 )
-def machine_id(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def machine_id(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the ids of machines that were booted apart."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for node in facts.values():
@@ -158,7 +157,7 @@ def machine_id(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fi
     blocks=False,
     applies=lambda node, cluster: None not in _own_ids(node) and bool(cluster.shared),
 )
-def user_ids(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def user_ids(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare with most other nodes that use a share; with the master if none is the most."""
     used = {
         node.name
@@ -215,7 +214,7 @@ def _maps_users(node: NodeFacts, cluster: Cluster) -> bool:
         node.machine is not None and node.machine.clock_synchronized is not None
     ),
 )
-def time_daemon(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def time_daemon(facts: Facts) -> Iterator[Finding]:
     """Judge only if some nodes have one: in some clouds the hypervisor keeps the clocks."""
     kept = [n for n in facts.values() if n.machine is not None and n.machine.clock_synchronized]
     for node in facts.values():
@@ -242,7 +241,7 @@ def time_daemon(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[
         not cluster.node(node.node).local and _shell_seconds(node) is not None
     ),
 )
-def login(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def login(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare with the other nodes, and tell the connection's time from the shell's.
 
     Slow nodes share a finding: a name server that is away slows all of them.

@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, warn
-from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.registry import Check
 from clusterctl.facts.machine.machine_state import LeftoverProcess, Leftovers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 _RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
 _MINUTE = 60.0
@@ -30,35 +28,34 @@ _SHOWN = 3
     blocks=False,
     applies=lambda node, _cluster: node.machine is not None and node.machine.leftovers is not None,
 )
-def leftovers(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def leftovers(node: NodeFacts) -> Iterator[Finding]:
     """Name the ranks, and the command that ends them; those of a live run do not count."""
-    for node in facts.values():
-        live = {lock.run for lock in (node.lock, *node.sharing) if lock is not None and lock.run}
-        left = [one for one in _of(node).ranks if one.run not in live]
-        ranks = [one for one in left if one.rank]
-        daemons = [one for one in left if not one.rank]
-        if daemons:
-            yield warn(
-                node.node,
-                "daemons of Ray run: they hold memory and ports, and may be left from a job",
-                wanted="no process of another job",
-                found="\n".join(_described(one) for one in daemons[:_SHOWN]) + _more(daemons),
-                remedy="ray stop (on the node), unless a job of yours uses them",
-            )
-        runs = sorted({one.run for one in ranks if _RUN.fullmatch(one.run)})
-        others = [one for one in ranks if not _RUN.fullmatch(one.run)]
-        if ranks:
-            commands = [f"clusterctl stop {run}" for run in runs]
-            if others:
-                pids = " ".join(str(one.pid) for one in others)
-                commands.append(f"kill {pids} (on the node)")
-            yield warn(
-                node.node,
-                "ranks of an earlier job are left: their launcher has exited",
-                wanted="no process of an earlier job",
-                found="\n".join(_described(one) for one in ranks[:_SHOWN]) + _more(ranks),
-                remedy="; ".join(commands),
-            )
+    live = {lock.run for lock in (node.lock, *node.sharing) if lock is not None and lock.run}
+    left = [one for one in _of(node).ranks if one.run not in live]
+    ranks = [one for one in left if one.rank]
+    daemons = [one for one in left if not one.rank]
+    if daemons:
+        yield warn(
+            node.node,
+            "daemons of Ray run: they hold memory and ports, and may be left from a job",
+            wanted="no process of another job",
+            found="\n".join(_described(one) for one in daemons[:_SHOWN]) + _more(daemons),
+            remedy="ray stop (on the node), unless a job of yours uses them",
+        )
+    runs = sorted({one.run for one in ranks if _RUN.fullmatch(one.run)})
+    others = [one for one in ranks if not _RUN.fullmatch(one.run)]
+    if ranks:
+        commands = [f"clusterctl stop {run}" for run in runs]
+        if others:
+            pids = " ".join(str(one.pid) for one in others)
+            commands.append(f"kill {pids} (on the node)")
+        yield warn(
+            node.node,
+            "ranks of an earlier job are left: their launcher has exited",
+            wanted="no process of an earlier job",
+            found="\n".join(_described(one) for one in ranks[:_SHOWN]) + _more(ranks),
+            remedy="; ".join(commands),
+        )
 
 
 @Check(
@@ -73,19 +70,18 @@ def leftovers(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fi
     explained_by=("storage.shared", "storage.writable", "storage.room"),
     applies=lambda node, _cluster: node.machine is not None and node.machine.leftovers is not None,
 )
-def stuck(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def stuck(node: NodeFacts) -> Iterator[Finding]:
     """Name the processes, and what each waits for."""
-    for node in facts.values():
-        found = _of(node).stuck
-        if found:
-            yield warn(
-                node.node,
-                "processes are stuck in the kernel and cannot be ended",
-                wanted="no process in state D",
-                found="\n".join(_described(one) for one in found[:_SHOWN]) + _more(found),
-                remedy="sudo dmesg -T | tail (on the node) shows errors of disks, NFS and drivers;"
-                " if the cause cannot be removed: sudo reboot",
-            )
+    found = _of(node).stuck
+    if found:
+        yield warn(
+            node.node,
+            "processes are stuck in the kernel and cannot be ended",
+            wanted="no process in state D",
+            found="\n".join(_described(one) for one in found[:_SHOWN]) + _more(found),
+            remedy="sudo dmesg -T | tail (on the node) shows errors of disks, NFS and drivers;"
+            " if the cause cannot be removed: sudo reboot",
+        )
 
 
 def _of(node: NodeFacts) -> Leftovers:

@@ -8,11 +8,10 @@ from clusterctl.checks.finding import Finding, finding, passed, warn
 from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
-from clusterctl.facts.machine.machine import UNLIMITED
+from clusterctl.facts.machine.limits import UNLIMITED
 from clusterctl.facts.machine.machine_state import CgroupLimits
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus
 
 GIB = 1024**3
@@ -37,20 +36,19 @@ FEWER = 0.75
     required_facts=("shm_bytes",),
     applies=lambda node, cluster: planned_gpus(cluster, node) > 0,
 )
-def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def shm(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes where GPUs are planned."""
-    for node in facts.values():
-        if not planned_gpus(cluster, node) or node.shm_bytes is None:
-            continue
-        if node.shm_bytes < SHM_WARN:
-            yield finding(
-                "fail" if node.shm_bytes < SHM_FAIL else "warn",
-                node.node,
-                "shared memory (/dev/shm) is too small",
-                wanted="8 GiB or more",
-                found=f"{node.shm_bytes / GIB:.2f} GiB",
-                remedy="sudo mount -o remount,size=64G /dev/shm (for a container: --shm-size=64g)",
-            )
+    if not planned_gpus(cluster, node) or node.shm_bytes is None:
+        return
+    if node.shm_bytes < SHM_WARN:
+        yield finding(
+            "fail" if node.shm_bytes < SHM_FAIL else "warn",
+            node.node,
+            "shared memory (/dev/shm) is too small",
+            wanted="8 GiB or more",
+            found=f"{node.shm_bytes / GIB:.2f} GiB",
+            remedy="sudo mount -o remount,size=64G /dev/shm (for a container: --shm-size=64g)",
+        )
 
 
 @Check(
@@ -68,21 +66,20 @@ def shm(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
         and (node.limits is None or node.limits.memlock is not None)
     ),
 )
-def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def memlock(node: NodeFacts) -> Iterator[Finding]:
     """Judge the nodes with an active RDMA port."""
-    for node in facts.values():
-        limit = node.limits.memlock if node.limits else None
-        if limit is None or not any(port.active for port in node.rdma or ()):
-            continue
-        if limit != UNLIMITED and limit < MEMLOCK_WANTED:
-            yield warn(
-                node.node,
-                "it has an RDMA card, but the limit of locked memory is low",
-                wanted="unlimited",
-                found=f"{limit / 1024:.0f} KiB",
-                remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
-                " (for a container: --ulimit memlock=-1)",
-            )
+    limit = node.limits.memlock if node.limits else None
+    if limit is None or not any(port.active for port in node.rdma or ()):
+        return
+    if limit != UNLIMITED and limit < MEMLOCK_WANTED:
+        yield warn(
+            node.node,
+            "it has an RDMA card, but the limit of locked memory is low",
+            wanted="unlimited",
+            found=f"{limit / 1024:.0f} KiB",
+            remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
+            " (for a container: --ulimit memlock=-1)",
+        )
 
 
 @Check(
@@ -95,19 +92,18 @@ def memlock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     blocks=False,
     applies=lambda node, _cluster: node.limits is not None and node.limits.nofile_hard is not None,
 )
-def open_files(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def open_files(node: NodeFacts) -> Iterator[Finding]:
     """Judge the hard limit."""
-    for node in facts.values():
-        hard = node.limits.nofile_hard if node.limits else None
-        if hard is not None and hard != UNLIMITED and hard < NOFILE_WANTED:
-            yield warn(
-                node.node,
-                "the hard limit of open files is low",
-                wanted=f"{NOFILE_WANTED} or more",
-                found=str(hard),
-                remedy="add `* - nofile 1048576` to /etc/security/limits.conf and log in again"
-                " (for a container: --ulimit nofile=1048576)",
-            )
+    hard = node.limits.nofile_hard if node.limits else None
+    if hard is not None and hard != UNLIMITED and hard < NOFILE_WANTED:
+        yield warn(
+            node.node,
+            "the hard limit of open files is low",
+            wanted=f"{NOFILE_WANTED} or more",
+            found=str(hard),
+            remedy="add `* - nofile 1048576` to /etc/security/limits.conf and log in again"
+            " (for a container: --ulimit nofile=1048576)",
+        )
 
 
 @Check(
@@ -124,30 +120,29 @@ def open_files(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[F
         and _cgroup(node).processes_left is not None
     ),
 )
-def processes(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the user's limit, which root does not have, and that of the cgroup."""
-    for node in facts.values():
-        ranks = max(planned_gpus(cluster, node), 1)
-        wanted = PROCESSES_OF_A_RANK * (1 + ranks)
-        hard = node.limits.processes_hard if node.limits else None
-        if hard is not None and 0 <= hard < wanted and node.uid != 0:
-            yield warn(
-                node.node,
-                "the hard limit of the user's processes is low",
-                wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
-                found=str(hard),
-                remedy="add `* - nproc unlimited` to /etc/security/limits.conf and log in again",
-            )
-        cgroup = _cgroup(node)
-        if cgroup.processes_left is not None and 0 <= cgroup.processes_left < wanted:
-            yield warn(
-                node.node,
-                "its cgroup leaves room for few more processes",
-                wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
-                found=f"{cgroup.processes_left} until pids.max",
-                remedy="sudo systemctl set-property user.slice TasksMax=infinity"
-                " (for a container: --pids-limit=-1)",
-            )
+    ranks = max(planned_gpus(cluster, node), 1)
+    wanted = PROCESSES_OF_A_RANK * (1 + ranks)
+    hard = node.limits.processes_hard if node.limits else None
+    if hard is not None and 0 <= hard < wanted and node.uid != 0:
+        yield warn(
+            node.node,
+            "the hard limit of the user's processes is low",
+            wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
+            found=str(hard),
+            remedy="add `* - nproc unlimited` to /etc/security/limits.conf and log in again",
+        )
+    cgroup = _cgroup(node)
+    if cgroup.processes_left is not None and 0 <= cgroup.processes_left < wanted:
+        yield warn(
+            node.node,
+            "its cgroup leaves room for few more processes",
+            wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
+            found=f"{cgroup.processes_left} until pids.max",
+            remedy="sudo systemctl set-property user.slice TasksMax=infinity"
+            " (for a container: --pids-limit=-1)",
+        )
 
 
 @Check(
@@ -164,17 +159,16 @@ def processes(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
         and planned_gpus(cluster, node) > 0
     ),
 )
-def stack(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def stack(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Warn of no limit where GPUs are planned."""
-    for node in facts.values():
-        if planned_gpus(cluster, node) and node.limits and node.limits.stack == UNLIMITED:
-            yield warn(
-                node.node,
-                "the stack size is unlimited",
-                wanted="8192 KiB",
-                found="unlimited",
-                remedy="add `* soft stack 8192` to /etc/security/limits.conf and log in again",
-            )
+    if planned_gpus(cluster, node) and node.limits and node.limits.stack == UNLIMITED:
+        yield warn(
+            node.node,
+            "the stack size is unlimited",
+            wanted="8192 KiB",
+            found="unlimited",
+            remedy="add `* soft stack 8192` to /etc/security/limits.conf and log in again",
+        )
 
 
 @Check(
@@ -190,7 +184,7 @@ def stack(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
         and _cgroup(node).cpus is not None
     ),
 )
-def cpus(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def cpus(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Warn of a limit that is below the ranks or below most other nodes; note any other."""
     counts = {n.node: c for n in facts.values() if (c := _usable_cpus(n)) is not None}
     usual_cpus = medians_of_others(counts)

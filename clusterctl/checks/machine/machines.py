@@ -12,10 +12,10 @@ from statistics import median
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpu.gpuset import VISIBLE
-from clusterctl.facts.machine.machine import Clock, RunLock
+from clusterctl.facts.machine.machine import Clock
+from clusterctl.facts.machine.run_lock import RunLock
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.plan.processes import chosen_by_job
 
 _RUN = re.compile(r"[a-z0-9][A-Za-z0-9-]*")
@@ -36,7 +36,7 @@ SKEW_FAIL_S = 15.0
     source="docs/reference/inventory.md",
     required_facts=("boot_id",),
 )
-def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def same_machine(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare boot ids: each boot of each machine has its own."""
     if cluster.same_machine:
         return
@@ -71,7 +71,7 @@ def same_machine(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     applies=lambda node, _cluster: node.agent is not None,
     final=True,
 )
-def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def agent_python(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Name the missing modules; a run on one node needs no ssl."""
     needed = {"ctypes", "ssl"} if len(cluster.nodes) > 1 else {"ctypes"}
     for node in facts.values():
@@ -98,15 +98,14 @@ def agent_python(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[
     required_facts=("lock",),
     final=True,
 )
-def busy(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def busy(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Name the runs that hold the node or the GPUs that this job wants."""
-    for node in facts.values():
-        wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
-        for lock in (node.lock, *node.sharing):
-            if lock is None or not lock.run:
-                continue
-            if not (lock.holds and wanted and wanted.isdisjoint(lock.holds)):
-                yield _held(node, lock)
+    wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
+    for lock in (node.lock, *node.sharing):
+        if lock is None or not lock.run:
+            continue
+        if not (lock.holds and wanted and wanted.isdisjoint(lock.holds)):
+            yield _held(node, lock)
 
 
 def _held(node: NodeFacts, lock: RunLock) -> Finding:
@@ -144,7 +143,7 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
     blocks=False,
     required_facts=("clock",),
 )
-def clock(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def clock(facts: Facts) -> Iterator[Finding]:
     """Compare each clock with the median of all, the controller's included, or with that one."""
     clocks = {node.node: node.clock for node in facts.values() if node.clock is not None}
     offsets = [clock.offset_s for clock in clocks.values() if _tells_time(clock)]
@@ -187,7 +186,7 @@ def _tells_time(clock: Clock) -> bool:
     source="https://docs.pytorch.org/docs/stable/distributed.html",
     required_facts=("arch",),
 )
-def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def arch(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare with the master; skip if its own architecture is unknown."""
     master = facts.get(cluster.master.name)
     if master is None or master.arch is None:
@@ -216,18 +215,17 @@ def arch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]
     source="https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",
     applies=lambda node, _cluster: node.kill_user_processes is not None,
 )
-def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def session(node: NodeFacts) -> Iterator[Finding]:
     """Judge the users that logind would log out: not root, and not with linger enabled."""
-    for node in facts.values():
-        if node.kill_user_processes and node.uid != 0 and not node.linger:
-            yield fail(
-                node.node,
-                "logind would kill the run when the SSH session closes",
-                wanted="KillUserProcesses=no, or linger enabled for this user",
-                found="KillUserProcesses=yes",
-                remedy="sudo loginctl enable-linger "
-                + (shlex.quote(node.user) if node.user else "$USER"),
-            )
+    if node.kill_user_processes and node.uid != 0 and not node.linger:
+        yield fail(
+            node.node,
+            "logind would kill the run when the SSH session closes",
+            wanted="KillUserProcesses=no, or linger enabled for this user",
+            found="KillUserProcesses=yes",
+            remedy="sudo loginctl enable-linger "
+            + (shlex.quote(node.user) if node.user else "$USER"),
+        )
 
 
 @Check(
@@ -242,16 +240,15 @@ def session(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
         node.machine is not None and None not in {node.machine.remove_ipc, node.uid}
     ),
 )
-def ipc(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def ipc(node: NodeFacts) -> Iterator[Finding]:
     """Judge the users whose files logind removes: no system users, and none with linger."""
-    for node in facts.values():
-        removed = node.machine is not None and node.machine.remove_ipc
-        if removed and not node.linger and node.uid is not None and node.uid >= FIRST_USER:
-            yield warn(
-                node.node,
-                "logind would remove the run's shared memory when you log out elsewhere",
-                wanted="RemoveIPC=no, or linger enabled for this user",
-                found="RemoveIPC=yes, and SSH opens no session of logind",
-                remedy="sudo loginctl enable-linger "
-                + (shlex.quote(node.user) if node.user else "$USER"),
-            )
+    removed = node.machine is not None and node.machine.remove_ipc
+    if removed and not node.linger and node.uid is not None and node.uid >= FIRST_USER:
+        yield warn(
+            node.node,
+            "logind would remove the run's shared memory when you log out elsewhere",
+            wanted="RemoveIPC=no, or linger enabled for this user",
+            found="RemoveIPC=yes, and SSH opens no session of logind",
+            remedy="sudo loginctl enable-linger "
+            + (shlex.quote(node.user) if node.user else "$USER"),
+        )

@@ -10,8 +10,8 @@ from clusterctl.checks.finding import Finding, fail, likewise, unknown, warn, wi
 from clusterctl.checks.registry import SSH, Check, Facts
 from clusterctl.checks.wording import NOT_IN_FACTS
 from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 _MESSAGE = {
     "unreachable": "the machine does not answer",
@@ -42,7 +42,7 @@ _REMEDY = {
     source="https://man.openbsd.org/ssh_config",
     final=True,
 )
-def connect(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def connect(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report why each node failed, with the SSH server's own message; fold equal failures."""
     alike: dict[tuple[str, str], dict[str, tuple[str, str, str]]] = {}
     for node in cluster.nodes:
@@ -81,17 +81,16 @@ def _ping_note(reach: SshStatus) -> str:
     blocks=False,
     applies=lambda node, _cluster: node.reach.ping != "",
 )
-def ping(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def ping(node: NodeFacts) -> Iterator[Finding]:
     """Warn if only ping gets no answer: a run can work without it."""
-    for node in facts.values():
-        if node.answered and node.reach.ping == "silent":
-            yield warn(
-                node.node,
-                "it answers to SSH but not to ping",
-                wanted="an ICMP echo",
-                found="no answer",
-                remedy="allow ICMP in the firewall; harmless if all other checks pass",
-            )
+    if node.answered and node.reach.ping == "silent":
+        yield warn(
+            node.node,
+            "it answers to SSH but not to ping",
+            wanted="an ICMP echo",
+            found="no answer",
+            remedy="allow ICMP in the firewall; harmless if all other checks pass",
+        )
 
 
 @Check(
@@ -103,25 +102,24 @@ def ping(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding
     blocks=False,
     applies=lambda node, cluster: bool(cluster.node(node.node).ssh.identity),
 )
-def identity(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def identity(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Warn if another key was used; without a working key, `ssh.connect` fails."""
-    for node in facts.values():
-        named = cluster.node(node.node).ssh.identity
-        if not node.answered or not named:
-            continue
-        if node.reach.key is None:
-            yield unknown(
-                node.node,
-                "it is unknown whether SSH used the key that the inventory names",
-                wanted=named,
-                found=NOT_IN_FACTS,
-                remedy="clusterctl check",
-            )
-        elif node.reach.key:
-            yield warn(
-                node.node,
-                "SSH used another key than the one that the inventory names",
-                wanted=named,
-                found=node.reach.key,
-                remedy="correct `identity:` under `ssh:` in the inventory, or remove it",
-            )
+    named = cluster.node(node.node).ssh.identity
+    if not node.answered or not named:
+        return
+    if node.reach.key is None:
+        yield unknown(
+            node.node,
+            "it is unknown whether SSH used the key that the inventory names",
+            wanted=named,
+            found=NOT_IN_FACTS,
+            remedy="clusterctl check",
+        )
+    elif node.reach.key:
+        yield warn(
+            node.node,
+            "SSH used another key than the one that the inventory names",
+            wanted=named,
+            found=node.reach.key,
+            remedy="correct `identity:` under `ssh:` in the inventory, or remove it",
+        )

@@ -119,7 +119,7 @@ def _describe(found: tuple[Candidate, ...]) -> str:
     explained_by=("node.same-machine",),
     applies=lambda node, _cluster: node.interfaces is not None,
 )
-def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def duplicate(network: Network) -> Iterator[Finding]:
     """Compare the chosen addresses."""
     if network.kind == "one machine":
         return
@@ -148,7 +148,7 @@ def duplicate(_facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Fi
     explained_by=(SUBNET,),
     blocks=False,
 )
-def interfaces(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def interfaces(facts: Facts, network: Network) -> Iterator[Finding]:
     """Note the usable interfaces that the run does not use."""
     if network.kind == "one machine":
         return

@@ -9,9 +9,10 @@ from clusterctl.checks.network.addresses import SUBNET
 from clusterctl.checks.network.rdma import PORTS
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import settings_of, tcp_by_choice
-from clusterctl.facts.network.network import Interface, RdmaPort
+from clusterctl.facts.network.interfaces import Interface
+from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment

@@ -49,7 +49,7 @@ def with_block_size(block_bytes: int | None) -> str:
     blocks=False,
     applies=lambda node, _cluster: node.collective is not None,
 )
-def all_reduce(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def all_reduce(facts: Facts, network: Network) -> Iterator[Finding]:
     """Report each node's error; if there is none, the speed."""
     took_part = {n.node: n.collective for n in facts.values() if n.collective is not None}
     for name, outcome in took_part.items():

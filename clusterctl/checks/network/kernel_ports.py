@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, finding, warn
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -23,21 +24,20 @@ FULL = 0.99
     blocks=False,
     applies=lambda node, _cluster: node.conntrack is not None,
 )
-def conntrack(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def conntrack(node: NodeFacts) -> Iterator[Finding]:
     """Compare the number of tracked connections with the limit."""
-    for node in facts.values():
-        count, limit = node.conntrack or (0, 1)
-        if count >= NEARLY_FULL * limit:
-            yield finding(
-                "fail" if count >= FULL * limit else "warn",
-                node.node,
-                "its table of tracked connections is full"
-                if count >= FULL * limit
-                else "its table of tracked connections is nearly full",
-                wanted=f"less than {NEARLY_FULL:.0%} of {limit}",
-                found=f"{count} connections",
-                remedy=f"sudo sysctl -w net.netfilter.nf_conntrack_max={4 * limit} (on the node)",
-            )
+    count, limit = node.conntrack or (0, 1)
+    if count >= NEARLY_FULL * limit:
+        yield finding(
+            "fail" if count >= FULL * limit else "warn",
+            node.node,
+            "its table of tracked connections is full"
+            if count >= FULL * limit
+            else "its table of tracked connections is nearly full",
+            wanted=f"less than {NEARLY_FULL:.0%} of {limit}",
+            found=f"{count} connections",
+            remedy=f"sudo sysctl -w net.netfilter.nf_conntrack_max={4 * limit} (on the node)",
+        )
 
 
 @Check(
@@ -53,17 +53,15 @@ def conntrack(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Fi
 def ephemeral_ports(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the ranges, and look for the master port in that of the master."""
     ranges = {node.node: node.ephemeral_ports for node in facts.values() if node.ephemeral_ports}
-    usual = max(Counter(ranges.values()).items(), key=lambda item: item[1])[0] if ranges else None
-    for name, found in ranges.items():
-        if usual is not None and found != usual:
-            yield warn(
-                name,
-                "its ephemeral ports are others than those of the other nodes",
-                wanted=_range(usual),
-                found=_range(found),
-                remedy=f'sudo sysctl -w net.ipv4.ip_local_port_range="{usual[0]} {usual[1]}"'
-                " (on the node); write it to /etc/sysctl.d to keep it",
-            )
+    for name, found, usual in outliers(ranges):
+        yield warn(
+            name,
+            "its ephemeral ports are others than those of the other nodes",
+            wanted=_range(usual),
+            found=_range(found),
+            remedy=f'sudo sysctl -w net.ipv4.ip_local_port_range="{usual[0]} {usual[1]}"'
+            " (on the node); write it to /etc/sysctl.d to keep it",
+        )
     master = facts.get(cluster.master.name)
     low, high = (master.ephemeral_ports if master else None) or (1, 0)
     # On one machine all ranks start at once: nothing else is likely to come in between.

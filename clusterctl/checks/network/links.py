@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.network.addresses import SUBNET
-from clusterctl.checks.others import medians_of_others
+from clusterctl.checks.others import highest_of_most_frequent, medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
-from clusterctl.facts.network.network import BondPort, Interface
+from clusterctl.facts.network.interfaces import BondPort, Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 LEAST_FLAPS = 20
@@ -45,7 +44,7 @@ def chosen_links(node: NodeFacts, network: Network) -> tuple[Interface, ...]:
     explained_by=(SUBNET,),
     blocks=False,
 )
-def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def link(facts: Facts, network: Network) -> Iterator[Finding]:
     """Compare speed and MTU of the chosen interfaces with what most nodes have."""
     speeds: dict[str, int | None] = {n: c.speed_mbps for n, c in network.nodes.items()}
     mtus: dict[str, int | None] = {}
@@ -54,9 +53,7 @@ def link(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
         mtus[name] = interface.mtu if interface else None
     for what, unit, values in (("speed", " Mb/s", speeds), ("MTU", "", mtus)):
         known = {name: value for name, value in values.items() if value is not None}
-        if len(set(known.values())) < 2:  # noqa: PLR2004  (one is as it should be)
-            continue
-        usual = max(Counter(known.values()).items(), key=lambda item: (item[1], item[0]))[0]
+        usual = highest_of_most_frequent(known.values())
         for name, value in known.items():
             if value < usual or (what == "MTU" and value != usual):
                 device = network.nodes[name].interface
@@ -98,20 +95,19 @@ def _ports(node: NodeFacts, network: Network) -> tuple[BondPort, ...]:
     blocks=False,
     applies=lambda node, _cluster: bool(node.bond_ports),
 )
-def bond(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def bond(node: NodeFacts, network: Network) -> Iterator[Finding]:
     """Judge the bonds that the chosen interfaces are, or are on."""
-    for node in facts.values():
-        ports = _ports(node, network)
-        down = [port.interface for port in ports if not port.up]
-        if down:
-            yield warn(
-                node.node,
-                f"{counted(len(down), 'port')} of its bond {ports[0].bond} "
-                + ("is down" if len(down) == 1 else "are down"),
-                wanted=f"all of {', '.join(port.interface for port in ports)} up",
-                found=f"{', '.join(down)} down",
-                remedy=f"ethtool {shlex.quote(down[0])} (on the node); check cable and switch",
-            )
+    ports = _ports(node, network)
+    down = [port.interface for port in ports if not port.up]
+    if down:
+        yield warn(
+            node.node,
+            f"{counted(len(down), 'port')} of its bond {ports[0].bond} "
+            + ("is down" if len(down) == 1 else "are down"),
+            wanted=f"all of {', '.join(port.interface for port in ports)} up",
+            found=f"{', '.join(down)} down",
+            remedy=f"ethtool {shlex.quote(down[0])} (on the node); check cable and switch",
+        )
 
 
 @Check(
@@ -127,7 +123,7 @@ def bond(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]
         or any("/" in each.device for each in node.counters)
     ),
 )
-def flaps(facts: Facts, network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def flaps(facts: Facts, network: Network) -> Iterator[Finding]:
     """Compare how often each link has changed since boot with the other nodes."""
     counts: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
     for node in facts.values():
@@ -175,24 +171,23 @@ def unusual(counts: Mapping[str, int]) -> dict[str, int]:
     blocks=False,
     applies=lambda node, _cluster: bool(node.counters and node.between and node.between.counters),
 )
-def errors(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def errors(node: NodeFacts) -> Iterator[Finding]:
     """Compare the counters from before and after the connections between nodes."""
-    for node in facts.values():
-        before = {counters.device: dict(counters.values) for counters in node.counters}
-        for counters in node.between.counters if node.between else ():
-            start = before.get(counters.device, {})
-            grown = {
-                name: value - start[name]
-                for name, value in counters.values
-                if name in start and value - start[name] >= (LEAST_DROPS if name in DROPS else 1)
-            }
-            if grown:
-                device = shlex.quote(counters.device)
-                tool = "rdma statistic show link" if "/" in device else "ethtool -S"
-                yield warn(
-                    node.node,
-                    f"{counters.device} counts errors during this check",
-                    wanted="no new errors",
-                    found=", ".join(f"{name} +{more}" for name, more in sorted(grown.items())),
-                    remedy=f"{tool} {device} (on the node); check cable, optics and switch",
-                )
+    before = {counters.device: dict(counters.values) for counters in node.counters}
+    for counters in node.between.counters if node.between else ():
+        start = before.get(counters.device, {})
+        grown = {
+            name: value - start[name]
+            for name, value in counters.values
+            if name in start and value - start[name] >= (LEAST_DROPS if name in DROPS else 1)
+        }
+        if grown:
+            device = shlex.quote(counters.device)
+            tool = "rdma statistic show link" if "/" in device else "ethtool -S"
+            yield warn(
+                node.node,
+                f"{counters.device} counts errors during this check",
+                wanted="no new errors",
+                found=", ".join(f"{name} +{more}" for name, more in sorted(grown.items())),
+                remedy=f"{tool} {device} (on the node); check cable, optics and switch",
+            )

@@ -18,7 +18,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, tcp_by_choice
 from clusterctl.checks.wording import gist
 from clusterctl.facts.ladder import NO_NETWORK, SOCKET, NcclTransport, Rail
-from clusterctl.facts.network.network import RdmaPort
+from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network

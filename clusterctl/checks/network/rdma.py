@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv6Address
 
 from clusterctl.checks.finding import Finding, fail, unknown, warn
+from clusterctl.checks.others import highest_of_most_frequent, most_frequent
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, settings_of, tcp_by_choice
 from clusterctl.checks.wording import counted
-from clusterctl.facts.network.network import Gid, RdmaPort
+from clusterctl.facts.network.rdma import Gid, RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
@@ -65,7 +66,7 @@ def ports(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
     """Compare the states of ports by name, and their number if the names differ."""
     using = _using(facts, network, cluster)
     counts = {name: len(_active(own)) for name, own in using.items()}
-    usual = max(Counter(counts.values()).items(), key=lambda item: item[::-1], default=(0, 0))[0]
+    usual = highest_of_most_frequent(counts.values()) or 0
     active = Counter(port.name for own in using.values() for port in _active(own))
     for node in facts.values():
         own = using.get(node.node)
@@ -175,14 +176,11 @@ def _usual(
     value: Callable[[RdmaPort], tuple[int, str]],
 ) -> dict[tuple[str, ...], tuple[int, str]]:
     """Return the most common value of active ports with one key; of equally common the highest."""
-    counts: dict[tuple[str, ...], Counter[tuple[int, str]]] = defaultdict(Counter)
+    values: dict[tuple[str, ...], list[tuple[int, str]]] = defaultdict(list)
     for own in using.values():
         for port in _active(own):
-            counts[key(port)][value(port)] += 1
-    return {
-        each: max(found.items(), key=lambda item: (item[1], item[0]))[0]
-        for each, found in counts.items()
-    }
+            values[key(port)].append(value(port))
+    return {each: highest_of_most_frequent(found) for each, found in values.items()}
 
 
 def _differing(
@@ -351,8 +349,8 @@ def _by_index(
             found = at.family if at else "no address"
             if not unread and (name not in meant or not found.startswith("RoCE v2")):
                 meant[name] = (found, port, setting)
-    usual = Counter(found for found, _, _ in meant.values() if found.startswith("RoCE v2"))
-    wanted = usual.most_common(1)[0][0] if usual else "RoCE v2, IPv4"
+    right = [found for found, _, _ in meant.values() if found.startswith("RoCE v2")]
+    wanted = most_frequent(right) or "RoCE v2, IPv4"
     for name, (found, port, setting) in meant.items():
         if found != wanted:
             yield fail(

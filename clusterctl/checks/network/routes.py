@@ -9,8 +9,8 @@ from ipaddress import ip_address, ip_network
 from clusterctl.checks.finding import Finding, Status, finding
 from clusterctl.checks.network.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.network.network import Route
 from clusterctl.facts.network.pairwise import ConnectResult
+from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.candidates import Candidate

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import outliers
+from clusterctl.checks.software.python import other_version
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import Container, read_container
-from clusterctl.network.choice import Network
 
 _NO_IMAGE = re.compile(r"no such image|image not known|not found", re.IGNORECASE)
 
@@ -27,7 +27,7 @@ _NO_IMAGE = re.compile(r"no such image|image not known|not found", re.IGNORECASE
     required_facts=("image",),
     applies=lambda _node, cluster: _container(cluster) is not None,
 )
-def container(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def container(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Look for the image on each node, and compare its ids."""
     wrapped = _container(cluster)
     if wrapped is None:
@@ -46,7 +46,8 @@ def container(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
             remedy=pull if lacks else _make_usable(node, program),
         )
     ids = {node.node: node.image.id for node in facts.values() if node.image and node.image.id}
-    yield from outliers(ids, "the image", lambda _name, _usual: "fail", lambda _name, _usual: pull)
+    for name, found, usual in outliers(ids):
+        yield other_version("fail", name, "the image", found, usual, pull)
 
 
 def _make_usable(node: NodeFacts, program: str) -> str:

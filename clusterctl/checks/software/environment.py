@@ -11,7 +11,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.known_variables import meant
 from clusterctl.checks.software.settings import JOB_ENV, remove_from, settings_of
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus
@@ -120,22 +120,21 @@ def values(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
     blocks=False,
     required_facts=("environment",),
 )
-def conflicts(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
+def conflicts(node: NodeFacts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Apply each rule to each node's settings together."""
-    for node in facts.values():
-        if not node.answered:
-            continue
-        by_name = {each.name: each for each in settings_of(node, network, cluster)}
-        values_by_name = {name: setting.value for name, setting in by_name.items()}
-        for name, applies, effect, wanted in _CONFLICTS:
-            if name in by_name and applies(values_by_name, node, cluster):
-                yield warn(
-                    node.node,
-                    f"{name}={shlex.quote(by_name[name].value)}: {effect}",
-                    wanted=wanted,
-                    found=f"from {by_name[name].origin}",
-                    remedy=remove_from(by_name[name]),
-                )
+    if not node.answered:
+        return
+    by_name = {each.name: each for each in settings_of(node, network, cluster)}
+    values_by_name = {name: setting.value for name, setting in by_name.items()}
+    for name, applies, effect, wanted in _CONFLICTS:
+        if name in by_name and applies(values_by_name, node, cluster):
+            yield warn(
+                node.node,
+                f"{name}={shlex.quote(by_name[name].value)}: {effect}",
+                wanted=wanted,
+                found=f"from {by_name[name].origin}",
+                remedy=remove_from(by_name[name]),
+            )
 
 
 Applies = Callable[[Mapping[str, str], NodeFacts, Cluster], bool]
@@ -231,7 +230,7 @@ _CONFLICTS: tuple[tuple[str, Applies, str, str], ...] = (
     source="https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables",
     blocks=False,
 )
-def ranks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def ranks(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Find such variables in job.env."""
     ours = [(name, value) for name, value in cluster.job.env if name in RANKS]
     answered = tuple(node.node for node in facts.values() if node.answered)

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import FOUND, working_pythons
-from clusterctl.facts.software.software import ForeignImport, Python
-from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
+from clusterctl.facts.software.python import ForeignImport, Python
 
 
 @Check(
@@ -25,7 +23,7 @@ from clusterctl.network.choice import Network
     explained_by=(FOUND,),
     applies=lambda node, _cluster: node.python is not None and node.python.foreign is not None,
 )
-def shadowed(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def shadowed(facts: Facts) -> Iterator[Finding]:
     """Judge what the interpreter would import, by name; alike on all nodes, a copy is a warning."""
     pythons = {
         name: python

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding
-from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.registry import Check
 from clusterctl.checks.software.python import FOUND, TORCH
 from clusterctl.checks.storage.disks import SHARED
 from clusterctl.checks.wording import last_line
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.plan.make import command_with_python
 
 JOB_CHECK = "job.check"
@@ -27,17 +27,16 @@ JOB_CHECK = "job.check"
     required_facts=("rsync",),
     applies=lambda node, cluster: not cluster.node(node.node).local,
 )
-def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def rsync(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the other machines; `sync` itself reports a missing rsync on this one."""
-    for node in facts.values():
-        if node.rsync == "" and not cluster.node(node.node).local:
-            yield fail(
-                node.node,
-                "rsync is not installed",
-                wanted="rsync",
-                found="no such program",
-                remedy="sudo apt-get install rsync",
-            )
+    if node.rsync == "" and not cluster.node(node.node).local:
+        yield fail(
+            node.node,
+            "rsync is not installed",
+            wanted="rsync",
+            found="no such program",
+            remedy="sudo apt-get install rsync",
+        )
 
 
 @Check(
@@ -50,24 +49,23 @@ def rsync(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     after_sync=True,
     applies=lambda node, cluster: bool(cluster.job.check) and node.job_check is not None,
 )
-def job_check(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def job_check(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by its exit code."""
-    for node in facts.values():
-        result = node.job_check
-        if not cluster.job.check or result is None or result.exit_code == 0:
-            continue
-        ended = result.exit_code is not None
-        python = node.python.asked if node.python else "python3"
-        there = f"run it on the node: {shlex.join(command_with_python(cluster.job.check, python))}"
-        sync = "clusterctl sync (in the folder with the code) copies the code there"
-        yield finding(
-            "fail" if ended else "unknown",
-            node.node,
-            "the job's own check fails" if ended else "the job's own check did not finish",
-            wanted="exit code 0",
-            found=last_line(result.output) or result.words or f"exit code {result.exit_code}",
-            remedy=sync if _is_absent(cluster.job.check, result.output) else there,
-        )
+    result = node.job_check
+    if not cluster.job.check or result is None or result.exit_code == 0:
+        return
+    ended = result.exit_code is not None
+    python = node.python.asked if node.python else "python3"
+    there = f"run it on the node: {shlex.join(command_with_python(cluster.job.check, python))}"
+    sync = "clusterctl sync (in the folder with the code) copies the code there"
+    yield finding(
+        "fail" if ended else "unknown",
+        node.node,
+        "the job's own check fails" if ended else "the job's own check did not finish",
+        wanted="exit code 0",
+        found=last_line(result.output) or result.words or f"exit code {result.exit_code}",
+        remedy=sync if _is_absent(cluster.job.check, result.output) else there,
+    )
 
 
 def _is_absent(command: tuple[str, ...], output: str) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, unknown
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import (
     FOUND,
     TORCH,
     install_command,
-    outliers,
+    other_version,
     working_pythons,
 )
 from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS, launcher_file
 from clusterctl.plan.launchers.interface import Launcher, argument
 from clusterctl.plan.make import unequal_nodes
@@ -46,7 +46,7 @@ def _packages(cluster: Cluster) -> tuple[str, ...]:
     required_facts=("python",),
     applies=lambda _node, cluster: bool(_packages(cluster)),
 )
-def installed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def installed(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions; each node needs one."""
     pythons = working_pythons(facts)
     deepspeed = any(
@@ -69,11 +69,9 @@ def installed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
                 found=f"none in {pythons[name].executable}",
                 remedy=install_command(pythons[name], package, wanted),
             )
-
-        def remedy(name: str, usual: str, package: str = package) -> str:
-            return install_command(pythons[name], package, usual)
-
-        yield from outliers(known, package, lambda _name, _usual: "fail", remedy)
+        for name, found, usual in outliers(known):
+            remedy = install_command(pythons[name], package, usual)
+            yield other_version("fail", name, package, found, usual, remedy)
 
 
 @Check(
@@ -85,7 +83,7 @@ def installed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
     source="https://huggingface.co/docs/accelerate/package_reference/cli",
     applies=lambda _node, cluster: _needs_equal_nodes(cluster),
 )
-def ranks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def ranks(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the number of ranks of all nodes."""
     if not _needs_equal_nodes(cluster):
         return
@@ -127,7 +125,7 @@ def _needs_equal_nodes(cluster: Cluster) -> bool:
     required_facts=("launcher_config",),
     applies=lambda node, cluster: bool(_file_of(node, cluster)),
 )
-def config(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def config(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the numbers in the file with those of the plan."""
     launcher = _launcher(cluster)
     if launcher.config_problems is None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
+from clusterctl.checks.others import outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
-from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER
-from clusterctl.facts.software.software import Python
+from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, Python
 from clusterctl.inventory.cluster import Cluster, Job
-from clusterctl.network.choice import Network
 from clusterctl.plan.launchers import LAUNCHERS
 
 FOUND = "python.found"
@@ -48,7 +46,7 @@ def _compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Fi
     explained_by=("job.container",),
     required_facts=("python",),
 )
-def found(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def found(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report why it did not start, unless it is on a missing share."""
     missing = MissingShares.of(facts, cluster)
     for node in facts.values():
@@ -115,23 +113,15 @@ def _make_python(python: Python, node: str, user: str) -> str:
     source="https://docs.python.org/3/library/pickle.html",
     explained_by=(FOUND,),
 )
-def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def version(facts: Facts) -> Iterator[Finding]:
     """Compare with most other nodes; another patch level is a warning."""
     pythons, skips = _compared(working_pythons(facts))
     yield from skips
-    minor = {name: ".".join(p.version.split(".")[:2]) for name, p in pythons.items()}
-
-    def status(name: str, usual: str) -> Status:
-        return "warn" if usual.startswith(minor[name] + ".") else "fail"
-
-    yield from outliers(
-        {name: python.version for name, python in pythons.items()},
-        "Python",
-        status,
-        lambda _name, usual: (
-            f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
-        ),
-    )
+    for name, found, usual in outliers({name: p.version for name, p in pythons.items()}):
+        minor = ".".join(found.split(".")[:2])
+        status: Status = "warn" if usual.startswith(minor + ".") else "fail"
+        remedy = f"install Python {shlex.quote(usual)} on the node, or set another `python:` for it"
+        yield other_version(status, name, "Python", found, usual, remedy)
 
 
 @Check(
@@ -147,7 +137,7 @@ def version(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Find
     required_facts=("python", "environment", "job_environment"),
     applies=lambda _node, cluster: cluster.job.env_init is not None and not cluster.job.wrap,
 )
-def activated(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def activated(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes where `env_init` puts an interpreter into PATH."""
     if cluster.job.env_init is None or cluster.job.wrap:
         return
@@ -175,7 +165,7 @@ def activated(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Fin
     source="https://docs.pytorch.org/docs/stable/distributed.html",
     explained_by=(FOUND,),
 )
-def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def torch(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions; with torchrun every node needs torch."""
     pythons = working_pythons(facts)
     versions = {name: python.package("torch") for name, python in pythons.items()}
@@ -194,12 +184,10 @@ def torch(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
                 if "/" in pythons[name].asked
                 else NAME_INTERPRETER,
             )
-    yield from outliers(
-        {name: installed for name, installed in versions.items() if installed},
-        "torch",
-        lambda _name, _usual: "fail",
-        lambda name, usual: install_command(pythons[name], "torch", usual),
-    )
+    present = {name: installed for name, installed in versions.items() if installed}
+    for name, found, usual in outliers(present):
+        remedy = install_command(pythons[name], "torch", usual)
+        yield other_version("fail", name, "torch", found, usual, remedy)
 
 
 _NONE = "none"
@@ -238,7 +226,7 @@ def named_packages(job: Job) -> tuple[tuple[str, str], ...]:
     required_facts=("python",),
     applies=lambda _node, cluster: bool(cluster.job.packages),
 )
-def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def named(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Look for each on every node, in the version that is named."""
     pythons = working_pythons(facts)
     for package, wanted in named_packages(cluster.job):
@@ -264,45 +252,25 @@ def named(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     explained_by=(FOUND,),
     blocks=False,
 )
-def packages(facts: Facts, _network: Network, _cluster: Cluster) -> Iterator[Finding]:
+def packages(facts: Facts) -> Iterator[Finding]:
     """Compare every package that any node has."""
     pythons, skips = _compared(working_pythons(facts))
     yield from skips
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:
-        versions = {name: python.package(package) for name, python in pythons.items()}
-
-        def remedy(name: str, usual: str, package: str = package) -> str:
+        versions = {name: python.package(package) or _NONE for name, python in pythons.items()}
+        for name, found, usual in outliers(versions):
             if usual == _NONE:
                 remove = shlex.join([pythons[name].executable, "-m", "pip", "uninstall", package])
-                return f"{remove}; or install it on the other nodes if the job needs it"
-            return install_command(pythons[name], package, usual)
-
-        yield from outliers(
-            {name: installed or _NONE for name, installed in versions.items()},
-            package,
-            lambda _name, _usual: "warn",
-            remedy,
-        )
+                remedy = f"{remove}; or install it on the other nodes if the job needs it"
+            else:
+                remedy = install_command(pythons[name], package, usual)
+            yield other_version("warn", name, package, found, usual, remedy)
 
 
-def outliers(
-    values: Mapping[str, str],
-    what: str,
-    status: Callable[[str, str], Status],
-    remedy: Callable[[str, str], str],
-) -> Iterator[Finding]:
-    """Yield a finding for each node whose value differs from the most common one."""
-    if len(set(values.values())) < 2:  # noqa: PLR2004  (all are equal)
-        return
-    usual = Counter(values.values()).most_common(1)[0][0]
-    for name, value in values.items():
-        if value != usual:
-            yield finding(
-                status(name, usual),
-                name,
-                f"another version of {what} than on the other nodes",
-                wanted=usual,
-                found=value,
-                remedy=remedy(name, usual),
-            )
+def other_version(
+    status: Status, node: str, what: str, found: str, usual: str, remedy: str
+) -> Finding:
+    """Return the finding on a node whose version is not the most frequent one."""
+    message = f"another version of {what} than on the other nodes"
+    return finding(status, node, message, wanted=usual, found=found, remedy=remedy)

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment as chosen_environment

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 
 from clusterctl.checks.finding import Finding, Status, finding, passed, warn
 from clusterctl.checks.network.addresses import SUBNET
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import JOB_ENV, remove_from, settings_of
-from clusterctl.facts.network.network import Interface
+from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.request import PROXIES
-from clusterctl.facts.software.software import Setting
+from clusterctl.facts.software.settings import Setting
+from clusterctl.facts.software.variables import PROXIES
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.network.simulate import (
@@ -155,19 +155,29 @@ def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Findi
         for node in facts.values()
         if node.answered and node.environment is not None
     }
+    yield from _differing(
+        own,
+        "check its ~/.bashrc, /etc/environment, /etc/nccl.conf and ~/.nccl.conf;"
+        " put settings for all nodes into job.env",
+    ).values()
+
+
+def _differing(own: Mapping[str, set[tuple[str, str]]], remedy: str) -> dict[str, Finding]:
+    """Return the finding on each node whose pairs are not those of more than half of all."""
     counted = Counter(pair for pairs in own.values() for pair in pairs)
     usual = {pair for pair, count in counted.items() if 2 * count > len(own)}
-    for name, pairs in own.items():
-        if pairs != usual:
-            differing = sorted({key for key, _ in pairs ^ usual})
-            yield warn(
-                name,
-                f"its {', '.join(differing)} differs from the other nodes",
-                wanted=_shown(usual, differing),
-                found=_shown(pairs, differing),
-                remedy="check its ~/.bashrc, /etc/environment, /etc/nccl.conf and ~/.nccl.conf;"
-                " put settings for all nodes into job.env",
-            )
+    names = {node: sorted({key for key, _ in pairs ^ usual}) for node, pairs in own.items()}
+    return {
+        node: warn(
+            node,
+            f"its {', '.join(differing)} differs from the other nodes",
+            wanted=_shown(usual, differing),
+            found=_shown(own[node], differing),
+            remedy=remedy,
+        )
+        for node, differing in names.items()
+        if differing
+    }
 
 
 def _shown(pairs: set[tuple[str, str]], names: list[str]) -> str:
@@ -193,21 +203,14 @@ def proxy(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
         for node in facts.values()
         if node.answered and node.environment is not None
     }
-    counted = Counter(pair for pairs in found.values() for pair in pairs)
-    usual = {pair for pair, count in counted.items() if 2 * count > len(found)}
+    differing = _differing(
+        found, "check its ~/.bashrc and /etc/environment; put a proxy for all nodes into job.env"
+    )
     exempts_all = functools.cache(functools.partial(_exempts_all, network))
     for name, pairs in found.items():
         exempt = _proxies(facts[name]).get(NO_PROXY, "")
-        if pairs != usual:
-            differing = sorted({key for key, _ in pairs ^ usual})
-            yield warn(
-                name,
-                f"its {', '.join(differing)} differs from the other nodes",
-                wanted=_shown(usual, differing),
-                found=_shown(pairs, differing),
-                remedy="check its ~/.bashrc and /etc/environment; put a proxy for all nodes into"
-                " job.env",
-            )
+        if name in differing:
+            yield differing[name]
         elif pairs and NO_PROXY not in ours and len(network.nodes) > 1 and not exempts_all(exempt):
             yield passed(
                 name,

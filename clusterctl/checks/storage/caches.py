@@ -11,7 +11,6 @@ from clusterctl.checks.storage.run_paths import cache_folders, share_of
 from clusterctl.checks.storage.shares import no_answer
 from clusterctl.facts.storage.mounts import NETWORK
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
 
 
 @Check(
@@ -25,7 +24,7 @@ from clusterctl.network.choice import Network
     blocks=False,
     applies=lambda _node, cluster: bool(cache_folders(cluster)),
 )
-def caches(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def caches(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the folders that `job.env` names; shared ones only if there are several nodes."""
     answered = [node for node in facts.values() if node.answered]
     for name, folder in cache_folders(cluster).items():

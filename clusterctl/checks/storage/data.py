@@ -12,7 +12,6 @@ from clusterctl.checks.storage.run_paths import run_paths
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus
 
 MB = 1e6
@@ -38,7 +37,7 @@ _ENOUGH = f"{SLOW / MB:.0f} MB/s or more for all nodes together"
     explained_by=("storage.shared", "storage.writable"),
     applies=lambda node, cluster: _checkpoints(node, cluster.node(node.node), cluster) is not None,
 )
-def speed(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def speed(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare each node with the median, which one fast node does not change."""
     paths = {
         node.name: path
@@ -121,7 +120,7 @@ def _checkpoints(known: NodeFacts, node: Node, cluster: Cluster) -> PathFacts | 
         and planned_gpus(cluster, node) > 0
     ),
 )
-def noexec(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def noexec(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the folders of the session, unless the job sets others."""
     moved = {"TMPDIR", "TRITON_CACHE_DIR"} & dict(cluster.job.env).keys()
     for node in facts.values():
@@ -149,19 +148,18 @@ def noexec(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Findin
         and not cluster.node(node.node).state
     ),
 )
-def state(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def state(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the usual folder: of another one `storage.writable` tells."""
-    for node in facts.values():
-        problem = node.machine.state_problem if node.machine else None
-        if problem and not cluster.node(node.node).state:
-            yield fail(
-                node.node,
-                "the folder of the runs' state is not this user's alone",
-                wanted="a folder of this user, mode 700",
-                found=problem,
-                remedy="set `state:` of this node to another folder, on a local disk; or remove"
-                " that one, as its owner",
-            )
+    problem = node.machine.state_problem if node.machine else None
+    if problem and not cluster.node(node.node).state:
+        yield fail(
+            node.node,
+            "the folder of the runs' state is not this user's alone",
+            wanted="a folder of this user, mode 700",
+            found=problem,
+            remedy="set `state:` of this node to another folder, on a local disk; or remove"
+            " that one, as its owner",
+        )
 
 
 @Check(
@@ -176,7 +174,7 @@ def state(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
     explained_by=("storage.shared", "storage.writable"),
     applies=lambda node, cluster: any(_locks(node, share) is not None for share in cluster.shared),
 )
-def locks(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def locks(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the mount options of each share."""
     moved = "HF_HOME" in dict(cluster.job.env)
     for node in facts.values():

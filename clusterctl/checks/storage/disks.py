@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
+from clusterctl.checks.others import most_frequent
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.run_paths import DEFAULT_STATE, command_paths, in_workdir, run_paths
 from clusterctl.checks.storage.shares import (
@@ -24,7 +25,6 @@ from clusterctl.checks.wording import NOT_IN_FACTS, counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.network.choice import Network
 
 SHARED = "storage.shared"
 GIB = 1024**3
@@ -47,7 +47,7 @@ DELAY_WARN_S = 2.0
     source="https://man7.org/linux/man-pages/man5/nfs.5.html",
     applies=lambda _node, cluster: bool(cluster.shared),
 )
-def shared(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def shared(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by small token files that every node wrote and looked for."""
     missing = MissingShares.of(facts, cluster)
     yield from missing.findings
@@ -154,7 +154,7 @@ def _tried(node: NodeFacts, path: str) -> bool:
     fix="Create the folder and make the run's user its owner.",
     applies=_has_folder,
 )
-def writable(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def writable(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by a file that was created and removed there."""
     missing = MissingShares.of(facts, cluster)
     for node, known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
@@ -231,7 +231,7 @@ def _make_reachable(path: PathFacts, user: str) -> str:
     " filesystem.",
     source="https://man7.org/linux/man-pages/man3/statvfs.3.html",
 )
-def free_space(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def free_space(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the space that an unprivileged user can still use."""
     missing = MissingShares.of(facts, cluster)
     by_node: dict[str, list[PathFacts]] = defaultdict(list)
@@ -295,7 +295,7 @@ def _list_largest(where: str) -> str:
         cluster.job.needs or command_paths(cluster, cluster.node(node.node))
     ),
 )
-def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def needs(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare sizes, names and the ends of the largest files with most other nodes."""
     missing = MissingShares.of(facts, cluster)
     by_need: dict[str, list[tuple[Node, PathFacts]]] = defaultdict(list)
@@ -305,8 +305,7 @@ def needs(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding
         else:
             by_need[path.path].append((node, path))
     for found in by_need.values():
-        digests = Counter(path.digest for _, path in found if path.digest)
-        usual = digests.most_common(1)[0][0] if digests else ""
+        usual = most_frequent(path.digest for _, path in found if path.digest)
         owner, model = next(((n, p) for n, p in found if usual and p.digest == usual), (None, None))
         for node, path in found:
             remedy = "copy it to every node, or correct `needs:` in the inventory"

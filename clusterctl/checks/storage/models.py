@@ -10,7 +10,6 @@ from clusterctl.checks.storage.disks import known_paths
 from clusterctl.checks.storage.run_paths import run_paths
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.network.choice import Network
 
 _SHOWN = 3
 
@@ -27,7 +26,7 @@ _SHOWN = 3
         and any(p.digest for p in node.paths if p.path in _needs(cluster, cluster.node(node.node)))
     ),
 )
-def model(facts: Facts, _network: Network, cluster: Cluster) -> Iterator[Finding]:
+def model(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the shards by their index and headers, and what belongs next to the weights."""
     missing = MissingShares.of(facts, cluster)
     for node, _known, path in known_paths(facts, cluster, "needs"):

@@ -7,10 +7,10 @@ that one cause gives one finding.
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, skip
+from clusterctl.checks.others import most_frequent
 from clusterctl.checks.registry import Facts
 from clusterctl.checks.storage.run_paths import share_of
 from clusterctl.checks.wording import counted
@@ -166,10 +166,8 @@ def _absence(path: PathFacts) -> tuple[str, str] | None:
 
 def _usual_mount(share: str, nodes: list[NodeFacts]) -> PathFacts | None:
     paths = [path for node in nodes if (path := node.path(share)) is not None]
-    if not paths:
-        return None
-    usual = Counter((p.mount, p.filesystem) for p in paths).most_common(1)[0][0]
-    return next(p for p in paths if (p.mount, p.filesystem) == usual)
+    usual = most_frequent((p.mount, p.filesystem) for p in paths)
+    return next((p for p in paths if (p.mount, p.filesystem) == usual), None)
 
 
 def _not_shared(node: str, path: PathFacts, usual: PathFacts | None, count: int) -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from clusterctl.facts.gpu.nvidia import pci_address
-from clusterctl.facts.machine.machine import KernelLine, KernelLog
+from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
 from clusterctl.values import dataclass
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})(?:, (.*))?")

@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 
 from clusterctl.facts.answers import Answers
+from clusterctl.facts.commands import AMD, GPU_SECONDS, program
+from clusterctl.facts.fact import Question
 from clusterctl.facts.gpu.accelerators import (
     FabricManager,
     Gpu,
@@ -14,7 +16,32 @@ from clusterctl.facts.gpu.accelerators import (
     PcieLink,
 )
 from clusterctl.facts.gpu.nvidia import pci_address
-from clusterctl.facts.request import GPU_DRIVERS
+
+VERSION = "/proc/driver/nvidia/version"
+PEERMEM = tuple(f"/sys/module/{name}/initstate" for name in ("nvidia_peermem", "nv_peer_mem"))
+DRIVERS = ("nvidia", "amdgpu")
+"""Their names in the kernel."""
+_SWITCHES = ("/dev/nvidia-nvswitchctl", "/dev/nvidia-caps-imex-channels")
+"""One of these exists on machines with NVSwitches or multi-node NVLink."""
+_MANAGER = "nv-fabricmanager"
+_SERVICES = ["nvidia-fabricmanager", "nvidia-imex"]
+MACHINE = Question(
+    files=(VERSION, *PEERMEM),
+    folders={
+        f"/sys/bus/pci/drivers/{driver}/*": (
+            "numa_node", "current_link_width", "max_link_width", "aer_dev_fatal",
+            "aer_dev_correctable",
+        )
+        for driver in DRIVERS
+    },
+    commands=(
+        program("nvlink", ["nvidia-smi", "nvlink", "-s"], GPU_SECONDS, only_if=(VERSION,)),
+        program("owners", ["ps", "-e", "-o", "pid=,user:32="], only_if=(VERSION, AMD)),
+        program("gpu-services", ["systemctl", "is-active", *_SERVICES], only_if=_SWITCHES),
+        program("fabric-manager", [_MANAGER, "--version"], only_if=("/usr/bin/" + _MANAGER,)),
+    ),
+)  # fmt: skip
+"""What the log of nvidia-smi lacks; each program is asked only where there is something to see."""
 
 _GPU = re.compile(r"GPU \d+: .*\(UUID: ([\w-]+)\)")
 _LINK = re.compile(r"\s*Link \d+: (\S.*)")
@@ -51,7 +78,7 @@ def with_machine(gpus: Gpus, answers: Answers) -> Gpus:
 
 def module_version(answers: Answers) -> str:
     """Return the version of NVIDIA's kernel module that is loaded; empty without one."""
-    found = _VERSION.search(answers.text("/proc/driver/nvidia/version") or "")
+    found = _VERSION.search(answers.text(VERSION) or "")
     return found[0] if found else ""
 
 
@@ -97,7 +124,7 @@ def _link(gpu: Gpu, answers: Answers) -> PcieLink:
     """Add what the kernel shows of the PCI device; of AMD's GPUs only the kernel shows it."""
     link = gpu.link or PcieLink()
     address = pci_address(gpu.bus_id)
-    for driver in GPU_DRIVERS:
+    for driver in DRIVERS:
         folder = f"/sys/bus/pci/drivers/{driver}/{address}/"
         numa = answers.number(folder + "numa_node")
         fatal = _FATAL.search(answers.text(folder + "aer_dev_fatal") or "")
@@ -116,7 +143,7 @@ def _link(gpu: Gpu, answers: Answers) -> PcieLink:
 
 
 def _kernel(answers: Answers) -> GpuDriver | None:
-    version = answers.text("/proc/driver/nvidia/version")
+    version = answers.text(VERSION)
     if version is None:
         return None
     states = answers.command("gpu-services").text.split()
@@ -125,10 +152,7 @@ def _kernel(answers: Answers) -> GpuDriver | None:
     found = _VERSION.search(printed.text) if printed.good else None
     return GpuDriver(
         open_modules="Open Kernel Module" in version,
-        peermem=any(
-            answers.word(f"/sys/module/{name}/initstate") == "live"
-            for name in ("nvidia_peermem", "nv_peer_mem")
-        ),
+        peermem=any(answers.word(path) == "live" for path in PEERMEM),
         fabric_manager=FabricManager(
             state=manager,
             version=found[0] if found else "",

@@ -1,11 +1,8 @@
-"""The machine: how it answered, its clock, its limits, and which runs hold it."""
+"""How a machine answered, and its clock: what the controller itself measures."""
 
 from __future__ import annotations
 
 from clusterctl.values import dataclass
-
-UNLIMITED = -1
-"""A resource limit that is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,47 +30,3 @@ class Clock:
     offset_s: float
     error_s: float
     """Half of that round trip: the largest error of the offset."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLock:
-    """The run that holds the node."""
-
-    run: str = ""
-    """Empty: no process."""
-    user: str = ""
-    since: str = ""
-    about: str = ""
-    """Its name, command and origin, by its supervisor."""
-    holds: tuple[str, ...] = ()
-    """UUIDs of its GPUs, and `port-N` if its ranks meet here; empty: it holds the whole machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Resource limits of the non-interactive session; UNLIMITED if not set."""
-
-    memlock: int | None = None
-    nofile: int | None = None
-    nofile_hard: int | None = None
-    """A run raises the soft limits on files and processes to the hard ones."""
-    processes_hard: int | None = None
-    stack: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLine:
-    """A line of the kernel log."""
-
-    age_s: float | None
-    """Seconds since it was written; None: the machine's uptime is unknown."""
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLog:
-    """The lines of the kernel log that `request.KERNEL_LOG` asks for, the oldest first."""
-
-    source: str
-    """`kmsg`, `dmesg` or `journal`."""
-    lines: tuple[KernelLine, ...] = ()

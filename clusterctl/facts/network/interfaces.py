@@ -1,23 +1,74 @@
-"""Parses network interfaces from /sys/class/net and netlink, or /proc if that is refused."""
+"""Network interfaces, from /sys/class/net and netlink, or /proc if that is refused."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Interface, ip_interface
 from typing import Any
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.network.network import BondPort, Counters, Interface, Route
-from clusterctl.facts.network.routes import parse_routes
-from clusterctl.facts.request import STATISTICS
+from clusterctl.facts.fact import Fact, Question
+from clusterctl.facts.network.routes import Route, parse_routes
+from clusterctl.facts.request import FactRequest
+from clusterctl.values import dataclass
 
+FOLDERS = {
+    "/sys/class/net/*": (
+        "operstate", "carrier", "flags", "speed", "mtu", "duplex", "carrier_changes",
+    ),
+    "/proc/sys/net/ipv4/conf/*": ("rp_filter", "arp_ignore"),
+}  # fmt: skip
+SLOTS = {"/sys/class/net/*/device": ("numa_node",)}
+"""Asked only if GPUs are planned."""
 _UP, _LOOPBACK = 0x1, 0x8
-_COUNTER = re.compile(r"[0-9]{1,19}")
-"""The kernel's are of 64 bits."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A network interface."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    """With prefix length, as `10.1.0.5/24`."""
+    running: bool | None = None
+    """It is up and has carrier."""
+    speed_mbps: int | None = None
+    mtu: int | None = None
+    numa: int | None = None
+    """The NUMA node of its slot, read if GPUs are planned."""
+    loopback: bool = False
+    duplex: str = ""
+    """`full` or `half`; empty: unknown, as of virtual links."""
+    carrier_changes: int | None = None
+    """How often the link came up or went down since boot."""
+    parent: str = ""
+    """The interface that a VLAN is on."""
+    rp_filter: int | None = None
+    """1: a packet is dropped if the way back to its sender is through another interface."""
+    arp_ignore: int | None = None
+    """1 and more: ARP is answered only for addresses of the interface that was asked."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an address: other code parses them without a check."""
+        for address in self.addresses:
+            ip_interface(address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondPort:
+    """An interface that belongs to a bond."""
+
+    bond: str
+    interface: str
+    up: bool
+
+
+def _ask(wanted: FactRequest) -> Question:
+    files = ("/proc/net/fib_trie", "/proc/net/if_inet6")
+    return Question(files=files, folders=FOLDERS if wanted.gpus == 0 else {**FOLDERS, **SLOTS})
+
+
+@Fact("interfaces", _ask)
 def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
     """Return the interfaces with their addresses; None if nothing could be read."""
     files = answers.below("/sys/class/net/")
@@ -72,6 +123,7 @@ def _parents(listed: list[dict[str, Any]]) -> dict[str, str]:
     return {e["ifname"]: e["link"] for e in listed if isinstance(e.get("link"), str)}
 
 
+@Fact("bond_ports", Question(globs=("/proc/net/bonding/*",)))
 def parse_bonds(answers: Answers) -> tuple[BondPort, ...]:
     """Return the ports of all bonds, from /proc/net/bonding."""
     found: list[BondPort] = []
@@ -87,41 +139,11 @@ def parse_bonds(answers: Answers) -> tuple[BondPort, ...]:
     return tuple(found)
 
 
-def parse_counters(
-    answers: Answers, interfaces: tuple[Interface, ...] | None
-) -> tuple[Counters, ...]:
-    """Return the error counters of the interfaces that have an address."""
-    found = []
-    for interface in interfaces or ():
-        folder = f"/sys/class/net/{interface.name}/statistics"
-        if interface.addresses and not interface.loopback:
-            values = {name: answers.word(f"{folder}/{name}") or "" for name in STATISTICS}
-            found.append(counters_of(interface.name, values))
-    return tuple(counters for counters in found if counters.values)
-
-
-def counters_of(device: str, values: Mapping[str, str]) -> Counters:
-    """Return the counters of a device, without those that are no numbers."""
-    numbers = {name: _count(value) for name, value in values.items()}
-    known = ((name, value) for name, value in numbers.items() if value is not None)
-    return Counters(device=device, values=tuple(sorted(known)))
-
-
-def folder_values(text: str) -> dict[str, str]:
-    """Return the files in the answer for a folder, which are lines `NAME VALUE`."""
-    pairs = (line.partition(" ") for line in text.splitlines() if " " in line)
-    return {name: value for name, _, value in pairs}
-
-
 def _stricter(answers: Answers, name: str, setting: str) -> int | None:
     """Return a setting of an interface: the kernel takes the higher of `all` and its own."""
     places = (f"/proc/sys/net/ipv4/conf/{each}/{setting}" for each in ("all", name))
     known = [value for path in places if (value := answers.number(path)) is not None]
     return max(known, default=None)
-
-
-def _count(text: str) -> int | None:
-    return int(text) if _COUNTER.fullmatch(text) else None
 
 
 def _duplex(word: str | None) -> str:
@@ -134,7 +156,7 @@ def _by_proc(answers: Answers) -> dict[str, list[str]] | None:
     if trie is None:
         return None
     found: dict[str, list[str]] = defaultdict(list)
-    routes = parse_routes(answers) or ()
+    routes = answers.once(parse_routes) or ()
     for address in _local_addresses(trie):
         if address.is_loopback:
             found["lo"].append(f"{address}/8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.facts.network.network import Counters
+from clusterctl.facts.network.counters import Counters
 from clusterctl.values import dataclass
 
 LARGEST_PROBE = 16384

@@ -1,4 +1,4 @@
-"""Parses InfiniBand, RoCE and EFA devices from /sys/class/infiniband."""
+"""InfiniBand, RoCE and EFA devices, from /sys/class/infiniband."""
 
 from __future__ import annotations
 
@@ -6,21 +6,101 @@ import re
 from ipaddress import IPv6Address
 
 from clusterctl.facts.answers import NOT_ASKED, Answers
-from clusterctl.facts.network.interfaces import counters_of
-from clusterctl.facts.network.network import Counters, Gid, RdmaPort
-from clusterctl.facts.request import OFI_PLUGINS, RDMA_COUNTERS, RDMA_GIDS
+from clusterctl.facts.fact import Fact, Question, Unreadable, if_gpus
+from clusterctl.values import dataclass
 
+ROOT = "/sys/class/infiniband/"
+RDMA_GIDS = 16
+"""Places of a table of addresses to read: those of each VLAN and address come first."""
+_PLACES = tuple(map(str, range(RDMA_GIDS)))
+FOLDERS = {
+    "/sys/class/infiniband/*": ("fw_ver", "board_id"),
+    "/sys/class/infiniband/*/device": ("vendor",),
+    "/sys/class/infiniband/*/ports/*": ("state", "phys_state", "rate", "link_layer", "lid"),
+    "/sys/class/infiniband/*/ports/*/pkeys": ("0",),
+    "/sys/class/infiniband/*/ports/*/gids": _PLACES,
+    "/sys/class/infiniband/*/ports/*/gid_attrs/types": _PLACES,
+    "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs": _PLACES,
+}
+OFI_PLUGINS = (
+    "/opt/amazon/ofi-nccl/lib/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib64/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib/aarch64-linux-gnu/libnccl-net.so",
+    "/opt/amazon/aws-ofi-nccl/lib/libnccl-net.so",
+    "/opt/aws-ofi-nccl/lib/libnccl-net.so",
+)
+"""Where installers and images put aws-ofi-nccl."""
 _PORT = re.compile(r"\d{1,5}")
 _NAMED = re.compile(r"\d+: ?(\w+)")
 _RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
-ROOT = "/sys/class/infiniband/"
 
 
-def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...] | None:
-    """Return the ports of the RDMA devices; None if reading them was cut off."""
-    if rdma_problem(answers):
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gid:
+    """An address of an RDMA port, with its place in the port's table."""
+
+    index: int
+    address: str
+    kind: str = ""
+    """`RoCE v2`, or `IB/RoCE v1`."""
+    interface: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an address."""
+        IPv6Address(self.address)
+
+    @property
+    def family(self) -> str:
+        """Return what it is: NCCL needs the same on both ends."""
+        address = IPv6Address(self.address)
+        if address.ipv4_mapped is not None:
+            return f"{self.kind}, IPv4"
+        return f"{self.kind}, link-local" if address.is_link_local else f"{self.kind}, IPv6"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    """A port of an RDMA device (InfiniBand or RoCE)."""
+
+    device: str
+    port: int
+    state: str
+    link_layer: str
+    rate_gbps: int | None = None
+    rate: str = ""
+    """As the kernel writes it: `400 Gb/sec (4X NDR)`."""
+    phys_state: str = ""
+    """`LinkUp`; `Polling` without a cable, `Disabled` if it is switched off."""
+    lid: int | None = None
+    """0: no subnet manager has given the port an address."""
+    pkey: int | None = None
+    gids: tuple[Gid, ...] = ()
+    gids_read: int = 0
+    """How many places of the table were read."""
+    board: str = ""
+    firmware: str = ""
+    vendor: str = ""
+    """Of the PCI device: `0x15b3` is Mellanox, `0x1d0f` Amazon (EFA)."""
+
+    @property
+    def name(self) -> str:
+        """Its name in `rdma link`."""
+        return f"{self.device}/{self.port}"
+
+    @property
+    def active(self) -> bool:
+        """The port carries traffic."""
+        return self.state == "ACTIVE"
+
+
+@Fact("rdma", Question(rdma=FOLDERS))
+def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...]:
+    """Return the ports of the RDMA devices: one whose firmware died hangs its readers."""
+    whole = answers.by_key.get("rdma", NOT_ASKED)
+    if whole.state not in {"ok", "not-asked"}:
+        raise Unreadable(whole.why())
     found = []
     for path in answers.below(ROOT):
         parts = path.split("/")
@@ -29,30 +109,7 @@ def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...] | None:
     return tuple(sorted(found, key=lambda port: (port.device, port.port)))
 
 
-def rdma_problem(answers: Answers) -> str:
-    """Return why the devices are unknown: a device whose firmware died hangs its readers."""
-    answer = answers.by_key.get("rdma", NOT_ASKED)
-    return "" if answer.state in {"ok", "not-asked"} else answer.why()
-
-
-def parse_rdma_counters(
-    answers: Answers, ports: tuple[RdmaPort, ...] | None
-) -> tuple[Counters, ...]:
-    """Return the error counters of the ports."""
-    found = []
-    for port in ports or ():
-        folder = counters_folder(port.name)
-        values = {name: answers.word(f"{folder}/{name}") or "" for name in RDMA_COUNTERS}
-        found.append(counters_of(port.name, values))
-    return tuple(counters for counters in found if counters.values)
-
-
-def counters_folder(port: str) -> str:
-    """Return the folder of a port's counters; `port` as in `mlx5_0/1`."""
-    device, _, number = port.partition("/")
-    return f"{ROOT}{device}/ports/{number}/counters"
-
-
+@Fact("ofi_plugin", if_gpus(Question(links=OFI_PLUGINS)))
 def parse_ofi_plugin(answers: Answers) -> bool | None:
     """Tell whether the plugin that lets NCCL use EFA is in a usual place; None: not known."""
     states = {answers.by_key.get("link:" + path, NOT_ASKED).state for path in OFI_PLUGINS}

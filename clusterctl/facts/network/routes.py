@@ -1,4 +1,4 @@
-"""Parses the main routing tables, /proc/net/route and /proc/net/ipv6_route."""
+"""The main routing tables, /proc/net/route and /proc/net/ipv6_route."""
 
 from __future__ import annotations
 
@@ -6,15 +6,34 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.network.network import Route
+from clusterctl.facts.fact import Fact, Question
+from clusterctl.values import dataclass
 
+TABLE, TABLE6 = "/proc/net/route", "/proc/net/ipv6_route"
 _UP, _REJECT, _LOCAL = 0x1, 0x200, 0x80000000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A line of the node's main routing table."""
+
+    destination: str
+    """A network, `0.0.0.0/0` for the default route."""
+    interface: str
+    gateway: str = ""
+    source: str = ""
+    metric: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a network."""
+        ip_network(self.destination)
+
+
+@Fact("routes", Question(files=(TABLE, TABLE6)))
 def parse_routes(answers: Answers) -> tuple[Route, ...] | None:
     """Return the routes of both families; None if no table could be read."""
-    table = answers.text("/proc/net/route")
-    table6 = answers.text("/proc/net/ipv6_route")
+    table = answers.text(TABLE)
+    table6 = answers.text(TABLE6)
     if table is None and table6 is None:
         return None
     return (*_routes4(table or ""), *_routes6(table6 or ""))

@@ -1,12 +1,20 @@
-"""Parses what the job's interpreter reports about itself and torch; the remedy without torch."""
+"""What the job's interpreter reports about itself and torch; the remedy without torch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.software.software import ForeignImport, Image, Package, Python, Torch
+from clusterctl.facts.commands import AMD, NVIDIA, interpreter
+from clusterctl.facts.fact import Fact, Question, texts
+from clusterctl.facts.request import FactRequest
+from clusterctl.facts.software.variables import VARIABLES, Variables, hide_credentials
+from clusterctl.values import dataclass
 
+PYTHON_SECONDS = 20.0
+TORCH_SECONDS = 60.0
+"""A first import of torch from a cold network filesystem takes this long."""
 _FIRST_PACKAGE = 3
 """Words before the packages: executable, version, torch's build."""
 ON_PATH = "path:python"
@@ -22,8 +30,99 @@ NAME_INTERPRETER = (
 """The remedy if it has no torch: a job is rarely meant to run, with pip's, in the system's."""
 
 
-def parse_python(answers: Answers, *, asked: str, container: str = "") -> Python:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """What torch itself reports; asked only if GPUs are planned."""
+
+    cuda_available: bool
+    device_count: int
+    nccl: str = ""
+    error: str = ""
+    archs: tuple[str, ...] = ()
+    """What torch has code for: `sm_90`, `compute_90` (PTX, for newer ones too), `gfx942`."""
+    devices: tuple[str, ...] = ()
+    """The architectures of the GPUs that it sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """An installed package of the job's interpreter."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignImport:
+    """A package whose import loads a file outside of the interpreter's own folders."""
+
+    name: str
+    file: str
+    hides: str = ""
+    """The interpreter's own file that is not loaded; empty: it has none."""
+    origin: str = ""
+    """What put the folder on the path: `PYTHONPATH`, `user site`, a `.pth` file; empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    """The job's interpreter in a non-interactive shell."""
+
+    asked: str
+    container: str = ""
+    """The image that it is in; empty: it is on the node itself."""
+    found: bool = False
+    executable: str = ""
+    version: str = ""
+    packages: tuple[Package, ...] = ()
+    """The installed ones of those that matter to training."""
+    foreign: tuple[ForeignImport, ...] | None = None
+    """None: not asked."""
+    torch_build: str = ""
+    """What torch was built for: `cpu`, a CUDA version, `rocm…`; empty for no torch."""
+    torch: Torch | None = None
+    on_path: str = ""
+    """The `python` that a shell would start after `env_init`; empty: not known, or none."""
+    problem: str = ""
+    """Why it could not be started or did not answer."""
+
+    def package(self, name: str) -> str:
+        """Return the package's version, empty for not installed."""
+        return next((p.version for p in self.packages if p.name == name), "")
+
+
+def _ask(wanted: FactRequest) -> Question:
+    asked = interpreter(
+        "python",
+        wanted,
+        PYTHON_SECONDS,
+        *(VARIABLES if wanted.env_init else ()),
+        *(("--", *wanted.packages) if wanted.packages else ()),
+    )
+    return Question(commands=(asked, *_torch_questions(wanted)))
+
+
+def _torch_questions(wanted: FactRequest) -> Iterator[dict[str, Any]]:
+    """Yield the question to torch; a container needs other options for each vendor's GPUs."""
+    if wanted.gpus == 0:
+        return
+    if wanted.container is not None:
+        ways = ((wanted.container.nvidia, NVIDIA), (wanted.container.amd, (AMD,)))
+        for words, devices in ways:
+            yield interpreter(
+                "torch", wanted, TORCH_SECONDS, "torch", container=words, only_if=devices
+            )
+        return
+    # If no number of GPUs is planned, torch is asked only if there is a driver.
+    only_if = () if wanted.gpus else (*NVIDIA, AMD)
+    yield interpreter("torch", wanted, TORCH_SECONDS, "torch", only_if=only_if)
+
+
+@Fact("python", _ask)
+def parse_python(answers: Answers) -> Python:
     """Return the interpreter; if it did not answer, `problem` says why."""
+    asked = answers.wanted.interpreter
+    container = answers.wanted.container.image if answers.wanted.container else ""
     answer = answers.command("python")
     words, _ = _split(answer)
     if not answer.good or len(words) < _FIRST_PACKAGE or len(words) % 2 != _FIRST_PACKAGE % 2:
@@ -61,22 +160,13 @@ def _foreign(told: dict[str, str]) -> tuple[ForeignImport, ...]:
     return tuple(found)
 
 
-def parse_image(answers: Answers) -> Image | None:
-    """Return the image of the job's container; None if there is none, or no answer."""
-    answer = answers.command("image")
-    if answer.state == "absent":
-        return Image(installed=False)
-    if answer.state != "ok" or not (answer.good or answer.exit_code):
-        return None
-    if answer.exit_code:
-        return Image(problem=answer.why())
-    return Image(id=answer.text.strip())
-
-
-def parse_job_environment(answers: Answers) -> tuple[tuple[str, str], ...] | None:
+@Fact("job_environment")
+def parse_job_environment(answers: Answers) -> Variables | None:
     """Return the variables that the interpreter got after `env_init`; None if it did not answer."""
     _, rest = _split(answers.command("python"))
-    return None if rest is None else tuple(zip(rest[::2], rest[1::2], strict=False))
+    if rest is None or not answers.wanted.env_init:
+        return None
+    return hide_credentials(tuple(zip(rest[::2], rest[1::2], strict=False)))
 
 
 def _split(answer: Answer) -> tuple[list[str], list[str] | None]:
@@ -109,10 +199,6 @@ def _torch(answers: Answers) -> Torch | None:
         device_count=count if isinstance(count, int) else 0,
         nccl=str(report.get("nccl", "")),
         error=str(report.get("error", "")),
-        archs=_strings(report.get("archs")),
-        devices=_strings(report.get("devices")),
+        archs=texts(report.get("archs")),
+        devices=texts(report.get("devices")),
     )
-
-
-def _strings(listed: object) -> tuple[str, ...]:
-    return tuple(map(str, listed)) if isinstance(listed, list) else ()

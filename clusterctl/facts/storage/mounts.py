@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from clusterctl.facts.answers import Answers
 from clusterctl.values import dataclass
 
+MOUNTS = "/proc/self/mountinfo"
 NETWORK = re.compile(
     r"nfs4?|cifs|smb3|ceph|lustre|beegfs|gpfs|wekafs|panfs|orangefs|afs|9p|virtiofs"
     r"|fuse\.(?!lxcfs|snapfuse|gvfsd|portal|rclone|s3fs).*"
@@ -40,6 +42,11 @@ class Mount:
         if self.filesystem == "lustre" and "flock" not in self.options:
             return "localflock" if "localflock" in self.options else "noflock"
         return ""
+
+
+def read_mounts(answers: Answers) -> tuple[Mount, ...]:
+    """Return the mounts of a node; empty if its table could not be read."""
+    return parse_mounts(answers.text(MOUNTS) or "")
 
 
 def parse_mounts(text: str) -> tuple[Mount, ...]:

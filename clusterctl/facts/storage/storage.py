@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.fact import Fact, Question, texts, typed
+from clusterctl.facts.request import FactRequest
+from clusterctl.facts.storage.mounts import MOUNTS, mount_of, read_mounts
 from clusterctl.values import dataclass
 
 
@@ -45,3 +51,53 @@ class PathFacts:
     """The mount option by which locks fail or hold on this node only; empty: there is none."""
     problem: str = ""
     """The system's error, or that it did not answer in time."""
+
+
+def _ask(wanted: FactRequest) -> Question:
+    return Question(files=(MOUNTS,), paths=wanted.places)
+
+
+@Fact("paths", _ask)
+def parse_paths(answers: Answers) -> tuple[PathFacts, ...]:
+    """Return each path that was asked for, with its mount."""
+    return tuple(_path(answers, place.path) for place in answers.wanted.places)
+
+
+def _path(answers: Answers, path: str) -> PathFacts:
+    answer = answers.by_key.get("path:" + path)
+    found = answers.object("path:" + path)
+    if answer is None or not found:
+        why = answer.why() if answer is not None else "not asked"
+        return PathFacts(path=path, problem=why or "no answer")
+    facts = PathFacts(
+        path=path,
+        exists=typed(bool, found.get("exists")),
+        folder=typed(bool, found.get("folder")),
+        writable=typed(bool, found.get("writable")),
+        size=typed(int, found.get("size")),
+        entries=typed(int, found.get("entries")),
+        digest=str(found.get("digest", "")),
+        free_bytes=typed(int, found.get("free")),
+        total_bytes=typed(int, found.get("total")),
+        free_files=typed(int, found.get("free_files")),
+        total_files=typed(int, found.get("total_files")),
+        write_rate=typed(float, found.get("write_rate")),
+        read_rate=typed(float, found.get("read_rate")),
+        file_s=typed(float, found.get("file_s")),
+        faults=texts(found.get("faults")),
+        lacks=texts(found.get("lacks")),
+        problem=str(found.get("problem", "")),
+    )
+    mount = mount_of(
+        answers.once(read_mounts), str(found.get("real" if facts.exists else "near") or path)
+    )
+    if mount is None:
+        return facts
+    return replace(
+        facts,
+        mount=mount.point,
+        source=mount.source,
+        filesystem=mount.filesystem,
+        read_only=mount.read_only,
+        lock_option=mount.lock_option,
+    )

@@ -15,14 +15,8 @@ from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.machine.machine import Clock, SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import (
-    CLOCK_ROUNDS,
-    ContainerWords,
-    FactRequest,
-    PathQuestion,
-    read_arguments,
-)
+from clusterctl.facts.parse_facts import parse_facts, read_arguments
+from clusterctl.facts.request import CLOCK_ROUNDS, ContainerWords, FactRequest, PathQuestion
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.wrap import read_container
 from clusterctl.plan.container import image_words, question_words

@@ -15,7 +15,13 @@ from typing import Any
 
 from clusterctl.checks.storage.run_paths import run_paths, share_of
 from clusterctl.facts.from_json import from_json
-from clusterctl.facts.network.interfaces import counters_of, folder_values
+from clusterctl.facts.network.counters import (
+    RDMA_COUNTERS,
+    STATISTICS,
+    counters_of,
+    folder_values,
+    port_counters,
+)
 from clusterctl.facts.network.pairwise import (
     LARGEST_PROBE,
     ConnectResult,
@@ -23,9 +29,8 @@ from clusterctl.facts.network.pairwise import (
     PairwiseFacts,
     TokenSeen,
 )
-from clusterctl.facts.network.rdma import counters_folder
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.request import RDMA_COUNTERS, STATISTICS, folder_questions
+from clusterctl.facts.parse_facts import folder_questions
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
@@ -233,7 +238,7 @@ def _counter_folders(probe: _Probe, name: str) -> dict[str, str]:
     known, own = probe.facts[name], probe.network.nodes.get(name)
     before = {counters.device for counters in known.counters}
     found = {
-        port.name: counters_folder(port.name)
+        port.name: port_counters(port.name)
         for port in known.rdma or ()
         if port.active and port.name in before
     }

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.checks.storage.run_paths import in_workdir
-from clusterctl.facts.machine.system import launcher_settings
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.software.settings import launcher_settings
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.launchers import launcher_file
 

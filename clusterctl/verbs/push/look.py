@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import FactRequest, PathQuestion, read_arguments
+from clusterctl.facts.parse_facts import parse_facts, read_arguments
+from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, node_error
 

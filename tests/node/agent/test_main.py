@@ -18,7 +18,8 @@ from types import CodeType
 import psutil
 import pytest
 
-from clusterctl.facts.request import FactRequest, read_arguments
+from clusterctl.facts.parse_facts import read_arguments
+from clusterctl.facts.request import FactRequest
 from clusterctl.node.agent import loader, main
 from clusterctl.node.agent.call_channel import HEARTBEAT_SECONDS, CallChannel, OperationError
 from clusterctl.node.agent.operations import OPERATIONS

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.facts.software.python import parse_job_environment, parse_python
-from clusterctl.facts.software.software import ForeignImport, Python
+from clusterctl.facts.request import FactRequest
+from clusterctl.facts.software.python import (
+    ForeignImport,
+    Python,
+    parse_job_environment,
+    parse_python,
+)
 from clusterctl.node.probe import job_interpreter as module
 from clusterctl.node.probe.job_interpreter import PACKAGES, describe, installed, torch_build
 from tests.facts.answering import answers
@@ -55,7 +60,7 @@ def test_the_python_that_a_shell_would_start_is_told(
 
     def on_path(*folders: object) -> str:
         monkeypatch.setenv("PATH", ":".join(map(str, folders)))
-        return parse_python(answers(commands={"python": "\0".join(describe())}), asked="p").on_path
+        return parse_python(answers(commands={"python": "\0".join(describe())})).on_path
 
     assert on_path(tmp_path, tmp_path / "other", "/usr/bin") == f"{tmp_path}/other/python"
     assert on_path(tmp_path / "link") == str(Path(sys.executable).parent / "python")
@@ -69,14 +74,15 @@ def test_variables_follow_an_empty_word_and_the_parser_splits_there(
     monkeypatch.setenv("NCCL_DEBUG", "INFO\nagain")
     monkeypatch.setenv("OTHER_THING", "1")
 
-    told = answers(commands={"python": "\0".join(describe(["NCCL_"]))})
-    without = answers(commands={"python": "\0".join(describe())})
+    wanted = FactRequest(env_init=":")
+    told = answers(commands={"python": "\0".join(describe(["NCCL_"]))}, wanted=wanted)
+    without = answers(commands={"python": "\0".join(describe())}, wanted=wanted)
 
     variables = parse_job_environment(told)
     assert variables is not None
     assert dict(variables).items() >= {"NCCL_EMPTY": "", "NCCL_DEBUG": "INFO\nagain"}.items()
     assert "OTHER_THING" not in dict(variables)
-    assert parse_python(told, asked="p") == parse_python(without, asked="p")
+    assert parse_python(told) == parse_python(without)
     assert parse_job_environment(without) is None
 
 
@@ -134,7 +140,7 @@ def asked(python: Path | str, **env: str) -> Python:
     """Ask an interpreter as a node does, and parse its answer."""
     argv = [str(python), "-c", Path(module.__file__).read_text()]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env=env, cwd="/")
-    return parse_python(answers(commands={"python": done.stdout}), asked="p")
+    return parse_python(answers(commands={"python": done.stdout}))
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.parse_facts import parse_facts
-from clusterctl.facts.request import FactRequest, PathQuestion, read_arguments
+from clusterctl.facts.parse_facts import parse_facts, read_arguments
+from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.node.probe import path_probe
 from clusterctl.node.probe import read as read_module
 from clusterctl.node.probe.folders import matching

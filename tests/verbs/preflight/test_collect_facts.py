@@ -8,7 +8,9 @@ import zlib
 
 import pytest
 
-from clusterctl.facts.request import CLOCK_ROUNDS, LISTENERS, read_arguments
+from clusterctl.facts.network.ports import LISTENERS
+from clusterctl.facts.parse_facts import read_arguments
+from clusterctl.facts.request import CLOCK_ROUNDS
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.verbs.events import drive
 from clusterctl.verbs.preflight.collect_facts import (

@@ -6,7 +6,7 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.software import Python
+from clusterctl.facts.software.python import Python
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.transport.interface import Reply

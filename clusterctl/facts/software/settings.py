@@ -1,0 +1,76 @@
+"""The settings of libraries and launchers in their own files."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from clusterctl.facts.answers import Answers
+from clusterctl.facts.fact import Fact, Question
+from clusterctl.facts.request import FactRequest
+from clusterctl.values import dataclass
+
+NCCL_CONF = Question(files=("/etc/nccl.conf",), globs=("~/.nccl.conf",))
+_SETTING = re.compile(r"([A-Za-z_]\w*):[ \t]*([^#\n]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A variable, and the file that sets it."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@Fact("nccl_conf", NCCL_CONF)
+def parse_nccl_conf(answers: Answers) -> tuple[Setting, ...]:
+    """Return the settings in NCCL's files; the one in the home folder wins.
+
+    As NCCL reads them (`setEnvFile`): nothing is trimmed, so that `NCCL_DEBUG = WARN` sets a
+    variable whose name ends with a space. Neither file overrides the environment.
+    """
+    settings: dict[str, Setting] = {}
+    files = [(key, a) for key, a in answers.by_key.items() if key.endswith("nccl.conf") and a.good]
+    for key, answer in reversed(files):  # the home's is the last
+        for line in answer.text.splitlines():
+            name, found, value = line.partition("=")
+            if found and name and not name.startswith("#"):
+                origin = key.removeprefix("file:")
+                settings.setdefault(name, Setting(name=name, value=value, origin=origin))
+    return tuple(settings[name] for name in sorted(settings))
+
+
+def _ask(wanted: FactRequest) -> Question:
+    return Question(globs=(wanted.launcher_file,) if wanted.launcher_file else ())
+
+
+@Fact("launcher_config", _ask)
+def parse_launcher_config(answers: Answers) -> tuple[tuple[str, str], ...] | None:
+    """Return the plain settings of a launcher's own file on a node.
+
+    None: it was not asked for, or could not be read.
+    """
+    path = answers.wanted.launcher_file
+    if not path:
+        return None
+    end = "file:" + path if path.startswith("/") else path.removeprefix("~")
+    found = [
+        a for key, a in answers.by_key.items() if key.startswith("file:") and key.endswith(end)
+    ]
+    if not found:
+        return ()
+    return launcher_settings(found[0].text) if found[0].good else None
+
+
+def launcher_settings(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the plain settings of a launcher's YAML or JSON file; none of those in sections."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        lines = (_SETTING.match(line) for line in text.splitlines())
+        named = {match[1]: match[2].strip().strip("'\"") for match in lines if match}
+    else:
+        pairs = document.items() if isinstance(document, dict) else ()
+        named = {str(k): str(v) for k, v in pairs if isinstance(v, (str, int, float))}
+    return tuple(sorted((name, value) for name, value in named.items() if value))
