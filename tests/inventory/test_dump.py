@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop, Via
 from clusterctl.inventory.dump import dump
+from clusterctl.inventory.kinds import SIGNALS
 from clusterctl.inventory.problems import Problems
-from clusterctl.inventory.readers import SIGNALS
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 WORD = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=8)
