@@ -34,6 +34,7 @@ from clusterctl.checks.network.choices import LibraryChoice
 from clusterctl.facts.ladder import Dcgm, GpuTrial, Rail
 from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.inventory.other_programs.export import ExportedNode
+from clusterctl.inventory.settings import settings_of
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.plan.plan import Plan
@@ -787,8 +788,16 @@ def keys_of(kind: Any) -> tuple[Key, ...]:  # noqa: ANN401  (a type)
             for name, hint in hints.items()
         )
     hints = get_type_hints(kind)
+    texts = {
+        **{name: _sentence(one.description) for name, one in settings_of(kind).items()},
+        **texts,
+    }
     names = [field.name for field in dataclasses.fields(kind)]
     return tuple(Key(name, hints[name], True, texts.get(name, "")) for name in names)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _bases(kind: type) -> tuple[type, ...]:

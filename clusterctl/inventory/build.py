@@ -13,19 +13,21 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from clusterctl.inventory import rules, schema
-from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop
-from clusterctl.inventory.document import Document, Plain
+from clusterctl.inventory.addresses import read_host, split_login
+from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh
+from clusterctl.inventory.document import Document
 from clusterctl.inventory.machine import is_here, own_addresses, own_user
 from clusterctl.inventory.other_programs.allocation import Allocation, allocation
-from clusterctl.inventory.problems import ArgumentProblems, Path, Problems, shown
+from clusterctl.inventory.problems import ArgumentProblems, Path, Plain, Problems, shown
 from clusterctl.inventory.ranges import LIMIT, BadRange
-from clusterctl.inventory.readers import read_host, split_login
 from clusterctl.inventory.rules import SSH_PORT, Placed
-from clusterctl.inventory.sections import read_section
+from clusterctl.inventory.schema import read_section
+from clusterctl.inventory.settings import keys_of
 
 _SECTIONS = schema.HostsFile.keys.keys() - schema.TopSection.keys.keys()
+_DEFAULTS = {name: key.default for name, key in schema.DefaultsSection.keys.items()}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-S = TypeVar("S", bound=schema.Section)
+S = TypeVar("S")
 
 
 def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
@@ -80,14 +82,14 @@ def build(
         schema.TopSection, {k: v for k, v in value.items() if k not in _SECTIONS}, (), problems
     )
     top = top or schema.TopSection(cluster="unnamed")
-    ssh = _optional(schema.SshSection, value, "ssh", problems)
+    ssh = _optional(Ssh, value, "ssh", problems)
     defaults = _optional(schema.DefaultsSection, value, "defaults", problems)
     network = _optional(schema.NetworkSection, value, "network", problems)
-    job = _optional(schema.JobSection, value, "job", problems)
+    job = _optional(Job, value, "job", problems)
     given = _allocation(problems)
     by_slurm = (launcher or job.launcher) == "slurm" or (ssh.via == "srun" and "nodes" not in value)
     if by_slurm:
-        ssh = ssh.changed(via="srun")
+        ssh = replace(ssh, via="srun")
     entries = tuple(_allocated(given) if by_slurm else _entries(value, problems))
     placed = tuple(_placed(entries, top, ssh, defaults, problems, given))
     same_machine = top.same_machine is not None
@@ -101,7 +103,7 @@ def build(
         subnet=network.subnet,
         master_port=network.master_port,
         same_machine=same_machine,
-        job=_job(job),
+        job=job,
         file=problems.file,
     )
 
@@ -154,7 +156,7 @@ def _allocated(given: Allocation | None) -> Iterator[tuple[Path, schema.NodeSect
 def _placed(
     entries: Iterable[tuple[Path, schema.NodeSection]],
     top: schema.TopSection,
-    ssh: schema.SshSection,
+    ssh: Ssh,
     defaults: schema.DefaultsSection,
     problems: Problems,
     given: Allocation | None,
@@ -172,9 +174,11 @@ def _placed(
             )
             addresses = (None,) * len(entry.host)
         entry_ssh = _ssh(ssh, entry, folder, given)
-        settings: dict[str, Any] = {**defaults.values(), **vars(entry)}
+        settings: dict[str, Any] = {**_DEFAULTS, **vars(defaults), **vars(entry)}
         # An entry with a port or another user needs SSH: a container, a test's sshd.
-        plain = entry.port is None and entry.user in (None, user) and entry_ssh.via != "srun"
+        login = vars(entry)
+        plain = "port" not in login and login.get("user") in (None, user)
+        plain = plain and entry_ssh.via != "srun"
         for host, address in zip(entry.host, addresses, strict=True):
             local = plain and is_here(host, own)
             node = Node(
@@ -194,17 +198,16 @@ def _placed(
 
 
 def _ssh(
-    common: schema.SshSection,
+    common: Ssh,
     entry: schema.NodeSection,
     folder: FilePath,
     given: Allocation | None,
 ) -> Ssh:
-    written = {key: value for key, value in vars(entry).items() if key in schema.SshSection.keys}
-    merged = {**common.values(), **written}
-    if merged["identity"] is not None:
-        merged["identity"] = str((folder / merged["identity"]).absolute())
-    job = given.job if given and merged["via"] == "srun" else None
-    return Ssh(**merged, slurm_job=job)
+    own = {key: value for key, value in vars(entry).items() if key in keys_of(Ssh)}
+    merged = replace(common, **own)
+    if merged.identity is not None:
+        merged = replace(merged, identity=str((folder / merged.identity).absolute()))
+    return replace(merged, slurm_job=given.job) if given and merged.via == "srun" else merged
 
 
 def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
@@ -219,14 +222,3 @@ def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
             name += "_"
         named[name] = replace(node, name=name)
     return tuple(named.values())
-
-
-def _job(section: schema.JobSection) -> Job:
-    values = section.values()
-    slurm = tuple((name, value) for name, value in section.slurm.items())
-    stop = section.stop.values()
-    if not stop["file"]:
-        stop["signal"] = stop["signal"] or "TERM"
-    return Job(
-        **{**values, "env": tuple(section.env.items()), "slurm": slurm, "stop": Stop(**stop)}
-    )

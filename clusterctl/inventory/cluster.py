@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import functools
 from dataclasses import field, replace
-from typing import Literal
+from typing import Literal, get_args
 
+from clusterctl.inventory import kinds
+from clusterctl.inventory.settings import Flag, flag_only, section, setting
 from clusterctl.values import dataclass
 
 Via = Literal["paramiko", "openssh", "srun"]
 LauncherName = Literal["torchrun", "direct", "accelerate", "ray", "slurm"]
 """Each is a file of `plan/launchers/`."""
-START_TIMEOUT = 600.0
-LOST_AFTER = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ssh:
-    """How to reach one node; None: the value of ssh_config, else OpenSSH's default."""
+    """How nodes are reached; ssh_config decides what is left out."""
 
-    user: str | None = None
-    port: int | None = None
-    identity: str | None = None
-    """Path of the private key on the controller, `~` expanded."""
-    jump: str | None = None
-    """In the form of ProxyJump; `none` overrides ssh_config."""
-    via: Via = "paramiko"
+    user: str | None = setting(kinds.USER, "the user to log in as")
+    port: int | None = setting(kinds.PORT, "the port of sshd")
+    identity: str | None = setting(
+        kinds.LOCAL_PATH, "a private key on this machine; relative to the inventory's folder"
+    )
+    jump: str | None = setting(
+        kinds.JUMP, "a jump host, as [user@]host[:port]; none overrides ssh_config"
+    )
+    via: Via = setting(
+        kinds.one_of(*get_args(Via)),
+        "paramiko; openssh: the system's ssh program; srun: a step of a Slurm job",
+        "paramiko",
+    )
     slurm_job: str | None = None
     """For `via: srun`, the id of the allocation."""
 
@@ -69,53 +75,115 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """How to ask a rank to end: by a signal, or by a new file in workdir."""
+    """How the ranks are asked to end."""
 
-    signal: str | None = "TERM"
-    file: str | None = None
-    grace: float = 60.0
-    """Seconds until KILL."""
-    failure_grace: float = 1.0
-    """Seconds for the other ranks once one has failed."""
-    leftovers: float = 5.0
-    """Seconds for processes that ranks leave behind after a good end."""
+    signal: str | None = setting(kinds.SIGNAL, "a signal to send; TERM if absent", "TERM")
+    file: str | None = setting(
+        kinds.INSIDE_PATH, "a file to make in workdir instead", instead_of="signal"
+    )
+    grace: float = setting(kinds.SECONDS, "seconds until KILL", 60.0)
+    failure_grace: float = setting(
+        kinds.SECONDS, "seconds for the other ranks when one has failed", 1.0
+    )
+    leftovers: float = setting(
+        kinds.SECONDS, "seconds for what ranks that ended well left behind", 5.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to launch; the command line overrides it."""
+    """What is launched; the command line overrides it."""
 
-    launcher: LauncherName = "torchrun"
-    launcher_args: tuple[str, ...] = ()
+    launcher: LauncherName = setting(
+        kinds.one_of(*get_args(LauncherName)),
+        "what starts the ranks",
+        "torchrun",
+        flag=Flag(metavar="NAME", help="what starts the ranks (default: the job's)"),
+    )
+    launcher_args: tuple[str, ...] = setting(
+        kinds.WORDS,
+        "passed through to the launcher",
+        (),
+        flag=Flag(
+            metavar="ARGS",
+            help="arguments for the launcher instead of job.launcher_args; repeatable",
+        ),
+    )
     """Arguments of the launcher `args_for`; `args` are those in use."""
     args_for: LauncherName | None = None
     """The launcher that `launcher_args` were written for; None: `launcher`."""
-    wrap: tuple[str, ...] = ()
+    wrap: tuple[str, ...] = setting(
+        kinds.WORDS, "a container or another program around the job", ()
+    )
     """A container's command, around all that runs on a node; another one is around each rank."""
-    slurm: tuple[tuple[str, str], ...] = ()
+    ray_address: str | None = setting(
+        kinds.RAY_ADDRESS,
+        "an existing Ray cluster for the launcher ray; absent: one of the run's own",
+    )
+    slurm: tuple[tuple[str, str], ...] = setting(
+        kinds.SBATCH_OPTIONS,
+        "options of sbatch for the launcher slurm, such as {nodes: 2, time: 1-00:00:00}",
+        (),
+        resumed="file's",
+    )
     """Options of sbatch for the launcher slurm: long names without `--`; an empty value: a flag."""
-    ray_address: str | None = None
-    """An existing Ray cluster for the launcher ray; None: it starts one of the run's own."""
-    procs_per_node: int | None = None
+    procs_per_node: int | None = setting(
+        kinds.PROCS,
+        "a number of ranks on every node; one a GPU if absent",
+        flag=Flag(
+            metavar="N",
+            help="ranks on every node, however many GPUs it has; 1 if the script starts its own",
+        ),
+    )
     """Ranks of every node, regardless of its GPUs; None: one a GPU, or the node's `procs`."""
-    command: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    env_from: tuple[str, ...] = ()
-    """Names read from the controller's environment at launch and resume; values never stored."""
-    env_init: str | None = None
-    needs: tuple[str, ...] = ()
+    command: tuple[str, ...] = setting(kinds.WORDS, "the job's program and its arguments", ())
+    env: tuple[tuple[str, str], ...] = setting(
+        kinds.VARIABLES, "environment of the job, recorded in clear", ()
+    )
+    env_from: tuple[str, ...] = setting(
+        kinds.VARIABLE_NAMES, "variables taken from this machine's environment; never stored", ()
+    )
+    env_init: str | None = setting(
+        kinds.SHELL_LINE,
+        "a shell line run on the node first; its changes of environment stay",
+        on_nodes=True,
+    )
+    needs: tuple[str, ...] = setting(
+        kinds.PATHS, "must exist and be equal on every node", (), resumed="run's or file's"
+    )
     """Paths; relative ones start at workdir, as does that of `checkpoints`."""
-    packages: tuple[str, ...] = ()
-    """Python packages that every node needs: `name` or `name==version`."""
-    check: tuple[str, ...] = ()
-    checkpoints: str | None = None
-    resume_args: tuple[str, ...] = ()
-    stop: Stop = Stop()
-    start_timeout: float = START_TIMEOUT
-    """Seconds that the ranks have to join; only the command line sets this and the next two."""
-    lost_after: float = LOST_AFTER
+    packages: tuple[str, ...] = setting(
+        kinds.PACKAGES, "Python packages that every node needs, as name or name==version", ()
+    )
+    check: tuple[str, ...] = setting(
+        kinds.WORDS, "a command that `check` runs on every node", (), resumed="run's or file's"
+    )
+    checkpoints: str | None = setting(
+        kinds.NODE_PATH, "the folder of the checkpoints, from workdir", resumed="run's or file's"
+    )
+    resume_args: tuple[str, ...] = setting(
+        kinds.WORDS,
+        "added to the command by resume; {checkpoint} becomes the path",
+        (),
+        resumed="run's or file's",
+    )
+    stop: Stop = section(Stop, "how the ranks are asked to end", on_nodes=True)
+    start_timeout: float = flag_only(
+        kinds.TIMEOUT,
+        600.0,
+        Flag(metavar="S", help="seconds until the run ends if not all ranks have joined"),
+        on_nodes=True,
+    )
+    """Seconds that the ranks have to join."""
+    lost_after: float = flag_only(
+        kinds.TIMEOUT,
+        15.0,
+        Flag(metavar="S", help="seconds without a heartbeat until a node counts as lost"),
+    )
     """Seconds of silence after which a node is lost."""
-    debug: bool = False
+    debug: bool = flag_only(
+        kinds.BOOLEAN, False, Flag(help="set the debug variables of NCCL and torch")
+    )
     """Let NCCL and torch log all that they can."""
 
     @property

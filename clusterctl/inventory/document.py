@@ -12,7 +12,7 @@ import re
 
 import yaml
 
-from clusterctl.inventory.problems import Path, Problems, printable
+from clusterctl.inventory.problems import Path, Plain, Problems, printable
 from clusterctl.values import dataclass
 
 DEPTH_LIMIT = 20
@@ -22,12 +22,6 @@ _STR_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
 _TAB_INDENT = re.compile(r" *\t\s*[^\s#]")
 _NO_NAMES = "the value itself, or `defaults:` for all"
 _BARE_RANGE = re.compile(r"[{,]\s*(?:host|address):\s*[\w.-]*\[[0-9][0-9,-]*\]")
-
-
-class Plain(str):
-    """A scalar that was written without quotes."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from types import MappingProxyType
 
 import yaml
 
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.inventory.ranges import folds
+from clusterctl.inventory.settings import keys_of
 from clusterctl.safe_text import escape_controls
 from clusterctl.values import dataclass
 
-_FLAGS_ONLY = frozenset({"args_for", "start_timeout", "lost_after", "debug"})
-"""Fields of `Job` that only the command line sets."""
 _NOTE = 400
 """Characters of a line of comment, at most."""
 
@@ -111,7 +109,7 @@ def _entry(host: str, address: str | None, settings: dict[str, object]) -> objec
 def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
     """Return what an entry sets in addition to its host and address."""
     return {
-        **_changed(replace(node.ssh, slurm_job=None), Ssh()),
+        **_changed(node.ssh, Ssh()),
         "gpus": node.gpus,
         "procs": node.procs,
         "python": node.python,
@@ -124,7 +122,6 @@ def _job(job: Job) -> dict[str, object]:
     section = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in _changed(job, Job()).items()
-        if name not in _FLAGS_ONLY
     }
     stop = _written(_changed(job.stop, Stop()))
     maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop}
@@ -132,6 +129,6 @@ def _job(job: Job) -> dict[str, object]:
 
 
 def _changed(value: Ssh | Job | Stop, default: Ssh | Job | Stop) -> dict[str, object]:
-    """Return the fields that differ from the defaults."""
-    values = {field.name: getattr(value, field.name) for field in fields(value)}
+    """Return the keys that differ from the defaults."""
+    values = {name: getattr(value, name) for name in keys_of(type(value))}
     return {name: one for name, one in values.items() if one != getattr(default, name)}

@@ -21,6 +21,22 @@ VALUE_LIMIT = 60
 _EMPTY = '""'
 
 
+class Plain(str):
+    """A scalar that was written without quotes."""
+
+    __slots__ = ()
+
+
+class InvalidValue(ValueError):  # noqa: N818  (names the value)
+    """A value that a setting does not take."""
+
+    def __init__(self, wanted: str, value: object = None, *, found: str | None = None) -> None:
+        """Show the value as it was written, or the text `found`."""
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.found = shown(value) if found is None else found
+
+
 class Problems:
     """Collects problems of one file and raises them together, in the file's order."""
 
@@ -96,7 +112,7 @@ def key_of(path: Path) -> str:
 def shown(value: object) -> str:
     """Return a found value as short text in one line, without control characters.
 
-    Text is quoted if it was quoted in the file, where unquoted text is a subclass of str.
+    Text is quoted if it was quoted in the file, where unquoted text is `Plain`.
     """
     if value is None:
         return "nothing"

@@ -7,11 +7,11 @@ import logging
 import re
 from collections.abc import Sequence
 
-from clusterctl.inventory.cluster import Node
+from clusterctl.inventory.cluster import Job, Node
 from clusterctl.inventory.machine import normal_address
 from clusterctl.inventory.problems import Path, Problems, nearest
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.inventory.schema import JobSection, NetworkSection, NodeSection
+from clusterctl.inventory.schema import NetworkSection, NodeSection
 from clusterctl.inventory.secret_values import is_secret
 from clusterctl.inventory.wrap import wrap_problems
 from clusterctl.values import dataclass
@@ -90,12 +90,10 @@ def _judge_addresses(
             problems.add(where, wanted="an address of its own for each node", found=found)
 
 
-def judge_job(job: JobSection, problems: Problems) -> None:
+def judge_job(job: Job, problems: Problems) -> None:
     """Report contradictions in the job, and warn about values that look like secrets."""
-    if job.stop.signal and job.stop.file:
-        problems.add(("job", "stop"), wanted="signal or file", found="both")
     for at, name in enumerate(job.env_from):
-        if name in job.env:
+        if name in dict(job.env):
             found = f"{name} in env, too"
             problems.add(("job", "env_from", at), wanted="a variable once", found=found)
     for wanted, found in wrap_problems(job.wrap):
@@ -104,7 +102,7 @@ def judge_job(job: JobSection, problems: Problems) -> None:
         for name in _PLACEHOLDER.findall(word):
             if name != "checkpoint" and nearest(name, ["checkpoint"]):
                 problems.add(("job", "resume_args", at), wanted="{checkpoint}", found=f"{{{name}}}")
-    for name, text in job.env.items():
+    for name, text in job.env:
         if is_secret(name, text):
             place = problems.place(problems.line(("job", "env", name)))
             warning = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory.build import build, cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.document import Plain, read_yaml
+from clusterctl.inventory.document import read_yaml
 from clusterctl.inventory.load import is_yaml, read_text
 from clusterctl.inventory.other_programs.allocation import NODELISTS, nodelist
 from clusterctl.inventory.other_programs.ansible import (
@@ -25,7 +25,7 @@ from clusterctl.inventory.other_programs.ansible import (
     read_listing,
 )
 from clusterctl.inventory.other_programs.hostfile import read_hostfile
-from clusterctl.inventory.problems import Problems, printable, shown
+from clusterctl.inventory.problems import Plain, Problems, printable, shown
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 
 SLURM = "slurm"

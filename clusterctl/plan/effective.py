@@ -5,12 +5,19 @@ clusterctl checks, plans, records and later resumes the resulting `Cluster`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job, Node
+from clusterctl.inventory.settings import settings_of
 from clusterctl.plan import launchers
 from clusterctl.plan.options import SETTINGS, Options
+
+_SAME = {one.name for one in fields(Options)} & settings_of(Job).keys() - {
+    "launcher", "launcher_args", "env",
+}  # fmt: skip
+"""The options that override a setting of the job as they are."""
 
 
 def effective(cluster: Cluster, options: Options) -> Cluster:
@@ -44,15 +51,12 @@ def _node(node: Node, options: Options) -> Node:
 def _job(job: Job, options: Options) -> Job:
     _require_ranks(options.launcher or job.launcher, options.procs_per_node or job.procs_per_node)
     env = dict(options.env)
+    given: dict[str, Any] = {name: getattr(options, name) for name in _SAME if options.says(name)}
     return replace(
         _relaunched(job, options),
-        procs_per_node=options.procs_per_node or job.procs_per_node,
-        command=options.command or job.command,
         env=tuple({**dict(job.env), **env}.items()),
         env_from=tuple(name for name in job.env_from if name not in env),
-        start_timeout=options.start_timeout or job.start_timeout,
-        lost_after=options.lost_after or job.lost_after,
-        debug=options.debug or job.debug,
+        **given,
     )
 
 
@@ -93,8 +97,8 @@ def _relaunched(job: Job, options: Options) -> Job:
 
 
 def _origins(options: Options) -> dict[str, str]:
-    found = {name: options.origin(name) for name in SETTINGS if options.says(name)}
-    found |= {"debug": options.origin("debug")} if options.debug else {}
+    names = (*SETTINGS, "debug")
+    found = {name: options.origin(name) for name in names if options.says(name)}
     for name, _ in options.env:
         found[f"env.{name}"] = options.origins.get(f"env.{name}", options.origin("env"))
     return found

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.facts.from_json import from_json
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Node, Stop
+from clusterctl.inventory.cluster import Cluster, Job, Node, Stop
+from clusterctl.inventory.settings import settings_of
 from clusterctl.network.choice import Network
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.make import plan_node
-from clusterctl.plan.node_job import node_job, worker_secrets
+from clusterctl.plan.node_job import ON_NODES, node_job, worker_secrets
 from clusterctl.plan.plan import ElasticPlan, NodePlan, Plan
 from clusterctl.plan.processes import count_processes
 from clusterctl.values import dataclass
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 _HOSTFILE = re.compile(r"([0-9A-Za-z.:%_-]+ slots=[0-9]+\n)*")
 _EQUAL = (
-    "run", "cluster", "name", "launcher", "launcher_decides", "min_nodes", "elastic", "env_init",
-    "stop", "master", "start_timeout", "resumed",
+    "run", "cluster", "name", "launcher", "launcher_decides", "min_nodes", "elastic",
+    *ON_NODES, "master", "resumed",
 )  # fmt: skip
 """What the master's job and the launch must agree on."""
 _SHORT = reprlib.Repr()
@@ -92,7 +93,8 @@ class RunningJob:
             resumed=resumed,
         )
         mine: Mapping[str, Any] = running._job(known.master, state=None)
-        theirs = {**job, "stop": plain(from_json(Stop, job.get("stop"), "stop"))}
+        absent = {name: plain(settings_of(Job)[name].default) for name in ON_NODES}
+        theirs = {**absent, **job, "stop": plain(from_json(Stop, job.get("stop"), "stop"))}
         elastic = plain(from_json(ElasticPlan, job.get("elastic"), "elastic"))
         theirs["elastic"] = {**elastic, "tree": job["elastic"].get("tree")}
         different = next(filter(None, (_difference(mine[n], theirs.get(n), n) for n in _EQUAL)), "")
@@ -207,6 +209,7 @@ class RunningJob:
             self.plan,
             node,
             Identity(certificate=self.certificate, key="", token=""),
+            job=self.elastic.job,
             state=state,
             link_port=link_port,
             resumed=self.resumed,

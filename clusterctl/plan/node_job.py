@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from clusterctl.inventory.cluster import Job
+from clusterctl.inventory.settings import settings_of
 from clusterctl.node.peer_link.run_tokens import node_token, ray_token
+from clusterctl.node.run.files.node_job import NodeJob, NodePart
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.wire import SCHEMA, plain
 
-if TYPE_CHECKING:
-    from clusterctl.node.run.files.node_job import NodeJob, NodePart
+ON_NODES = tuple(name for name, one in settings_of(Job).items() if one.on_nodes)
+"""The settings of a job that every node gets."""
+_AS_PLANNED = (
+    "run", "cluster", "name", "controller", "checkpoints", "launcher", "launcher_decides",
+    "min_nodes", "hostfile", "world_size",
+)  # fmt: skip
+"""What a node's job has as the plan has it."""
 
 
 def node_job(
@@ -20,6 +28,7 @@ def node_job(
     node: NodePlan,
     identity: Identity,
     *,
+    job: Job,
     state: str | None,
     link_port: int = 0,
     resumed: Mapping[str, Any] | None = None,
@@ -32,6 +41,7 @@ def node_job(
         plan: the plan of the run.
         node: the plan of this node.
         identity: the run's credentials; every node gets the certificate.
+        job: as it is planned.
         state: the node's `state` in the inventory.
         link_port: the port that the master's `start` returned; 0 for the master itself.
         resumed: for a resume, the run and the checkpoint that it resumes from.
@@ -39,26 +49,16 @@ def node_job(
         tree: hash of the code that was synced; empty: none was.
     """
     elastic = {**plain(plan.elastic), "tree": tree} if plan.elastic else None
-    job = {
+    made = {
         **node_part(node, state=state),
+        **{name: getattr(plan, name) for name in _AS_PLANNED},
+        **{name: plain(getattr(job, name)) for name in ON_NODES},
         "schema": SCHEMA,
-        "run": plan.run,
-        "cluster": plan.cluster,
-        "name": plan.name,
-        "controller": plan.controller,
-        "checkpoints": plan.checkpoints,
         "resumed": plain(resumed),
         "launched": dict(launched or {}),
         "nnodes": len(plan.nodes),
-        "launcher": plan.launcher,
-        "launcher_decides": plan.launcher_decides,
-        "min_nodes": plan.min_nodes,
         "elastic": elastic,
         "joined": False,
-        "hostfile": plan.hostfile,
-        "world_size": plan.world_size,
-        "env_init": plan.env_init,
-        "stop": plain(plan.stop),
         "master": {
             "node": plan.master.node,
             "address": plan.master_address,
@@ -71,34 +71,15 @@ def node_job(
             "certificate": identity.certificate,
             "lost_after": plan.lost_after,
         },
-        "start_timeout": plan.start_timeout,
     }
-    return cast("NodeJob", job)
+    return cast("NodeJob", made)
 
 
 def node_part(node: NodePlan, *, state: str | None) -> NodePart:
     """Return what of a node's job no other node has."""
-    return {
-        "node": node.node,
-        "state": state,
-        "node_rank": node.node_rank,
-        "launcher_argv": list(node.launcher_argv),
-        "launcher_program": node.launcher_program,
-        "ends_with_master": node.ends_with_master,
-        "argv": list(node.argv),
-        "wrap": list(node.wrap),
-        "container": list(node.container),
-        "python": node.python,
-        "procs": node.procs,
-        "device": node.device,
-        "first_rank": node.first_rank,
-        "workdir": node.workdir,
-        "path_first": node.path_first,
-        "env": [[v.name, v.value, v.layer] for v in node.env if v.value is not None],
-        "address": node.address,
-        "interface": node.interface,
-        "lock": node.lock,
-    }
+    part = {name: plain(getattr(node, name)) for name in NodePart.__annotations__}
+    env = [[one.name, one.value, one.layer] for one in node.env if one.value is not None]
+    return cast("NodePart", {**part, "state": state, "env": env})
 
 
 def node_secrets(

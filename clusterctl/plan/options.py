@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory.cluster import LauncherName
+from clusterctl.inventory import kinds
+from clusterctl.inventory.cluster import Job, LauncherName
+from clusterctl.inventory.settings import Flag, Setting, flag_only, settings_of
 from clusterctl.values import dataclass
-
-INFINITE = float("inf")
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    "gpus": (0, INFINITE),
-    "procs_per_node": (1, 4096),
-    "master_port": (1, 65535),
-    "max_restarts": (0, INFINITE),
-    "start_timeout": (0.001, INFINITE),
-    "lost_after": (0.001, INFINITE),
-}
 
 
 def node_folder(text: str) -> str:
@@ -35,21 +27,37 @@ def node_folder(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of one launch; None: not set, so the inventory or clusterctl decides."""
+    """The options of one launch; None: not set, so the inventory or clusterctl decides.
+
+    An option of the same name as a setting of the job overrides that, and has its flag.
+    """
 
     launcher: LauncherName | None = None
     launcher_args: tuple[str, ...] | None = None
     """Instead of the inventory's."""
+    gpus: int | None = flag_only(
+        kinds.COUNT, None, Flag(metavar="N", help="GPUs to use on every node at most")
+    )
+    """The most GPUs of each node."""
+    procs_per_node: int | None = None
+    workdir: str | None = flag_only(
+        kinds.FOLDER,
+        None,
+        Flag(
+            metavar="DIR",
+            help="folder on the nodes that gets the code and runs it, instead of the inventory's",
+        ),
+    )
+    """For every node."""
     command: tuple[str, ...] = ()
     """After `--`; empty: the job's."""
     env: tuple[tuple[str, str], ...] = ()
-    master_port: int | None = None
-    gpus: int | None = None
-    """The most GPUs of each node."""
-    procs_per_node: int | None = None
-    workdir: str | None = None
-    """For every node."""
-    max_restarts: int | None = None
+    master_port: int | None = flag_only(
+        kinds.PORT, None, Flag(metavar="P", help="port of the rendezvous")
+    )
+    max_restarts: int | None = flag_only(
+        kinds.COUNT, None, Flag(metavar="N", help="let the launcher restart ranks")
+    )
     start_timeout: float | None = None
     lost_after: float | None = None
     debug: bool = False
@@ -58,16 +66,17 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a number that is out of bounds."""
-        for name, (least, most) in BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and not (least <= value <= most and value < INFINITE):
-                limit = f"{least} or more" if most == INFINITE else f"{least} to {most}"
+        for name, flagged in FLAGGED.items():
+            value, (least, most) = getattr(self, name), flagged.bounds or (None, None)
+            if value is None or least is None:
+                continue
+            if not (least <= value <= most and value < kinds.INFINITE):
+                limit = f"{least} or more" if most == kinds.INFINITE else f"{least} to {most}"
                 raise UsageError(f"{name}: expected {limit}, found {value}")
 
     def says(self, name: str) -> bool:
         """Tell whether an option is set; 0 is a value, too, and so are no launcher's arguments."""
-        value = getattr(self, name)
-        return bool(value) if name == "command" else value is not None
+        return bool(getattr(self, name) != _UNSET[name])
 
     def origin(self, name: str) -> str:
         """Return the origin of a field's value."""
@@ -75,5 +84,14 @@ class Options:
         return self.origins.get(name, usual)
 
 
+def _flagged() -> dict[str, Setting]:
+    known = {**settings_of(Job), **settings_of(Options)}
+    names = (one.name for one in fields(Options) if one.name in known)
+    return {name: known[name] for name in names if known[name].flag}
+
+
+_UNSET = {one.name: one.default for one in fields(Options)}
+FLAGGED = _flagged()
+"""The settings of a launch that have a flag."""
 SETTINGS = tuple(one.name for one in fields(Options) if one.name not in {"env", "debug", "origins"})
 """The options that are one value each; the variables of `env` have an origin each."""

@@ -6,17 +6,18 @@ import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.inventory import load
+from clusterctl.inventory import kinds, load
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop, Via
 from clusterctl.inventory.dump import dump
+from clusterctl.inventory.kinds import SIGNALS
 from clusterctl.inventory.problems import Problems
-from clusterctl.inventory.readers import SIGNALS
+from clusterctl.inventory.settings import Setting, keys_of
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 WORD = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=8)
@@ -88,29 +89,39 @@ STOP = st.builds(
 WORDS = st.lists(TEXT, max_size=3).map(tuple)
 
 
+VALUES: dict[object, st.SearchStrategy[Any]] = {
+    kinds.WORDS: WORDS,
+    kinds.SBATCH_OPTIONS: st.sets(st.sampled_from(OPTIONS)).map(tuple),
+    kinds.RAY_ADDRESS: maybe(st.sampled_from(["auto", "10.0.0.1:6379", "ray://[::1]:10001"])),
+    kinds.SHELL_LINE: maybe(TEXT.filter(lambda text: bool(text.strip()))),
+    kinds.PATHS: st.lists(PATH, max_size=2).map(tuple),
+    kinds.PACKAGES: st.lists(st.sampled_from(["axolotl", "my_pkg==1.2"]), max_size=2).map(tuple),
+    kinds.NODE_PATH: maybe(PATH),
+}
+"""Of the kinds of the job's settings; those of a number have bounds."""
+
+
+def values(key: Setting) -> st.SearchStrategy[Any]:
+    if key.bounds is None:
+        return VALUES[key.kind]
+    least, most = map(int, key.bounds)
+    return st.none() | st.integers(least, most)
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """Draw a value for each key of `job:`; add a new key here."""
+    """Draw a value for each key of `job:`."""
     names = draw(st.lists(VARIABLE, max_size=4, unique=True))
-    return Job(
+    own: dict[str, Any] = {
         # With slurm, the nodes are those of an allocation: see test_allocation.
-        launcher=draw(st.sampled_from(sorted({*get_args(LauncherName)} - {"slurm"}))),
-        slurm=tuple(draw(st.sets(st.sampled_from(OPTIONS)))),
-        launcher_args=draw(WORDS),
-        wrap=draw(WORDS),
-        ray_address=draw(maybe(st.sampled_from(["auto", "10.0.0.1:6379", "ray://[::1]:10001"]))),
-        procs_per_node=draw(st.none() | st.integers(1, 4096)),
-        command=draw(WORDS),
-        env=tuple((name, draw(TEXT)) for name in names[:2]),
-        env_from=tuple(names[2:]),
-        env_init=draw(maybe(TEXT.filter(lambda text: bool(text.strip())))),
-        needs=draw(st.lists(PATH, max_size=2).map(tuple)),
-        packages=draw(st.lists(st.sampled_from(["axolotl", "my_pkg==1.2"]), max_size=2).map(tuple)),
-        check=draw(WORDS),
-        checkpoints=draw(maybe(PATH)),
-        resume_args=("--from", "{checkpoint}"),
-        stop=draw(STOP),
-    )
+        "launcher": draw(st.sampled_from(sorted({*get_args(LauncherName)} - {"slurm"}))),
+        "env": tuple((name, draw(TEXT)) for name in names[:2]),
+        "env_from": tuple(names[2:]),
+        "resume_args": ("--from", "{checkpoint}"),
+        "stop": draw(STOP),
+    }
+    drawn = {name: draw(values(key)) for name, key in keys_of(Job).items() if name not in own}
+    return Job(**own, **drawn)
 
 
 CLUSTERS = st.builds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.installed import LOCATION
 
 ROOT = Path(__file__).parent.parent.parent
 BAD = Path(__file__).parent / "bad"
+MAKE = runpy.run_path(str(ROOT / "docs" / "make_inventory.py"))
 
 
 def validate(value: object) -> None:
@@ -23,13 +25,9 @@ def validate(value: object) -> None:
 
 
 def test_the_shipped_schema_is_that_of_the_models() -> None:
-    """Write it anew with: python -m tests.inventory.test_schema."""
+    """Write it anew with: python docs/make_inventory.py."""
     shipped = resources.files("clusterctl.inventory") / "hosts.schema.json"
-    assert shipped.read_text(encoding="utf-8") == as_text()
-
-
-def as_text() -> str:
-    return json.dumps(json_schema(), indent=2) + "\n"
+    assert shipped.read_text(encoding="utf-8") == MAKE["schema"]()
 
 
 def test_it_is_a_schema() -> None:
@@ -48,11 +46,29 @@ def test_every_key_says_what_it_is_for() -> None:
     assert silent == []
 
 
-def test_every_key_is_in_the_reference() -> None:
-    reference = (ROOT / "docs" / "reference" / "inventory.md").read_text()
-    sections = [json_schema(), *json_schema()["$defs"].values()]
-    keys = {key for section in sections for key in section["properties"]}
-    assert {key for key in keys if f"`{key}`" not in reference} == set()
+def test_every_key_has_its_row_in_the_reference_with_its_default() -> None:
+    page = MAKE["PAGE"].read_text()
+    assert MAKE["render"](page) == page
+    entry = page.partition("## nodes")[2]
+    assert {
+        key for key in ("host", "address", "workdir", "master") if f"| `{key}` |" not in entry
+    } == set()
+
+
+def test_a_row_that_is_missing_is_made_from_the_declaration() -> None:
+    page = MAKE["PAGE"].read_text()
+    rows = [
+        line for line in page.splitlines() if line.startswith(("| `env_init` |", "| `grace` |"))
+    ]
+    for row in rows:
+        page = page.replace(f"{row}\n", "")
+    wrong = page.replace("| `torchrun` |\n", "| `direct` |\n")
+    found = MAKE["render"](wrong).splitlines()
+    line = "a shell line run on the node first; its changes of environment stay"
+    at = found.index(f"| `env_init` | {line} | none |")
+    assert found[at - 1].startswith("| `env_from` |")
+    assert "| `grace` | seconds until KILL | 60 |" in found
+    assert not any(row.endswith("| `direct` |") for row in found)
 
 
 def test_the_example_is_right() -> None:
@@ -76,7 +92,3 @@ def test_editors_see_what_the_loader_refuses(case: str) -> None:
     value: Any = yaml.safe_load((BAD / f"{case}.yaml").read_text())
     with pytest.raises(jsonschema.ValidationError):
         validate(value)
-
-
-if __name__ == "__main__":
-    (ROOT / "clusterctl/inventory/hosts.schema.json").write_text(as_text(), encoding="utf-8")

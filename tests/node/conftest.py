@@ -84,8 +84,10 @@ class Run:
             lost_after=lost_after,
             start_timeout=start_timeout,
         )
+        wanted = effective(self.cluster, options)
+        self.job = wanted.job
         self.plan = make_plan(
-            effective(self.cluster, options),
+            wanted,
             {n: NodeFacts(node=n, uid=os.getuid(), gpus=Gpus(), python=python) for n in self.names},
             _network(self.cluster),
             run=f"test-{uuid.uuid4().hex[:12]}",
@@ -120,7 +122,9 @@ class Run:
         """Return the arguments and the body of `start`."""
         plan = self.plan.nodes[n]
         state = self.cluster.nodes[n].state
-        job = node_job(self.plan, plan, self.identity, state=state, link_port=self.link_port)
+        job = node_job(
+            self.plan, plan, self.identity, job=self.job, state=state, link_port=self.link_port
+        )
         plan_ = replace(self.plan, env_from=tuple(self.secrets))
         body = node_secrets(plan_, plan, self.identity, self.secrets)
         return {"job": {**job, **self.change}}, body

@@ -31,7 +31,7 @@ INVENTORY = Cluster(name="lab", nodes=NODES, job=Job(command=("other.py",)))
 def recorded(plan: Planner, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the job that the master keeps, and the plan that the controller has recorded."""
     made = plan(job=JOB, nodes=NODES[:2], **changes)
-    job = node_job(made, made.master, IDENTITY, state=None, tree="abc")
+    job = node_job(made, made.master, IDENTITY, job=JOB, state=None, tree="abc")
     return json.loads(json.dumps(job)), json.loads(json.dumps(plain(made)))
 
 
@@ -54,7 +54,9 @@ def test_it_is_what_the_launch_on_all_nodes_would_have_started(plan: Planner) ->
     part, job = joined(running(plan))
     whole = plan(job=JOB, nodes=NODES)
     assert replace(part, procs_origin="") == replace(whole.node("n2"), procs_origin="")
-    expected = node_job(whole, whole.node("n2"), IDENTITY, state=None, link_port=4242, tree="abc")
+    expected = node_job(
+        whole, whole.node("n2"), IDENTITY, job=JOB, state=None, link_port=4242, tree="abc"
+    )
     assert job == {**json.loads(json.dumps(expected)), "joined": True}
     assert job["hostfile"].splitlines()[-1] == "10.0.0.2 slots=8"
     assert "--rdzv-conf=is_host=false" in part.launcher_argv

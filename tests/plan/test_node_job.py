@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from cryptography import x509
 
-from clusterctl.inventory.cluster import Job
+from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.peer_link.run_tokens import node_token
+from clusterctl.node.run.files.node_job import KnownThere, NodeJob
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
+from clusterctl.wire import plain
 from tests.plan.conftest import Planner
 
 IDENTITY = make_identity("lab-1")
@@ -18,7 +20,7 @@ IDENTITY = make_identity("lab-1")
 
 def test_a_worker_is_told_where_the_master_is(plan: Planner) -> None:
     made = plan()
-    job = node_job(made, made.node("n1"), IDENTITY, state=None, link_port=4242)
+    job = node_job(made, made.node("n1"), IDENTITY, job=Job(), state=None, link_port=4242)
     assert job["master"] == {"node": "n0", "address": "10.0.0.0", "port": 29500}
     assert job["link"] == {
         "address": "10.0.0.0",
@@ -29,6 +31,14 @@ def test_a_worker_is_told_where_the_master_is(plan: Planner) -> None:
     assert job["workers"] == ["n1", "n2"]
     assert (job["stop"]["signal"], job["stop"]["grace"]) == ("TERM", 60.0)
     assert json.loads(json.dumps(job)) == job
+    assert job.keys() == NodeJob.__annotations__.keys() - KnownThere.__annotations__.keys()
+
+
+def test_a_node_gets_the_settings_of_the_job_that_are_for_nodes(plan: Planner) -> None:
+    made, job = plan(), Job(env_init="source x", stop=Stop(grace=5.0), start_timeout=7.0)
+    sent = node_job(made, made.master, IDENTITY, job=job, state=None)
+    assert (sent["env_init"], sent["start_timeout"]) == ("source x", 7.0)
+    assert sent["stop"] == plain(Stop(grace=5.0))
 
 
 def test_secrets_are_in_the_body_alone_and_the_key_is_the_masters(plan: Planner) -> None:
@@ -42,7 +52,8 @@ def test_secrets_are_in_the_body_alone_and_the_key_is_the_masters(plan: Planner)
     workers = [node_token(IDENTITY.token, each.node) for each in made.nodes[1:]]
     assert tokens[1:] == workers
     assert len(set(tokens)) == len(made.nodes)
-    sent = json.dumps([node_job(made, each, IDENTITY, state=None) for each in made.nodes])
+    jobs = [node_job(made, each, IDENTITY, job=Job(), state=None) for each in made.nodes]
+    sent = json.dumps(jobs)
     for secret in ("hf_geheim", IDENTITY.token, IDENTITY.key):
         assert json.dumps(secret)[1:-1] not in sent
 

@@ -136,7 +136,15 @@ def records(tmp_path: Path) -> Records:
 
 def job_of_master(**launched: str) -> dict[str, Any]:
     """Return what the master keeps."""
-    job = node_job(ELASTIC, ELASTIC.master, make_identity(RUN), state=None, launched=launched)
+    assert ELASTIC.elastic is not None
+    job = node_job(
+        ELASTIC,
+        ELASTIC.master,
+        make_identity(RUN),
+        job=ELASTIC.elastic.job,
+        state=None,
+        launched=launched,
+    )
     kept: dict[str, Any] = json.loads(json.dumps(job))
     return kept | {"argv": ["evil"]}
 
@@ -258,7 +266,9 @@ def test_with_a_proof_the_command_and_the_secrets_names_are_shown_before_anythin
     assert ELASTIC.elastic is not None
     elastic = replace(ELASTIC, elastic=replace(ELASTIC.elastic, job=job))
     proof = prove(LAUNCHED, elastic, records.root)
-    kept = node_job(elastic, elastic.master, make_identity(RUN), state=None, launched=proof)
+    kept = node_job(
+        elastic, elastic.master, make_identity(RUN), job=job, state=None, launched=proof
+    )
     pool = pool_of(live(), join=[Message({"job": json.loads(json.dumps(kept))})])
     monkeypatch.delenv("TOKEN", raising=False)
     steps = join(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory import default_path, load
+from clusterctl.inventory import default_path, kinds, load
 from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.load import DEFAULT, VARIABLE
-from clusterctl.plan.options import node_folder
+from clusterctl.inventory.settings import Flag
+from clusterctl.plan.options import FLAGGED, node_folder
 
 
 def add_inventory(parser: argparse.ArgumentParser) -> None:
@@ -85,17 +87,28 @@ def _launcher(args: argparse.Namespace) -> LauncherName | None:
     """Return the launcher of the command line, which decides where the nodes come from."""
     if "launcher" not in args:
         return None
-    return cast("LauncherName | None", flag_or_variable(args, "launcher", str)[0])
+    return cast("LauncherName | None", flag_or_variable(args, "launcher")[0])
 
 
 def add_workdir(parser: argparse.ArgumentParser) -> None:
     """Add `--workdir DIR`."""
-    parser.add_argument(
-        "--workdir",
-        type=workdir_argument,
-        metavar="DIR",
-        help="folder on the nodes that gets the code and runs it, instead of the inventory's",
-    )
+    add_setting(parser, "workdir")
+
+
+def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the flag of a setting."""
+    setting = FLAGGED[name]
+    kind, flag = setting.kind, setting.flag or Flag(help="")
+    text, more = flag.help, dict[str, Any](type=_reader(name), metavar=flag.metavar)
+    if kind is kinds.BOOLEAN:
+        more = {"action": "store_true"}
+    elif kind is kinds.WORDS:
+        more |= {"action": "extend", "metavar": f"'{flag.metavar}'"}
+    elif kind is kinds.TIMEOUT:
+        text = f"{text} (default: {setting.default:g})"
+    elif "enum" in setting.schema:
+        more = {"choices": sorted(cast("list[str]", setting.schema["enum"]))}
+    parser.add_argument(f"--{name.replace('_', '-')}", help=text, **more)
 
 
 def given_workdir(args: argparse.Namespace) -> str | None:
@@ -104,7 +117,7 @@ def given_workdir(args: argparse.Namespace) -> str | None:
     Raises:
         UsageError: the variable is no such folder.
     """
-    return cast("str | None", flag_or_variable(args, "workdir", workdir_argument)[0])
+    return cast("str | None", flag_or_variable(args, "workdir")[0])
 
 
 def workdir_argument(text: str) -> str:
@@ -119,10 +132,8 @@ def workdir_argument(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def flag_or_variable(
-    args: argparse.Namespace, name: str, read: Callable[[str], object]
-) -> tuple[object, str]:
-    """Return the value of a flag, else of its `CLUSTERCTL_*`, with the name of that variable.
+def flag_or_variable(args: argparse.Namespace, name: str) -> tuple[object, str]:
+    """Return the value of a setting's flag, else of its variable, with the name of that.
 
     Raises:
         UsageError: the variable cannot be read.
@@ -131,21 +142,43 @@ def flag_or_variable(
     if value is not None or not os.environ.get(variable):
         return value, ""
     try:
-        return read(os.environ[variable]), variable
+        return _reader(name)(os.environ[variable]), variable
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{variable}: {error}") from error
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def _reader(name: str) -> Callable[[str], object]:
+    """Return what reads the text of a setting's flag or variable."""
+    kind, bounds = FLAGGED[name].kind, FLAGGED[name].bounds
+    if kind is kinds.TIMEOUT:
+        return positive_seconds
+    if bounds:
+        return whole(*bounds)
+    return {kinds.FOLDER: workdir_argument, kinds.WORDS: _words}.get(kind, str)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Read words as a shell would.
+
+    Raises:
+        argparse.ArgumentTypeError: a quote is open.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected words, found {text!r}: {error}") from error
+
+
+def whole(least: float, most: float = kinds.INFINITE) -> Callable[[str], int]:
     """Return a reader of whole numbers within bounds."""
 
     def read(text: str) -> int:
-        wanted = f"{least} or more" if most is None else f"{least} to {most}"
+        wanted = f"{least} or more" if most == kinds.INFINITE else f"{least} to {most}"
         try:
             number = int(text)
         except ValueError:
-            number = least - 1
-        if number < least or (most is not None and number > most):
+            number = None
+        if number is None or not least <= number <= most:
             raise argparse.ArgumentTypeError(f"expected a whole number, {wanted}, found {text!r}")
         return number
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
+from clusterctl.inventory.addresses import split_login
 from clusterctl.inventory.build import document_of
 from clusterctl.inventory.document import Document, read_yaml
 from clusterctl.inventory.other_programs.ansible_variables import (
@@ -25,7 +26,6 @@ from clusterctl.inventory.other_programs.ansible_variables import (
 )
 from clusterctl.inventory.problems import Path, Problems, printable, shown
 from clusterctl.inventory.ranges import LIMIT
-from clusterctl.inventory.readers import split_login
 
 ALL = "all"
 _UNGROUPED = "ungrouped"

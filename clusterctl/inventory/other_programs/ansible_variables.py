@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
-from clusterctl.inventory.document import Plain, Unread, read_yaml
+from clusterctl.inventory.document import Unread, read_yaml
 from clusterctl.inventory.other_programs.ssh_arguments import read_arguments
-from clusterctl.inventory.problems import Path, Problems, printable
+from clusterctl.inventory.problems import Path, Plain, Problems, printable
 
 _KEYS = {
     "host": ("ansible_host", "ansible_ssh_host"),

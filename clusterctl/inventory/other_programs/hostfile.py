@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import Path as FilePath
 
-from clusterctl.inventory.document import Document, Plain
-from clusterctl.inventory.problems import Path, Problems, nearest, printable
-from clusterctl.inventory.readers import split_login
+from clusterctl.inventory.addresses import split_login
+from clusterctl.inventory.document import Document
+from clusterctl.inventory.problems import Path, Plain, Problems, nearest, printable
 
 _KEYS = {"slots": "gpus", "user": "user", "port": "port"}
 _UNFIT = re.compile(r"[^a-z0-9-]+")

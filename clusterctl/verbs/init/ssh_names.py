@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterctl.errors import UsageError
+from clusterctl.inventory.addresses import split_login
 from clusterctl.inventory.problems import printable
-from clusterctl.inventory.readers import split_login
 
 CONFIG = "~/.ssh/config"
 _INCLUDES = 16

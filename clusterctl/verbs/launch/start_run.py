@@ -72,6 +72,7 @@ def start_run(
             plan,
             node,
             identity,
+            job=cluster.job,
             state=state,
             link_port=link_port,
             resumed=resumed,

@@ -9,30 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.inventory.cluster import Job
+from clusterctl.inventory.settings import keys_of
 from clusterctl.plan.options import Options
 from clusterctl.verbs.runs.records import RunRecord
 
 logger = logging.getLogger("clusterctl")
 
+_KEYS = keys_of(Job)
 _FLAGS = {
-    "launcher": "--launcher NAME",
-    "launcher_args": "--launcher-args ARGS",
-    "procs_per_node": "--procs-per-node N",
     "command": "-- COMMAND",
     "env": "--env NAME=VALUE",
+    **{
+        name: f"--{name.replace('_', '-')} {one.flag.metavar}"
+        for name, one in _KEYS.items()
+        if one.flag
+    },
 }
 """The flag of `resume` for a key of `job:`; the other keys have none of their own."""
 _INSTEAD = {"checkpoints": "--checkpoint PATH", "resume_args": "-- COMMAND"}
 """Words of `resume` that do without a key of `job:`."""
-COMPARED = (
-    "launcher", "launcher_args", "wrap", "ray_address", "procs_per_node", "command", "env_from",
-    "env_init", "needs", "packages",
-    "check", "stop", "checkpoints", "resume_args",
-)  # fmt: skip
-"""The compared keys of `job:`, besides `env`."""
-
-ADDED_LATER = ("checkpoints", "resume_args", "needs", "check")
-"""What of a job the inventory may say later: it is often written after the first run."""
+_COMPARED = [name for name, one in _KEYS.items() if one.resumed != "file's" and name != "env"]
+_ADDED_LATER = [name for name, one in _KEYS.items() if one.resumed == "run's or file's"]
 
 Find = Callable[[str], RunRecord | None]
 
@@ -79,10 +76,10 @@ def _how_to_use(keys: Sequence[str], now: Job) -> list[str]:
 
 
 def completed(before: Job, now: Job) -> tuple[Job, tuple[str, ...]]:
-    """Fill what a job did not say of ADDED_LATER; return with the names of what was filled."""
+    """Fill what a job lacks that is often written after a run; return it with the keys filled."""
     added = {
         name: getattr(now, name)
-        for name in ADDED_LATER
+        for name in _ADDED_LATER
         if getattr(now, name) and not getattr(before, name)
     }
     return replace(before, **added), tuple(f"job.{name}" for name in added)
@@ -93,7 +90,7 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
     then = _as_written(record, now, find)
     keys = [
         key
-        for key in COMPARED
+        for key in _COMPARED
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
@@ -109,12 +106,11 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     same_names = set(then.env_from) == set(now.env_from) - flagged
     # Those of --max-restarts are among the launcher's arguments.
     args_flagged = any(old.get(name) is not None for name in ("launcher_args", "max_restarts"))
-    procs_flagged = old.get("procs_per_node") is not None
+    set_by_flag = {name: getattr(now, name) for name in _FLAGS if old.get(name) is not None}
     written = replace(
-        then,
+        replace(then, **set_by_flag),
         launcher=now.launcher if args_flagged else then.args_for or then.launcher,
         launcher_args=now.launcher_args if args_flagged else then.launcher_args,
-        procs_per_node=now.procs_per_node if procs_flagged else then.procs_per_node,
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
         env_from=now.env_from if same_names else then.env_from,

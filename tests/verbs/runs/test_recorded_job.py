@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Cluster, Job
-from clusterctl.inventory.schema import JobSection
+from clusterctl.inventory.settings import keys_of
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.verbs.runs.recorded_job import COMPARED, changed, completed, report_job
+from clusterctl.verbs.runs.recorded_job import changed, completed, report_job
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import plain
 from tests.verbs.run_answers import CLUSTER
@@ -77,9 +77,14 @@ def test_checkpoints_that_the_run_was_launched_without_are_taken_and_no_change()
     assert changed(launched(Options(), then), now, Options(), none) == ["checkpoints"]
 
 
-def test_every_key_of_the_inventorys_job_is_compared() -> None:
+@pytest.mark.parametrize("key", sorted(keys_of(Job)))
+def test_a_change_of_every_key_of_the_job_is_named(key: str) -> None:
+    old, new = ({key: (("NAME", value),)} for value in ("old", "new"))
+    then = launched(Options(), replace(LAB, job=Job(command=("x",))))
+    then = replace(then, cluster=replace(LAB, job=replace(JOB, **old)))  # type: ignore[arg-type]
+    found = changed(then, replace(JOB, **new), Options(), none)  # type: ignore[arg-type]
     # A resume is submitted with the inventory's options of sbatch.
-    assert {*COMPARED, "env", "slurm"} == set(JobSection.keys)
+    assert found == {"slurm": [], "env": ["env.NAME"]}.get(key, [key])
 
 
 def resumed(run: str, origin: str) -> RunRecord:
@@ -156,5 +161,5 @@ def test_what_the_run_said_of_its_checkpoints_stays_and_the_rest_is_the_inventor
     job, added = completed(then, now)
     assert (job.checkpoints, job.resume_args, job.command) == ("out", now.resume_args, ())
     assert (job.needs, job.check) == (now.needs, now.check)
-    assert added == ("job.resume_args", "job.needs", "job.check")
+    assert added == ("job.needs", "job.check", "job.resume_args")
     assert completed(then, Job()) == (then, ())

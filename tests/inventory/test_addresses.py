@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.inventory.readers import InvalidValue, read_host, read_jump
+from clusterctl.inventory.addresses import read_host
+from clusterctl.inventory.kinds import JUMP
+from clusterctl.inventory.problems import InvalidValue
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ def test_an_address_whose_interface_a_shell_would_read_is_refused(value: str) ->
     with pytest.raises(InvalidValue):
         read_host(value)
     with pytest.raises(InvalidValue):
-        read_jump(f"ada@{value}")
+        JUMP.read(f"ada@{value}")
 
 
 def test_an_address_may_name_its_interface() -> None:
@@ -34,7 +36,7 @@ def test_an_address_may_name_its_interface() -> None:
 )
 def test_a_jump_host_that_a_shell_would_read_is_refused(value: str) -> None:
     with pytest.raises(InvalidValue):
-        read_jump(value)
+        JUMP.read(value)
 
 
 @pytest.mark.parametrize(
@@ -42,4 +44,4 @@ def test_a_jump_host_that_a_shell_would_read_is_refused(value: str) -> None:
     ["none", "bastion", "ada@b:22,c", "ssh://ada@b:22", "[::1]:22", "ada@fe80::1%eth0", "b_1.x-y"],
 )
 def test_jump_hosts_in_the_forms_that_ssh_takes(value: str) -> None:
-    assert read_jump(value) == value
+    assert JUMP.read(value) == value
