@@ -171,7 +171,7 @@ def _devices(devices: Devices, local: int) -> Iterator[Finding]:
         yield Finding("devices", said, "warn")
     if are_hidden() or not are_there() or not _usable():
         return
-    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _model)
+    from train.distributed.devices import refuse_unsuitable
 
     try:
         refuse_unsuitable(local)
@@ -224,7 +224,7 @@ def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]
         found.insert(0, Finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
     if not _usable():
         return found, shape, None
-    from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
+    from train.model.load import survey
 
     try:
         weights = survey(config, folder)

@@ -126,7 +126,7 @@ def _broadcast_file(ranks: Ranks, path: Path, size: int, owner: int) -> OSError 
     return problem
 
 
-def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:  # noqa: ANN401  (work's own)
+def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:
     try:
         work(*args)
     except OSError as error:

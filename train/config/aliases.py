@@ -64,7 +64,7 @@ _VALUES: Mapping[str, Mapping[str, str | None]] = foreign.TABLES["values"]
 """Our key → other spellings of its values."""
 
 
-def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (a value as written)
+def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:
     """Return the keys that one key of another program stands for."""
     tracker = {"wandb_project": "wandb", "mlflow_experiment_name": "mlflow"}.get(spelling)
     on = raw is not None and str(raw).lower() not in OFF
@@ -72,8 +72,7 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:  # noqa: ANN401  (
 
 
 def resolve(  # noqa: PLR0911  (one for each kind of answer)
-    spelling: str,
-    raw: Any,  # noqa: ANN401  (a value as written)
+    spelling: str, raw: Any
 ) -> Given | NoEffect | str:
     """Return train's key and value for a spelling, that it has no effect, or why it cannot be."""
     name = _plain(spelling)
@@ -115,7 +114,7 @@ def _plain(spelling: str) -> str:
     return name if known else name.removeprefix("fsdp_")
 
 
-def _switch(name: str, raw: Any) -> Given | NoEffect | str | None:  # noqa: ANN401  (as above)
+def _switch(name: str, raw: Any) -> Given | NoEffect | str | None:
     """Return what a yes/no or a word of other programs stands for; None: it is none."""
     value = str(raw).lower()
     if name in {"fsdp", "ddp"}:
@@ -133,7 +132,7 @@ def _switch(name: str, raw: Any) -> Given | NoEffect | str | None:  # noqa: ANN4
     return answers.get(value, answers.get(word, answers.get("*")))
 
 
-def _renamed(spelling: str, raw: Any) -> Given | str:  # noqa: ANN401  (a value as written)
+def _renamed(spelling: str, raw: Any) -> Given | str:
     name = ALIASES[spelling]
     if not (isinstance(raw, list) and name in {"dataset_path", "eval_dataset_path"}):
         return Given(name=name, value=_value(name, raw))
@@ -152,7 +151,7 @@ def _renamed(spelling: str, raw: Any) -> Given | str:  # noqa: ANN401  (a value 
     return Given(name=name, value=value, note=foreign.FORM_NOTE if typed else "")
 
 
-def _value(name: str, raw: Any) -> Any:  # noqa: ANN401  (a value as written)
+def _value(name: str, raw: Any) -> Any:
     known = _VALUES.get(name, {})
     alone = raw[0] if isinstance(raw, list) and len(raw) == 1 else raw
     return known.get(alone.lower(), raw) if isinstance(alone, str) else raw

@@ -20,7 +20,7 @@ IN_MESSAGES = frozenset({
 """Keys of a message that may have other names; a template may know more."""
 
 
-def read_columns(raw: Any) -> dict[str, str] | None:  # noqa: ANN401  (as written)
+def read_columns(raw: Any) -> dict[str, str] | None:
     """Return our keys → the columns of a data set.
 
     Raises:
@@ -33,7 +33,7 @@ def read_columns(raw: Any) -> dict[str, str] | None:  # noqa: ANN401  (as writte
     return _of_names(found, "a mapping of keys to names of columns")
 
 
-def read_roles(raw: Any) -> dict[str, str] | None:  # noqa: ANN401  (as written)
+def read_roles(raw: Any) -> dict[str, str] | None:
     """Return a data set's names of roles → roles; axolotl's `{user: [visitor]}` means the same."""
     given = read_mapping(raw)
     if given is None:
@@ -44,7 +44,7 @@ def read_roles(raw: Any) -> dict[str, str] | None:  # noqa: ANN401  (as written)
     return _of_names(found, "a mapping of names to roles, such as {visitor: user}")
 
 
-def read_mapping(raw: Any) -> dict[str, Any] | None:  # noqa: ANN401  (as written)
+def read_mapping(raw: Any) -> dict[str, Any] | None:
     """Return a mapping that JSON can have; a flag writes it as YAML does: `{a: false}`."""
     try:
         value = yaml.safe_load(raw) if isinstance(raw, str) else raw

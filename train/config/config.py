@@ -24,7 +24,7 @@ Overlong = Literal["cut", "drop"]
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
-def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:  # noqa: ANN401  (typed as what it stands for)
+def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:
     """Describe one key: its section in the file, its default, other spellings, its least value."""
     about = {"section": section, "also": tuple(also.split()), "least": least}
     return field(default=default, metadata=about)

@@ -36,7 +36,7 @@ class Dataset:
     """Names of roles → roles; instead of the configuration's."""
 
 
-def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
+def read(raw: Any) -> str | tuple[Dataset, ...]:
     """Return one path, or the data sets of a list; a flag has the list as YAML."""
     if isinstance(raw, str) and raw.startswith("["):
         try:
@@ -74,7 +74,7 @@ def conflicts(datasets: Sequence[Dataset]) -> Iterator[str]:
         seen.add(path)
 
 
-def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
+def _dataset(item: Any) -> Dataset:
     if isinstance(item, str):
         return Dataset(path=expanded(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
@@ -95,7 +95,7 @@ def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
     return Dataset(**found)
 
 
-def _weight(raw: Any) -> float:  # noqa: ANN401  (as written)
+def _weight(raw: Any) -> float:
     try:
         return float(str(raw))
     except ValueError:

@@ -97,7 +97,7 @@ def _paths(item: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     return [item["path"]], rest
 
 
-def _columns(rest: dict[str, Any]) -> Any:  # noqa: ANN401  (what is no mapping is refused later)
+def _columns(rest: dict[str, Any]) -> Any:
     """Take an item's names of columns out of its keys; return those that are not usual ones."""
     known = _by_key("columns").items()
     columns = {ours: name for key, ours in known if (name := rest.pop(key, None))}

@@ -244,7 +244,7 @@ def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any
     return full, items
 
 
-def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
+def _plain(node: yaml.Node) -> Any:
     """Return a node's value as Python has it."""
     return yaml.safe_load(yaml.serialize(node))
 
@@ -325,7 +325,7 @@ def _one_of(before: Given, new: Given) -> Given:
     return max(before, new, key=lambda given: given.weight)
 
 
-def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:  # noqa: ANN401
+def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:
     """Return the text as the key's type.
 
     Raises:
@@ -355,7 +355,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(part.strip(" '\"") for part in text.strip("[] ").split(",") if part.strip())
 
 
-def _scalar(kind: Any, text: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
+def _scalar(kind: Any, text: str) -> Any:
     """Return a text as its type; None if it is not of that type."""
     if typing.get_origin(kind) is Literal:
         return text if text in typing.get_args(kind) else None
@@ -371,7 +371,7 @@ def _scalar(kind: Any, text: str) -> Any:  # noqa: ANN401  (any of the types a k
     return kind(number) if fits else None
 
 
-def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may have)
+def describe(kind: Any) -> str:
     """Return a type in words."""
     inner = typing.get_args(kind)
     if isinstance(kind, types.UnionType):

@@ -127,7 +127,7 @@ def locate(config: Config) -> Iterator[Located]:
         yield Located(key=key, name=name, label=label(config, key, name), files=files, rules=rules)
 
 
-def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:  # noqa: ANN401
+def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:
     """Yield the lines of a data set as the training reads them, without a token cache."""
     reader = Reader(tokenizer, config.chat_template_kwargs, located.rules)
     columns = frozenset(located.rules.columns_of_lines.values())
@@ -144,7 +144,7 @@ def label(config: Config, key: str, name: str) -> str:
 def prepare(
     config: Config,
     env: RankEnv,
-    tokenizer: Any = None,  # noqa: ANN401
+    tokenizer: Any = None,
     *,
     check: Callable[[], None] = nothing,
     tell: Callable[[Phase], None] | None = None,
@@ -220,9 +220,9 @@ def _short(path: Path, folder: str) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
 
 
-def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+def load_tokenizer(model: Path, config: Config) -> Any:
     """Return the model's tokenizer."""
-    from transformers import AutoTokenizer  # noqa: PLC0415  (takes seconds; only when needed)
+    from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -239,14 +239,14 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
 class Tokenizer:
     """The tokenizer, loaded when it is first asked for; each other process loads its own."""
 
-    def __init__(self, model: Path, config: Config, loaded: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, model: Path, config: Config, loaded: Any = None) -> None:
         """Take the model's; or one that a program has in hand, which stays in this process."""
         self.is_of_model = loaded is None
         self._model = model
         self._config = config
         self._loaded = loaded
 
-    def __call__(self) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+    def __call__(self) -> Any:
         """Return it."""
         if self._loaded is None:
             self._loaded = load_tokenizer(self._model, self._config)

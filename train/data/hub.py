@@ -127,7 +127,6 @@ def fetch(
     name: str, *, kind: Kind, config: Config, key: str, files: list[str] = MODEL_FILES
 ) -> Path:
     """Return a repository's folder in the hub's cache; one process of the node downloads it."""
-    # ruff: noqa: PLC0415  (imported when the variables of `settle` are set, and if at all)
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

@@ -59,7 +59,7 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     return DONE
 
 
-def find(config: Config, located: list[Located], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
+def find(config: Config, located: list[Located], tokenizer: Any, number: int) -> Shown:
     """Return a sample, counted from 1 over all data sets; lines that cannot be used have none."""
     count = total = 0
     complaints: list[str] = []
@@ -79,12 +79,7 @@ def find(config: Config, located: list[Located], tokenizer: Any, number: int) ->
 
 
 def render(
-    shown: Shown,
-    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
-    seq_len: int,
-    *,
-    width: int = WIDTH,
-    color: bool = False,
+    shown: Shown, tokenizer: Any, seq_len: int, *, width: int = WIDTH, color: bool = False
 ) -> Iterator[str]:
     """Yield the lines that show a sample."""
     ids, loss_mask = shown.sample.ids, shown.sample.loss_mask
@@ -105,11 +100,7 @@ def render(
     yield "+ learned, - not learned; \\n is a line break"
 
 
-def _stretches(
-    ids: list[int],
-    loss_mask: list[bool],
-    tokenizer: Any,  # noqa: ANN401  (as above)
-) -> Iterator[tuple[bool, str]]:
+def _stretches(ids: list[int], loss_mask: list[bool], tokenizer: Any) -> Iterator[tuple[bool, str]]:
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or loss_mask[end] != loss_mask[start]:

@@ -70,7 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401  (torch has no type for it)
+        ctx: Any,
         rows: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -121,7 +121,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return torch.stack((total, correct))
 
     @staticmethod
-    def backward(ctx: Any, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  (torch's)
+    def backward(ctx: Any, output: Tensor) -> tuple[Tensor | None, ...]:
         # In place: a weight's gradient is as large as the weight. torch refuses a second pass.
         gradients = (g if g is None else g.mul_(output[0]) for g in ctx.saved_tensors)
         return *gradients, None, None

@@ -109,7 +109,7 @@ def export_model(
         shutil.copymode(folder / "config.json", path)
 
 
-def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401
+def refuse_irreversible(config: Config, network: Any) -> None:
     """Refuse a model whose trained weights would not get the hub's names back at the end.
 
     Args:
@@ -130,7 +130,7 @@ def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401
         raise ConfigError((message,), hint="method: lora exports an adapter instead") from error
 
 
-def _in_own_dtype(named: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:  # noqa: ANN401
+def _in_own_dtype(named: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:
     """Return weights in the base's dtype, but for buffers and what a model keeps in float32."""
     exact = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
     parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}

@@ -88,7 +88,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     return cast("nn.Module", network)
 
 
-def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in base_of)
+def with_adapters(config: Config, network: Any) -> Any:
     """Return a model with LoRA's adapters in float32, as the configuration wants them."""
     targets = lora_targets.find(config, network)
     network = get_peft_model(network, lora(config, targets))
@@ -103,7 +103,7 @@ def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in 
     return network
 
 
-def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:  # noqa: ANN401
+def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:
     """Refuse files with tensors that the model has no place for, or no scale, from their headers.
 
     Raises:
@@ -119,7 +119,7 @@ def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme 
         raise placement.refusal(config.name_or_path, network, extra)
 
 
-def _is_sure_to_leak(network: Any) -> bool:  # noqa: ANN401  (as in base_of)
+def _is_sure_to_leak(network: Any) -> bool:
     """Return whether a model's classes are known to let packed documents see each other."""
     names = {type(module).__name__ for module in network.modules()}
     return any(RUNS_ON.search(name) for name in names) or network.config.model_type in NO_POSITIONS
@@ -134,7 +134,7 @@ def leaks(name: str) -> ConfigError:
     return ConfigError((message,), hint="batching: balanced")
 
 
-def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as in base_of)
+def _refuse_too_long(config: Config, network: Any) -> None:
     """Refuse rows that are longer than a model which learns each position by itself (GPT-2) knows.
 
     It would look beyond its table, and a GPU says of that no more than that an assertion failed.
@@ -223,7 +223,7 @@ def settle_dtype(config: Config, device: torch.device) -> tuple[Config, tuple[st
     return replace(config, dtype="float32"), (remark,)
 
 
-def base_of(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes have no types)
+def base_of(network: nn.Module) -> Any:
     """Return the transformers model inside the adapters, if there are any."""
     inner = getattr(network, "get_base_model", None)
     return inner() if inner else network

@@ -32,7 +32,7 @@ class Targets:
     """Ends of single weights' names; PEFT folds the adapter's product into these."""
 
 
-def find(config: Config, network: Any) -> Targets:  # noqa: ANN401  (a transformers model)
+def find(config: Config, network: Any) -> Targets:
     """Return what gets an adapter in this model.
 
     Args:
@@ -63,9 +63,8 @@ def find(config: Config, network: Any) -> Targets:  # noqa: ANN401  (a transform
     return Targets(modules=EVERY[0] if modules == EVERY else modules, parameters=tuple(parameters))
 
 
-def _renamed(network: Any) -> frozenset[str]:  # noqa: ANN401  (as above)
+def _renamed(network: Any) -> frozenset[str]:
     """Return the last parts of names that PEFT takes for routed experts or the router."""
-    # ruff: noqa: PLC0415  (torch comes with it)
     try:
         from peft.utils import transformers_weight_conversion as peft
     except ImportError:  # a PEFT that does not rename; `prove` would notice if one does
@@ -75,7 +74,7 @@ def _renamed(network: Any) -> frozenset[str]:  # noqa: ANN401  (as above)
     return frozenset(names.get(kinds.get(getattr(network.config, "model_type", "")), ()))
 
 
-def _is_refused(network: Any, name: str) -> bool:  # noqa: ANN401  (as above)
+def _is_refused(network: Any, name: str) -> bool:
     """Return whether PEFT puts no adapter on modules of this name: `out_proj` next to Mamba's."""
     from peft import LoraConfig
     from peft.tuners import tuners_utils
@@ -89,7 +88,7 @@ def _is_refused(network: Any, name: str) -> bool:  # noqa: ANN401  (as above)
     return False
 
 
-def _every_linear(network: Any) -> tuple[str, ...]:  # noqa: ANN401  (as above)
+def _every_linear(network: Any) -> tuple[str, ...]:
     """Return what all-linear means: in a dense model what it means to PEFT.
 
     In a mixture of experts it is every linear layer but the output head, the routed experts and
@@ -109,13 +108,13 @@ def _every_linear(network: Any) -> tuple[str, ...]:  # noqa: ANN401  (as above)
     return tuple(sorted({name if _last(name) in others else _last(name) for name in wanted}))
 
 
-def _attention(network: Any) -> list[str]:  # noqa: ANN401  (as above)
+def _attention(network: Any) -> list[str]:
     kinds = Kinds(network)
     linear = (name for name, module in network.named_modules() if _is_linear(module))
     return sorted({_last(name) for name in linear if kinds.of(name) == "attention"})
 
 
-def prove(config: Config, targets: Targets, network: Any) -> None:  # noqa: ANN401  (a PeftModel)
+def prove(config: Config, targets: Targets, network: Any) -> None:
     """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names.
 
     Raises:
@@ -141,7 +140,7 @@ def prove(config: Config, targets: Targets, network: Any) -> None:  # noqa: ANN4
         raise ConfigError((message,), hint="name other modules")
 
 
-def count_targets(config: Config, network: Any) -> dict[str, int]:  # noqa: ANN401  (as above)
+def count_targets(config: Config, network: Any) -> dict[str, int]:
     """Return how many of a model's modules each name in lora_target_modules means.
 
     PEFT is content if one of them is found, and ignores the others.
@@ -166,7 +165,7 @@ def count_targets(config: Config, network: Any) -> dict[str, int]:  # noqa: ANN4
     return counts
 
 
-def _experts_hint(network: Any) -> str | None:  # noqa: ANN401  (as above)
+def _experts_hint(network: Any) -> str | None:
     """Say how routed experts are reached, where they are no modules of their own."""
     kinds = Kinds(network)
     names = {
@@ -178,7 +177,7 @@ def _experts_hint(network: Any) -> str | None:  # noqa: ANN401  (as above)
     return f"routed experts are lora_target_parameters: [{listed}]" if names else None
 
 
-def _count_parameters(config: Config, network: Any) -> None:  # noqa: ANN401  (as above)
+def _count_parameters(config: Config, network: Any) -> None:
     """Refuse names in lora_target_parameters that mean no weight of a shape that PEFT takes."""
     found = {name: weight for name, weight in network.named_parameters() if weight.ndim in {2, 3}}
     known = sorted({".".join(name.split(".")[-2:]) for name in found})
@@ -191,7 +190,7 @@ def _count_parameters(config: Config, network: Any) -> None:  # noqa: ANN401  (a
         raise ConfigError(tuple(problems))
 
 
-def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (a transformers model)
+def refuse_shared_head(config: Config, network: Any) -> None:
     """Refuse an adapter on an output head whose weights are those of the input embeddings too.
 
     PEFT puts a layer of its own in the head's place, and the two could not be tied again.

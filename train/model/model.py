@@ -315,12 +315,7 @@ def _no_sync_of_buffers() -> dict[str, Any]:
 
 
 def _laid_out(
-    config: Config,
-    ranks: Ranks,
-    folder: Path,
-    layout: str,
-    mesh: DeviceMesh,
-    network: nn.Module,
+    config: Config, ranks: Ranks, folder: Path, layout: str, mesh: DeviceMesh, network: nn.Module
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the model with its weights, sharded as the layout says, and remarks on that."""
     dtype = compute_dtype(config, ranks.device)

@@ -85,13 +85,13 @@ def _refuse_separate_experts(network: nn.Module) -> None:
             raise ConfigError((problem,), hint=versions.install(torch=needed))
 
 
-def _layers(base: Any) -> list[nn.Module]:  # noqa: ANN401  (as in base_of)
+def _layers(base: Any) -> list[nn.Module]:
     """Return what is gathered and let go as one, by what transformers says must stay together."""
     names = set(getattr(base, "_no_split_modules", None) or ())
     return [module for module in base.modules() if type(module).__name__ in names]
 
 
-def _final_norm(base: Any) -> nn.Module | None:  # noqa: ANN401  (as in base_of)
+def _final_norm(base: Any) -> nn.Module | None:
     """Return the norm before the head: the last child of the backbone that is called one."""
     children: list[nn.Module] = list(base.base_model.children())
     norms = [m for m in children if "norm" in type(m).__name__.lower()]

@@ -23,7 +23,7 @@ def count(about: Mapping[str, Any]) -> int:
     return known
 
 
-def remarks(network: Any, longest: int) -> Iterator[str]:  # noqa: ANN401  (a transformers model)
+def remarks(network: Any, longest: int) -> Iterator[str]:
     """Say if the longest sample has more tokens than the model has positions."""
     known = count(network.config.to_dict())
     if 0 < known < longest:

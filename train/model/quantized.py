@@ -148,11 +148,7 @@ class Dequantized:
     """A safetensors slice of a weight in FP8 that is read as the plain weight, in float32."""
 
     def __init__(
-        self,
-        name: str,
-        slices: Any,  # noqa: ANN401  (safetensors does not export the type)
-        scale: Tensor,
-        block: tuple[int, int] | None,
+        self, name: str, slices: Any, scale: Tensor, block: tuple[int, int] | None
     ) -> None:
         """Match a weight with its scale.
 
@@ -189,7 +185,7 @@ class Dequantized:
         """Return what is read, as safetensors calls it."""
         return "F32"
 
-    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401
+    def __getitem__(self, index: Any) -> Tensor:
         """Read part of the weight: all of it for `...`, or a slice of each dimension."""
         shape = self.get_shape()
         given = () if index is ... else index if isinstance(index, tuple) else (index,)

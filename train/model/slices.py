@@ -59,11 +59,9 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
         CannotSlice: transformers does not know how, or a weight or buffer is in no file.
     """
     try:
-        from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: PLC0415
-        from transformers.core_model_loading import (  # noqa: PLC0415
-            convert_and_load_state_dict_in_model,
-        )
-        from transformers.modeling_utils import LoadStateDictConfig  # noqa: PLC0415
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import convert_and_load_state_dict_in_model
+        from transformers.modeling_utils import LoadStateDictConfig
     except ImportError as error:  # before 5.x
         raise CannotSlice(f"this transformers reads no slices: {error}") from error
     base = base_of(network)
@@ -122,7 +120,7 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     _compute_buffers(plain, buffers)
 
 
-def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:  # noqa: ANN401
+def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:
     """Refuse tensors of the files that do not fit a parameter, or have none.
 
     Raises:
@@ -134,7 +132,7 @@ def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:  # noqa: AN
         raise CannotSlice(f"{extra[0]} has no place (and {len(extra) - 1} others)")
 
 
-def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN401
+def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:
     """Return the parameters that transformers joins or splits along the rows that FSDP cuts.
 
     Their rows do not come from the same rows of the files, so each rank reads these whole: with
@@ -144,7 +142,7 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN40
     Raises:
         CannotSlice: Such a parameter is not in the model by the name that transformers gives it.
     """
-    from transformers.core_model_loading import (  # noqa: PLC0415
+    from transformers.core_model_loading import (
         Concatenate,
         MergeModulelist,
         WeightConverter,
@@ -175,7 +173,7 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN40
     return found
 
 
-def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: ANN401
+def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:
     """Compute the buffers that are in no file (rotary frequencies), as transformers does."""
     kept = set(plain.state_dict())
     # A model inside another one, such as that of text with images, has its own way to do it.
@@ -195,10 +193,7 @@ def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: A
 
 
 def _initialized(
-    owner: Any,  # noqa: ANN401
-    module: nn.Module,
-    names: Iterable[str],
-    start: int,
+    owner: Any, module: nn.Module, names: Iterable[str], start: int
 ) -> dict[str, Tensor]:
     """Return a module's buffers as transformers makes them of ones that are full of a number."""
     for name in names:
@@ -239,7 +234,7 @@ def _put(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
     setattr(network.get_submodule(path), short, parameter)
 
 
-def _layers(keys: Any) -> list[list[str]]:  # noqa: ANN401  (names of tensors)
+def _layers(keys: Any) -> list[list[str]]:
     """Return the names by layer: what is fused into one parameter stands under one number."""
     found: dict[str, list[str]] = {}
     for key in keys:

@@ -4,7 +4,6 @@ Training reads a base in slices, which `.bin` files do not allow. The new files 
 ones, in shards of 2 GB. No more than a shard is in memory, or a file that torch wrote before 1.6.
 Every tensor is compared with its original before the files get their names.
 """
-# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 Both run on the GPUs if there are any, and choose the likeliest token each time, as PEFT and other
 programs do without sampling: the answers are the same every time.
 """
-# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -64,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def as_text(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
+def as_text(tokenizer: Any, prompt: str) -> list[int]:
     """Return the ids of a text to continue: with the begin mark once, without an end mark."""
     ids: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     begin = begin_of(tokenizer)
     return ids if ids[: len(begin)] == begin else [*begin, *ids]
 
 
-def as_question(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (as above)
+def as_question(tokenizer: Any, prompt: str) -> list[int]:
     """Return the ids of a user's question in the chat template, as in training on messages.
 
     Raises:
@@ -134,13 +133,7 @@ def answers(
     return texts
 
 
-def _continue(
-    model: Any,  # noqa: ANN401  (a transformers model)
-    tokenizer: Any,  # noqa: ANN401  (as above)
-    ids: list[int],
-    most: int,
-    penalty: float,
-) -> str:
+def _continue(model: Any, tokenizer: Any, ids: list[int], most: int, penalty: float) -> str:
     import torch
 
     given = torch.tensor([ids], device=model.device)

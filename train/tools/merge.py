@@ -3,7 +3,6 @@
 The new folder is a model as any other: to train on, to serve, or to export. The weights keep the
 dtype of the base, and are added up in memory: it must have room for the base.
 """
-# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -74,14 +73,14 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
     return name
 
 
-def load_tokenizer(name: str) -> Any:  # noqa: ANN401  (transformers' own types)
+def load_tokenizer(name: str) -> Any:
     """Return a model's tokenizer."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(name)
 
 
-def load_base(name: str, **how: Any) -> Any:  # noqa: ANN401  (as above)
+def load_base(name: str, **how: Any) -> Any:
     """Return a model in the dtype on disk, for which there is room."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -90,7 +89,7 @@ def load_base(name: str, **how: Any) -> Any:  # noqa: ANN401  (as above)
     return AutoModelForCausalLM.from_pretrained(name, dtype="auto", **how)
 
 
-def load_adapter(base: Any, adapter: Path) -> Any:  # noqa: ANN401  (as above)
+def load_adapter(base: Any, adapter: Path) -> Any:
     """Return the base with a trained adapter, which must have weights for all its layers."""
     from peft import PeftModel
 
@@ -102,7 +101,7 @@ def load_adapter(base: Any, adapter: Path) -> Any:  # noqa: ANN401  (as above)
         return PeftModel.from_pretrained(base, str(adapter))
 
 
-def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any:  # noqa: ANN401
+def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any:
     """Return what is loaded; say what was expected, and the first line of the error, if it fails.
 
     Raises:

@@ -280,11 +280,11 @@ def _picture(runs: Sequence[Run], target: Path, *, is_asked_for: bool) -> list[s
 
 def draw(runs: Sequence[Run], target: Path) -> None:
     """Write the picture: a panel a curve; runs differ in color, dashes and markers."""
-    import matplotlib as mpl  # noqa: PLC0415  (optional, and slow)
+    import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     shown = [name for name in CURVES if any(run.curves[name] for run in runs)]
     size = (9, 3 * len(shown))

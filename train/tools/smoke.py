@@ -65,7 +65,7 @@ def _keys(arguments: Arguments) -> list[str]:
 
 def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     """Run the parts one by one, and yield what each has verified."""
-    from train.tools import demo_assets  # noqa: PLC0415  (torch is imported in there)
+    from train.tools import demo_assets
 
     demo_assets.make(folder, pretrain=0, steps=STEPS)
     yield "made a toy model and data"
@@ -93,7 +93,7 @@ def _processes(config: Config) -> int:
     """Return how many processes to train with: two, if there are GPUs for them or none at all."""
     if config.parallel == "single":
         return 1
-    import torch  # noqa: PLC0415  (imported by demo_assets anyway)
+    import torch
 
     return min(2, torch.cuda.device_count()) or 2
 
@@ -122,7 +122,7 @@ def _losses(output: Path) -> dict[int, float]:
 
 def _reload(model: Path, adapter: Path) -> str:
     """Load the adapter with PEFT, and verify that it changes the base's logits."""
-    import torch  # noqa: PLC0415  (as above)
+    import torch
 
     if not adapter.is_dir():  # full fine-tuning exports a model instead
         return "exported the model"

@@ -58,7 +58,7 @@ class Chat:
 class ChatTemplate:
     """The chat template of a tokenizer."""
 
-    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401  (a transformers tokenizer)
+    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
         """Take a tokenizer; `arguments` are the template's own, such as enable_thinking."""
         self._tokenizer = tokenizer
         self._arguments = dict(arguments or {})
@@ -67,8 +67,8 @@ class ChatTemplate:
         self,
         messages: list[Message],
         *,
-        tools: Any = None,  # noqa: ANN401  (the same)
-        arguments: Any = None,  # noqa: ANN401  (the same)
+        tools: Any = None,
+        arguments: Any = None,
         learn_from: int = 0,
     ) -> Chat:
         """Return a chat as its template writes it.

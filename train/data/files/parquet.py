@@ -57,7 +57,7 @@ def read(
             yield from _lines(wanted)
 
 
-def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]:  # noqa: ANN401
+def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]:
     """Return the row groups that have rows of a stretch, and the number of their first row."""
     groups: list[int] = []
     row = first = 0
@@ -79,8 +79,8 @@ def count(path: Path) -> int:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        from pyarrow import ArrowException  # noqa: PLC0415  (an extra that few need)
-        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError:
         raise ConfigError(
             (f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",),
@@ -94,7 +94,7 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ConfigError((f"{path}: expected Parquet, found: {found}",)) from error
 
 
-def _lines(batch: Any) -> Iterator[bytes]:  # noqa: ANN401  (a pyarrow.RecordBatch)
+def _lines(batch: Any) -> Iterator[bytes]:
     try:
         for record in batch.to_pylist():
             yield json.dumps(record, default=str).encode()
