@@ -34,7 +34,7 @@ from train.errors import ConfigError, explain_oom
 from train.lifecycle import garbage
 from train.lifecycle.signals import EarlySignals, StopListener
 from train.lifecycle.status import Status
-from train.model import kinds, layout, positions
+from train.model import kinds, layout, memory
 from train.model.layout import Layout
 from train.model.load import bare, compute_dtype, settle_dtype
 from train.model.model import Model, build
@@ -161,7 +161,7 @@ def build_and_train(
         remarks = (
             *versions.remarks(), *version_remarks, *dtype_remarks, *laid.remarks, *model.remarks,
             *checkpoints.remarks(model), *corpus.notes,
-            *positions.remarks(network, int(corpus.train.lengths.max())),
+            *memory.position_remarks(network, int(corpus.train.lengths.max())),
             *resume_remarks, *data_remarks,
         )  # fmt: skip
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from train.checkpoint import last_copy
+from train.checkpoint import room
 from train.checkpoint.save import Progress
 from train.errors import CheckpointError, NonFinite, explain_oom
 from train.lifecycle import garbage
@@ -263,7 +263,7 @@ class Trainer:
         self.checkpoints.wait()
         if not progress.step or self.is_saved(progress):
             return ""
-        return last_copy.export_or_wait(
+        return room.export_or_wait(
             progress.step,
             self.model,
             self.checkpoints,

@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 import yaml
 
-from train.config import aliases, columns, datasets, toml_file
-from train.config.aliases import FIELDS, SECTIONS, Given, NoEffect, nearest
+from train.config import datasets, foreign, toml_file
 from train.config.config import Config
 from train.config.datasets import expanded
-from train.config.foreign import ON, takes_structure
+from train.config.foreign import FIELDS, ON, SECTIONS, Given, NoEffect, nearest, takes_structure
 from train.errors import ConfigError
 
 Mode = Literal["train", "check", "smoke", "show-sample", "version"]
@@ -34,9 +33,9 @@ PATHS = {
     "resume_from_checkpoint",
 }  # fmt: skip
 MAPPINGS: Mapping[str, Callable[[Any], Any]] = {
-    "columns": columns.read_columns,
-    "roles": columns.read_roles,
-    "chat_template_kwargs": columns.read_mapping,
+    "columns": datasets.read_columns,
+    "roles": datasets.read_roles,
+    "chat_template_kwargs": datasets.read_mapping,
 }
 """Keys whose value is a mapping → what reads it."""
 FALSE, NONE = {"false", "no", "off", "0"}, {"null", "none", "~", ""}
@@ -226,7 +225,7 @@ def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any
         MarkedYAMLError: the value is of a type that plain YAML has not.
         ValueError: the key takes no such structure.
     """
-    full, own = _full(name, section), aliases.own_name(name)
+    full, own = _full(name, section), foreign.own_name(name)
     if isinstance(node, yaml.ScalarNode):
         return full, None if node.tag == "tag:yaml.org,2002:null" else node.value
     is_mapping = isinstance(node, yaml.MappingNode)
@@ -287,11 +286,11 @@ def _sets(sets: list[str], problems: list[str]) -> list[Pair]:
 def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dict[str, Given]:
     """Settle spellings, convert values, and refuse a key that is there twice."""
     given: dict[str, Given] = {}
-    several = ((*pair, at) for name, raw, at in pairs for pair in aliases.expand(name, raw))
+    several = ((*pair, at) for name, raw, at in pairs for pair in foreign.expand(name, raw))
     for spelling, raw, source in several:
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
-        answer = aliases.resolve(spelling, raw)
+        answer = foreign.resolve(spelling, raw)
         if isinstance(answer, NoEffect):
             notes += [f"{where}: has no effect: {answer.note}"] if answer.note else []
             continue

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from train.config.columns import IN_LINES
 from train.config.config import Config, Learn
-from train.config.datasets import Dataset
+from train.config.datasets import IN_LINES, Dataset
 from train.data.chat.messages import (
     ROLES,
     Task,

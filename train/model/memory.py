@@ -1,4 +1,4 @@
-"""How much memory a training takes on a GPU, from the headers of the model's files alone."""
+"""A model's numbers and the memory that training it takes, from the headers of its files alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from train.model import positions
 from train.model.activations import LOW, Method, Widths, first, per_token
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from train.config.config import Config
@@ -42,6 +42,9 @@ HOST_OVERHEAD = 2.0 * GIB
 MORE_ROOM = "more nodes with parallel: fsdp, fewer other processes, or a higher memory limit"
 LAYERS_READ = 3
 """Of a rank's slices of a layer: read, stacked, and as one tensor (`train.model.slices`)."""
+STRETCHED = {"dynamic", "linear", "yarn"}
+"""Kinds of RoPE scaling whose factor may not be in max_position_embeddings yet, as in Qwen 2.5's;
+that of `llama3` and `longrope` always is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +152,7 @@ def shape(folder: Path) -> Shape:
             layers=first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
             width=first(about, "hidden_size", "n_embd", "d_model"),
             vocabulary=first(about, "vocab_size"),
-            positions=positions.count(about),
+            positions=position_count(about),
             widths=Widths.of(about),
             changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
             complete=len(present) == len(files),
@@ -157,6 +160,27 @@ def shape(folder: Path) -> Shape:
     except (AttributeError, KeyError, TypeError) as error:
         found = f"{type(error).__name__}: {error}"
         raise ValueError(f"{folder}: expected config.json and safetensors, found {found}") from None
+
+
+def position_count(about: Mapping[str, Any]) -> int:
+    """Return how many positions a model's config.json tells of; 0 if it does not."""
+    about = about.get("text_config") or about
+    known = int(about.get("max_position_embeddings") or about.get("n_positions") or 0)
+    rope = about.get("rope_parameters") or about.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) in STRETCHED:
+        original = rope.get("original_max_position_embeddings") or known
+        return max(known, int(original * (rope.get("factor") or 1)))
+    return known
+
+
+def position_remarks(network: Any, longest: int) -> Iterator[str]:
+    """Say if the longest sample has more tokens than the model has positions."""
+    known = position_count(network.config.to_dict())
+    if 0 < known < longest:
+        yield (
+            f"seq_len: the longest sample has {longest} tokens, and the model was made for {known} "
+            "positions"
+        )
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from train.config.columns import IN_MESSAGES
+from train.config.datasets import IN_MESSAGES
 from train.data.files.bad_line import BadLine
 
 Message = dict[str, Any]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.config.columns import IN_LINES
+from train.config.datasets import IN_LINES
 from train.data import formats
 from train.errors import ConfigError
 
