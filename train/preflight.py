@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from train import versions
 from train.config.batch_size import batch_size
@@ -24,6 +24,7 @@ from train.config.config import Config
 from train.data import dataset, formats, hub, token_cache
 from train.data.chat.template import DATE
 from train.data.dataset import label
+from train.data.encoding import Encoded
 from train.data.files import lines
 from train.data.files.bad_line import BadLine
 from train.data.formats import Rules
@@ -34,13 +35,9 @@ from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
 from train.errors import ConfigError, LauncherEnvError, counted
 from train.model import memory
 from train.model.activations import MASKED
-from train.model.memory import GIB, size_in_words
+from train.model.kinds import Weights
+from train.model.memory import GIB, Memory, Shape, size_in_words
 from train.observe import trackers
-
-if TYPE_CHECKING:
-    from train.data.encoding import Encoded
-    from train.model.kinds import Weights
-    from train.model.memory import Memory, Shape
 
 NEEDED = {
     "torch": "torch", "transformers": "transformers", "peft": "peft",

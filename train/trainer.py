@@ -5,32 +5,25 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from train.checkpoint import room
-from train.checkpoint.save import Progress
+from train.checkpoint.save import Checkpoints, Progress
+from train.checkpoint.schedule import Schedule
+from train.config.config import Config
+from train.data.batches import Batch, Batches, Step
+from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, NonFinite, explain_oom
 from train.lifecycle import garbage
-from train.lifecycle.signals import StopDecision
-from train.model.optimizer import learning_rate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from train.checkpoint.save import Checkpoints
-    from train.checkpoint.schedule import Schedule
-    from train.config.config import Config
-    from train.data.batches import Batch, Batches, Step
-    from train.distributed.process_group import Ranks
-    from train.lifecycle.signals import StopListener
-    from train.lifecycle.status import Status
-    from train.model.model import Loss, Model
-    from train.model.optimizer import Optimizer
-    from train.observe.metrics import Meter
+from train.lifecycle.signals import StopDecision, StopListener
+from train.lifecycle.status import Status
+from train.model.model import Loss, Model
+from train.model.optimizer import Optimizer, learning_rate
+from train.observe.metrics import Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

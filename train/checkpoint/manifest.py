@@ -8,13 +8,11 @@ import os
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from train.files import Entry, measure, sync_folder, write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"

@@ -9,18 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from train.distributed.process_group import Ranks
 from train.errors import NodesDiffer
 from train.files import Entry, measure
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from train.distributed.process_group import Ranks
 
 CHUNK = 1 << 24
 PATIENCE = 3.0

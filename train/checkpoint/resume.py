@@ -8,9 +8,10 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +26,11 @@ from train.checkpoint.node_sync import copy_to_nodes
 from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
 from train.data.batches import Position
+from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, counted
 from train.files import Entry, measure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from train.distributed.process_group import Ranks
-    from train.model.model import Model
-    from train.model.optimizer import Optimizer
+from train.model.model import Model
+from train.model.optimizer import Optimizer
 
 LATEST = "latest"
 NEEDED = frozenset(

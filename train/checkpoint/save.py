@@ -9,12 +9,14 @@ import shutil
 import sys
 import threading
 import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -23,24 +25,17 @@ from torch.distributed.tensor import DTensor
 from train.checkpoint import manifest, room
 from train.checkpoint.node_sync import copy_to_nodes, find_storage
 from train.checkpoint.staging import Staging
+from train.config.config import Config
 from train.data.batches import Position
+from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, ConfigError
-from train.files import measure, write_durably
+from train.files import Entry, measure, write_durably
 from train.lifecycle import run_lock
 from train.model import export
 from train.model.load import base_of
 from train.model.memory import size_in_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import Tensor
-
-    from train.config.config import Config
-    from train.distributed.process_group import Ranks
-    from train.files import Entry
-    from train.model.model import Model
-    from train.model.optimizer import Optimizer
+from train.model.model import Model
+from train.model.optimizer import Optimizer
 
 T = TypeVar("T")
 STATE = "state.json"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import yaml
 
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def compose(text: str, path: Path) -> yaml.Node | None:

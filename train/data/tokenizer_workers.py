@@ -13,16 +13,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from train.distributed import host_memory
 from train.errors import ConfigError
 from train.lock import Lock
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 
 MOST = 64
 """Workers of a node."""

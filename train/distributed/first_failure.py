@@ -9,16 +9,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from torch.distributed import DistBackendError, DistError
+from torch.distributed.distributed_c10d import Store
 
 from train.distributed.env import node_name
 from train.errors import UNEXPECTED, AnotherRankFailed
 from train.lock import Lock
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
 
 KEY, HEARD = "first-failure", "heard-of-it"
 PATIENCE = 2.0

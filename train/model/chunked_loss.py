@@ -7,16 +7,14 @@ in the same number of operations.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from train.model.memory import rows_at_a_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Head:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
+from train.config.config import Config
 from train.distributed import host_memory
+from train.distributed.process_group import Ranks
 from train.errors import ConfigError, ModelError
 from train.model import memory
+from train.model.kinds import Weights
 from train.model.load import compute_dtype
-from train.model.memory import GIB
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from train.config.config import Config
-    from train.distributed.process_group import Ranks
-    from train.model.kinds import Weights
-    from train.model.memory import HostMemory
+from train.model.memory import GIB, HostMemory
 
 USABLE = 0.9
 """Of a device's memory: an estimate is none too exact, and memory fragments."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -13,17 +14,13 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
+from train.config.config import Config
 from train.data.batches import MULTIPLE
 from train.errors import ConfigError, exit_code
 from train.model import export, kinds, lora_targets, memory, placement, quantized
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from train.config.config import Config
-    from train.model.kinds import Weights
-    from train.model.lora_targets import Targets
-    from train.model.quantized import Scheme
+from train.model.kinds import Weights
+from train.model.lora_targets import Targets
+from train.model.quantized import Scheme
 
 BUILT_IN = ("sdpa", "eager")
 UNUSABLE = (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError)

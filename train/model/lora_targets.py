@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from train.config.config import Config
 from train.errors import ConfigError
 from train.model.kinds import Kinds
-
-if TYPE_CHECKING:
-    from train.config.config import Config
 
 EVERY = ("all-linear",)
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from train.config.config import Config
 from train.model.activations import LOW, Method, Widths, first, per_token
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from train.config.config import Config
-    from train.model.kinds import Weights
+from train.model.kinds import Weights
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

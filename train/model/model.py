@@ -7,36 +7,31 @@ buffers. Adapters put on a sharded model would train unsynchronized on each rank
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from transformers.utils.logging import disable_progress_bar
 
+from train.config.config import Config
 from train.data.encoding import IGNORED
 from train.distributed import host_memory
+from train.distributed.process_group import Ranks
 from train.errors import ConfigError, explain_oom
 from train.model import kinds, memory, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
+from train.model.layout import Layout
 from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
 from train.model.parallelize import fill, prove, shard, start_adapters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from train.config.config import Config
-    from train.distributed.process_group import Ranks
-    from train.model.layout import Layout
 
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,

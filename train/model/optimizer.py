@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from train.config.config import Config
-    from train.model.model import Model
+from train.config.config import Config
+from train.model.model import Model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")

@@ -7,13 +7,11 @@ a norm that is missing makes another model.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from train import versions
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ALWAYS_DROPPED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 """Buffers of old files, which transformers computes for all models."""

@@ -9,8 +9,10 @@ parameters cut as the network's are, filled a layer at a time, and each layer is
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -18,15 +20,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from train.config.config import Config
 from train.model import memory, placement, quantized
 from train.model.load import base_of
 from train.model.parallelize import own_part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from train.config.config import Config
 
 
 class CannotSlice(Exception):  # noqa: N818  (named for what is so)
