@@ -109,9 +109,6 @@ class Trainer:
         """Compute the largest micro-batch and forget it, to run out of memory now or never.
 
         Left to its place in the data, it may come after hours.
-
-        Raises:
-            ConfigError: Memory is not enough.
         """
         devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
         batch = self.batches.largest()
@@ -234,9 +231,7 @@ class Trainer:
     def evaluates_at(self, step: int, *, finished_epochs: int | None) -> bool:
         """Return whether an evaluation follows a step: every so many, and at the end.
 
-        Args:
-            step: Its number.
-            finished_epochs: How many are done, where the step ended one.
+        `finished_epochs` is how many are done, where the step ended one.
         """
         steps, epochs = self.config.eval_steps, self.config.eval_epochs
         due = bool(steps and step % steps == 0)

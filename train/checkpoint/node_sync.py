@@ -71,15 +71,8 @@ def copy_to_nodes(
 ) -> None:
     """Give every node's folder the files that it lacks, and verify that they arrived unchanged.
 
-    Args:
-        ranks: All ranks.
-        folder: The same path on every node.
-        files: What there is, its size and its hash.
-        owners: File → the first rank of a node that has it.
-
-    Raises:
-        OSError: A file could not be read or written here, or is not what was sent; the others got
-            theirs anyway.
+    `owners` has for each file the first rank of a node that has it. An OSError of this node's own
+    files is raised at the end: the others got theirs anyway.
     """
     if not ranks.is_leader:
         return

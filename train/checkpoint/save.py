@@ -60,14 +60,7 @@ class Checkpoints:
     """The checkpoints of one run's folder."""
 
     def __init__(self, config: Config, ranks: Ranks, base: Path, about: Mapping[str, Any]) -> None:
-        """Find out how the nodes see the folder.
-
-        Args:
-            config: The run's configuration.
-            ranks: All ranks.
-            base: The base model's folder.
-            about: What state.json keeps of the run, besides how far it is.
-        """
+        """Find out how the nodes see the folder; `about` is what state.json keeps of the run."""
         self.about = about
         self._config = config
         self._ranks = ranks
@@ -197,12 +190,8 @@ class Checkpoints:
     def export(self, step: int, model: Model | None = None) -> Path:
         """Export what was trained to `adapter/`, or to `model/` for all weights; return where.
 
-        Args:
-            step: The last one.
-            model: Where the weights are if its checkpoint does not have them.
-
-        Raises:
-            CheckpointError: On every rank; nothing was exported.
+        The weights are those of the step's checkpoint, or of `model` if that does not have them.
+        If it fails, every rank raises a CheckpointError.
         """
         checkpoint = self.folder(step)
         held = gathered(model, keep=self.writes) if model else {}
@@ -364,9 +353,7 @@ def trained_state(model: Model, optimizer: Optimizer) -> dict[str, Tensor]:
 def gathered(model: Model, *, keep: bool) -> dict[str, Tensor]:
     """Return what is exported, whole and in this machine's memory; all ranks must call this.
 
-    Args:
-        model: Whose shards are joined.
-        keep: Whether this rank gets them; the others only take part.
+    Only ranks with `keep` get it; the others take part.
     """
     found: dict[str, Tensor] = {}
     for name, tensor in (model.trained | model.buffers).items():

@@ -36,9 +36,6 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
 
     A global batch is kept on any number of ranks: where it does not divide, the last forward
     pass of some ranks has empty places, which weigh nothing.
-
-    Raises:
-        ConfigError: the numbers given cannot all be true.
     """
     each, total = config.per_device_train_batch_size, config.global_batch_size
     steps, once = config.gradient_accumulation_steps, each * world_size

@@ -106,11 +106,7 @@ def _dataset(item: Any) -> Dataset:
 
 
 def read_columns(raw: Any) -> dict[str, str] | None:
-    """Return our keys → the columns of a data set.
-
-    Raises:
-        ValueError: it is no such mapping; the message says what was wanted.
-    """
+    """Return our keys → the columns of a data set; a ValueError says what was wanted."""
     found = read_mapping(raw)
     if unknown := sorted((found or {}).keys() - IN_LINES - IN_MESSAGES):
         known = ", ".join(sorted(IN_LINES | IN_MESSAGES))
@@ -160,9 +156,7 @@ def _weight(raw: Any) -> float:
 def expanded(path: str) -> str:
     """Return a path with the values of `$NAME`, `${NAME}` and `~`; a hub id stays as it is.
 
-    Raises:
-        ConfigError: a variable is not set, or there is no such user: a folder of that name, made
-            by mistake, would never be found.
+    What is not set is refused: a folder of that name, made by mistake, would never be found.
     """
     return VARIABLE.sub(_variable, HOME.sub(_home, path))
 

@@ -219,8 +219,7 @@ def _by_start(name: str, starts: Mapping[str, str]) -> str | None:
 def read_datasets(raw: list[Any]) -> str | list[str | dict[str, Any]]:
     """Return the paths of axolotl's or Surogate's list, with what else an item has.
 
-    Raises:
-        ValueError: a key of an item asks for what is not done here; all are named.
+    A ValueError names all keys of items that ask for what is not done here.
     """
     found: list[str | dict[str, Any]] = []
     problems: list[str] = []

@@ -53,11 +53,7 @@ class Arguments:
     """Keys that were taken, but change nothing here."""
 
     def config(self, **replaced: object) -> Config:
-        """Return the Config; `replaced` wins over what was given.
-
-        Raises:
-            ConfigError: the values exclude each other, or a required one is missing.
-        """
+        """Return the Config; `replaced` wins over what was given."""
         values = {name: item.value for name, item in self.given.items()} | replaced
         try:
             return Config(**values)
@@ -73,8 +69,7 @@ class Arguments:
 def parse(argv: Sequence[str]) -> Arguments:
     """Read a command line: `--config FILE`, `--set key=value`, and every key as a flag.
 
-    Raises:
-        ConfigError: a file or a flag is not as it must be; every problem is listed.
+    The ConfigError lists every problem of the file and the flags.
     """
     try:
         known, rest = _parser().parse_known_args(list(argv))
@@ -154,11 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _composed(path: Path) -> yaml.Node | None:
-    """Return the nodes of a YAML, JSON or TOML file; None if it is empty.
-
-    Raises:
-        ConfigError: it cannot be read, or it is none of them.
-    """
+    """Return the nodes of a YAML, JSON or TOML file; None if it is empty."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":
@@ -312,11 +303,7 @@ def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dic
 
 
 def _one_of(before: Given, new: Given) -> Given:
-    """Return what counts of two spellings of one key in a file.
-
-    Raises:
-        ConfigError: they exclude each other.
-    """
+    """Return what counts of two spellings of one key in a file; refuse a contradiction."""
     if new.name == "report_to":
         return replace(new, value=tuple(dict.fromkeys((*before.value, *new.value))))
     if new.weight == before.weight:
@@ -325,12 +312,7 @@ def _one_of(before: Given, new: Given) -> Given:
 
 
 def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:
-    """Return the text as the key's type.
-
-    Raises:
-        ValueError: it is not of that type; the message says what was wanted.
-        ConfigError: a data set of a list is not as it must be.
-    """
+    """Return the text as the key's type; a ValueError says what was wanted."""
     if name == "dataset_path":
         return datasets.read(raw)
     if name in MAPPINGS:

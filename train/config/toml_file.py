@@ -12,11 +12,7 @@ from train.errors import ConfigError
 
 
 def compose(text: str, path: Path) -> yaml.Node | None:
-    """Return the nodes of a file; None if it is empty.
-
-    Raises:
-        ConfigError: it is no TOML.
-    """
+    """Return the nodes of a file; None if it is empty."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -59,10 +59,7 @@ def running(
 ) -> Iterator[Callable[[], None]]:
     """Have a process for each count do some work; however this ends, they end too.
 
-    Args:
-        counts: Where each process's count is to be.
-        work: Something that can be pickled; it is given what sets the process's own count. What it
-            raises as a ConfigError reaches this process.
+    The work, which must pickle, is given what sets its own count.
 
     Yields:
         What takes the counts, and raises if a worker failed: its ConfigError, or a RuntimeError.

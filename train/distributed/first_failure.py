@@ -57,11 +57,8 @@ class FirstFailure:
         """End this process where another rank failed and this one does not learn of it.
 
         gloo ends a collective as soon as another process has exited. NCCL blocks, without holding
-        Python's lock, until its watchdog aborts.
-
-        Args:
-            on_failure: Called with the cause at once, in another thread, while this process may
-                still be ended from outside.
+        Python's lock, until its watchdog aborts. `on_failure` is called with the cause at once, in
+        another thread, while this process may still be ended from outside.
 
         Returns:
             What ends watching.

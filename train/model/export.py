@@ -39,16 +39,9 @@ MODEL = "model."
 def export(
     named: Mapping[str, Tensor], folder: Path, shape: Mapping[str, Any], about: Mapping[str, Any]
 ) -> list[str]:
-    """Write an adapter.
+    """Write an adapter as PEFT does; return the names of its files.
 
-    Args:
-        named: Its weights, by their names in the model.
-        folder: Where the three files go.
-        shape: The adapter's LoraConfig, as `LoraConfig.to_dict` has it.
-        about: What metadata.json says of the training.
-
-    Returns:
-        The names of the files.
+    `shape` is its LoraConfig as a dict, `about` what metadata.json says of the training.
     """
     of_peft = {_peft_name(name): tensor for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,12 +73,6 @@ def export_model(
 
     Names are the hub's: transformers 5 holds the experts of a layer in one tensor, and its own
     reverse conversion takes that apart again.
-
-    Args:
-        trained: All weights, by their names in the model.
-        base: The base model's folder.
-        folder: Where the files go.
-        trust_remote_code: Whether the base's own code may be run.
     """
     shape = AutoConfig.from_pretrained(
         base, trust_remote_code=trust_remote_code, local_files_only=True
@@ -108,12 +95,7 @@ def export_model(
 def refuse_irreversible(config: Config, network: Any) -> None:
     """Refuse a model whose trained weights would not get the hub's names back at the end.
 
-    Args:
-        config: What is asked for.
-        network: The model, which may be on the meta device.
-
-    Raises:
-        ConfigError: transformers loads it by a conversion that it cannot reverse.
+    It may be on the meta device.
     """
     try:
         revert_weight_conversion(network, network.state_dict())

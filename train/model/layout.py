@@ -47,18 +47,7 @@ class Plan:
 
 
 def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layout:
-    """Choose a layout, the same on every rank.
-
-    Args:
-        config: May say it.
-        ranks: All ranks.
-        folder: The base model's, whose size is read.
-        weights: What of it is trained.
-
-    Raises:
-        ConfigError: A node has too little memory; on every rank.
-        ModelError: What the configuration says cannot be.
-    """
+    """Choose a layout, the same on every rank; all raise if a node has too little memory."""
     plan = Plan(config=config, ranks=ranks, folder=folder, weights=weights)
     laid = _laid(plan)
     remarks = (*laid.remarks, *_exact_experts(plan, laid.name))
@@ -157,11 +146,7 @@ def _shards(ranks: Ranks, name: str) -> int:
 
 
 def _look_at_host_memory(plan: Plan, name: str) -> tuple[str, ...]:
-    """Refuse nodes without memory for their ranks' weights; warn of those that may run short.
-
-    Raises:
-        ConfigError: Naming the node, on every rank.
-    """
+    """Refuse nodes without memory for their ranks' weights; warn of those that may run short."""
     ranks = plan.ranks
     rows = ranks.gather((_on_host(plan, name), host_memory.available()))
     remarks = []

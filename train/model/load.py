@@ -101,11 +101,7 @@ def with_adapters(config: Config, network: Any) -> Any:
 
 
 def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:
-    """Refuse files with tensors that the model has no place for, or no scale, from their headers.
-
-    Raises:
-        ConfigError: There are some.
-    """
+    """Refuse files with tensors that the model has no place for, or no scale, by their headers."""
     if stored and stored.method == quantized.MXFP4:  # converted by transformers, under other names
         return
     files = [path for path in memory.weight_files(folder) if path.is_file()]
@@ -135,9 +131,6 @@ def _refuse_too_long(config: Config, network: Any) -> None:
     """Refuse rows that are longer than a model which learns each position by itself (GPT-2) knows.
 
     It would look beyond its table, and a GPU says of that no more than that an assertion failed.
-
-    Raises:
-        ConfigError: They are.
     """
     known = getattr(network.config, "max_position_embeddings", None) or 0
     words = network.get_input_embeddings()
@@ -170,13 +163,7 @@ def lora(config: Config, targets: Targets) -> LoraConfig:
 def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     """Make the model with its adapters but without memory for its weights, in seconds.
 
-    Args:
-        config: What is asked for.
-        folder: The base model's; its weights need not be there.
-        dtype: Of the base.
-
-    Raises:
-        ConfigError: transformers or PEFT cannot make it.
+    The base's weights need not be there. What transformers or PEFT cannot make is a ConfigError.
     """
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -191,8 +178,7 @@ def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
 def survey(config: Config, folder: Path) -> Weights:
     """Count a model's weights, and which of them would be trained, in seconds.
 
-    Raises:
-        ConfigError: transformers or PEFT cannot make it, or it could not be exported.
+    What transformers or PEFT cannot make, or train/ could not export, is a ConfigError.
     """
     network = bare(config, folder, torch.float32)
     if config.method == "full":

@@ -31,11 +31,7 @@ class Targets:
 
 
 def find(config: Config, network: Any) -> Targets:
-    """Return what gets an adapter in this model.
-
-    Args:
-        config: What is asked for.
-        network: The model without adapters, with or without its weights.
+    """Return what gets an adapter in this model, which has none and may be without weights.
 
     Raises:
         ConfigError: something asked for is not there, or PEFT cannot put an adapter on it.
@@ -113,11 +109,7 @@ def _attention(network: Any) -> list[str]:
 
 
 def prove(config: Config, targets: Targets, network: Any) -> None:
-    """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names.
-
-    Raises:
-        ConfigError: naming one that is elsewhere.
-    """
+    """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names."""
     if targets.modules == EVERY[0]:
         return
     lacking = {*targets.modules, *targets.parameters}
@@ -141,10 +133,8 @@ def prove(config: Config, targets: Targets, network: Any) -> None:
 def count_targets(config: Config, network: Any) -> dict[str, int]:
     """Return how many of a model's modules each name in lora_target_modules means.
 
-    PEFT is content if one of them is found, and ignores the others.
-
-    Raises:
-        ConfigError: naming each that means none, and what is nearest.
+    PEFT is content if one of them is found, and ignores the others. Here each name that means no
+    module is refused.
     """
     asked = config.lora_target_modules
     names = [
@@ -192,9 +182,6 @@ def refuse_shared_head(config: Config, network: Any) -> None:
     """Refuse an adapter on an output head whose weights are those of the input embeddings too.
 
     PEFT puts a layer of its own in the head's place, and the two could not be tied again.
-
-    Raises:
-        ConfigError: naming what means the head.
     """
     head, table = network.get_output_embeddings(), network.get_input_embeddings()
     if head.weight is not table.weight:

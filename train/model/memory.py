@@ -135,8 +135,8 @@ def shape(folder: Path) -> Shape:
     """Return a model's numbers from its config.json and the headers of its weights.
 
     Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is not what its name says, or is cut off.
+        OSError: A file cannot be read.
+        ValueError: A file is not what its name says, or is cut off.
     """
     about = _object(folder / "config.json")
     about = about.get("text_config") or about
@@ -181,12 +181,7 @@ def position_remarks(network: Any, longest: int) -> Iterator[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors that a model's index names, or its only one; some may be missing.
-
-    Raises:
-        OSError: the index cannot be read.
-        ValueError: it is none.
-    """
+    """Return the safetensors that a model's index names, or its only one; some may be missing."""
     index = folder / INDEX
     if not index.is_file():
         return [folder / SINGLE]
@@ -209,11 +204,7 @@ def _parameters(path: Path) -> int:
 
 
 def header(path: Path) -> dict[str, Any]:
-    """Return a safetensors file's tensors by name, each with its dtype and shape.
-
-    Raises:
-        ValueError: It is no such file, or is cut off.
-    """
+    """Return a safetensors file's tensors by name, each with its dtype and shape."""
     with path.open("rb") as file:
         length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
         if length > size:
@@ -240,16 +231,10 @@ def memory(
     gpu: bool,
     defers: bool | None = None,
 ) -> Memory:
-    """Return what one rank takes.
+    """Return what one rank takes if weights are cut over so many shards.
 
-    Args:
-        config: The batch, the dtype and what is recomputed.
-        model: The base model's numbers.
-        weights: What of it is trained.
-        shards: Over how many ranks weights are cut.
-        gpu: Whether it is one.
-        defers: Whether gradients are summed up whole until a step's last micro-batch; those of
-            adapters are if it is None.
+    `defers` is whether gradients are summed up whole until a step's last micro-batch; those of
+    adapters are if it is None.
     """
     size = dtype_bytes(config, gpu=gpu)
     trained = weights.trained_total
@@ -311,15 +296,9 @@ def method_of(config: Config, weights: Weights) -> Method:
 def host_memory(
     config: Config, model: Shape, need: Memory, *, shards: int, local: int, gpu: bool
 ) -> HostMemory:
-    """Return what the processes of one node take of its memory.
+    """Return what the `local` processes of one node take of its memory.
 
-    Args:
-        config: Says the dtype.
-        model: The base model's numbers.
-        need: What one rank takes on its device.
-        shards: Over how many ranks weights are cut.
-        local: Processes of the node.
-        gpu: Whether they compute on GPUs.
+    `need` is what one of them takes on its device.
     """
     layer = model.parameters / max(1, model.layers + 1) * base_bytes(config, gpu=gpu)
     return HostMemory(

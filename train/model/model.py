@@ -86,10 +86,8 @@ class Model:
     def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
         """Run the model forward and add up the cross entropy of the labels that count.
 
-        Args:
-            input_ids: Tokens, one row a sample.
-            labels: The same shape; the label at a place belongs to the token at that place.
-            position_ids: Positions that restart with each packed document.
+        The label at a place belongs to the token at that place. Positions restart with each packed
+        document.
         """
         following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         kept = (following != IGNORED).nonzero().squeeze(1)
@@ -113,13 +111,10 @@ class Model:
 
     @torch.no_grad()
     def try_packing(self) -> None:
-        """Refuse packed rows if a document sees the one before it; all ranks call this.
+        """Refuse packed rows if a document changes the logits of the next one; all ranks call this.
 
         Attention keeps documents apart by their positions. The states of linear attention and
         of state space models run on through a row, and models without positions do not know.
-
-        Raises:
-            ConfigError: Another first document changes the logits of the second.
         """
         tokens = torch.arange(24) % self.vocabulary
         positions = torch.cat((torch.arange(8), torch.arange(8))).unsqueeze(0)
@@ -237,17 +232,8 @@ def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
 def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.Module) -> Model:
     """Shard and fill the model; every rank must call this.
 
-    Args:
-        config: What to load and to train.
-        ranks: All ranks.
-        folder: The base model's folder on this node.
-        laid: From `train.model.layout`.
-        network: From `train.model.load.bare`, without memory.
-
-    Raises:
-        ConfigError: The model cannot be loaded, or lacks weights, on every rank; or there is no
-            room for it on this one.
-        ModelError: A part of it is not sharded, not filled, or cannot be.
+    `network` has no memory yet (`train.model.load.bare`). A model that cannot be loaded is a
+    ConfigError on every rank; a part that is not sharded or not filled is a ModelError.
     """
     disable_progress_bar()
     mesh = ranks.mesh(laid.name)
@@ -364,11 +350,7 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
 
 
 def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
-    """Refuse to read a model whole into less memory than it takes.
-
-    Raises:
-        ConfigError: This node has less.
-    """
+    """Refuse to read a model whole into less memory than it takes."""
     size = memory.base_bytes(config, gpu=ranks.device.type == "cuda")
     needed, left = size * memory.shape(folder).parameters, host_memory.available()
     if needed > left:

@@ -19,13 +19,7 @@ UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
-    """Return the rate of a step.
-
-    Args:
-        config: The rate's height and shape.
-        step: From 1, as the step line prints it.
-        steps: Of the whole training.
-    """
+    """Return the rate of a step, counted from 1 as the step line prints it."""
     warm_up = warm_up_steps(config, steps)
     if step <= warm_up:
         return config.learning_rate * step / warm_up

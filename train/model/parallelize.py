@@ -67,11 +67,7 @@ def shard(
 
 
 def _refuse_separate_experts(network: nn.Module) -> None:
-    """Refuse trained experts that this torch would reduce by different sizes on each rank.
-
-    Raises:
-        ConfigError: There are some.
-    """
+    """Refuse trained experts that this torch would reduce by different sizes on each rank."""
     needed = versions.TABLE["torch"].tested
     for name, parameter in network.named_parameters():
         if parameter.requires_grad and SEPARATE_EXPERT.search(name):
@@ -112,12 +108,9 @@ def fill(network: nn.Module, source: nn.Module | None) -> None:
 
 @torch.no_grad()
 def start_adapters(network: nn.Module, seed: int) -> None:
-    """Give adapters their first values as PEFT does: the same in every layout, on any ranks.
+    """Give LoRA's adapters their first values as PEFT does: the same in every layout, on any ranks.
 
     Each rank makes one adapter after the other whole, and keeps its own part.
-
-    Raises:
-        ModelError: Something else than a LoRA adapter was added to the base.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():

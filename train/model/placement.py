@@ -20,9 +20,7 @@ ALWAYS_DROPPED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 def unplaced(network: Any, names: Iterable[str]) -> list[str]:
     """Return the names in a base's files that the model has no place for, before any is read.
 
-    Args:
-        network: transformers' model, without adapters; it may be on the meta device.
-        names: Of the tensors in the files.
+    The model is without adapters, and may be on the meta device.
     """
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping

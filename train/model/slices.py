@@ -31,12 +31,7 @@ class CannotSlice(Exception):  # noqa: N818  (named for what is so)
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the model's safetensors.
-
-    Raises:
-        CannotSlice: There are none, or not all of them.
-        ValueError: Their index is none.
-    """
+    """Return the model's safetensors; CannotSlice if some are missing."""
     found = memory.weight_files(folder)
     if missing := [path.name for path in found if not path.is_file()]:
         raise CannotSlice(f"{missing[0]} is not in {folder}")
@@ -45,12 +40,7 @@ def files(folder: Path) -> list[Path]:
 
 @torch.no_grad()
 def fill(network: nn.Module, config: Config, folder: Path) -> None:
-    """Fill this rank's shards of the base's weights, and its buffers.
-
-    Args:
-        network: With storage, sharded or whole; its adapters are left as they are.
-        config: What it was made from.
-        folder: The base's files on this node.
+    """Fill this rank's shards of the base's weights, and its buffers; adapters stay as they are.
 
     Raises:
         CannotSlice: transformers does not know how, or a weight or buffer is in no file.
@@ -118,11 +108,7 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
 
 
 def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:
-    """Refuse tensors of the files that do not fit a parameter, or have none.
-
-    Raises:
-        CannotSlice: There are some.
-    """
+    """Refuse tensors of the files that do not fit a parameter, or have none."""
     if wrong := [*info.mismatched_keys, *(info.conversion_errors.keys() - empty)]:
         raise CannotSlice(f"{wrong[0]} does not fit (and {len(wrong) - 1} others)")
     if extra := placement.not_dropped(plain, info.unexpected_keys):
@@ -135,9 +121,6 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:
     Their rows do not come from the same rows of the files, so each rank reads these whole: with
     q, k and v in one parameter a slice of each has the right shape and the wrong rows. Stacked
     experts, joined along another dimension, are the same either way.
-
-    Raises:
-        CannotSlice: Such a parameter is not in the model by the name that transformers gives it.
     """
     from transformers.core_model_loading import (
         Concatenate,

@@ -289,10 +289,7 @@ class Trackers:
     def __init__(self, config: Config, names: Sequence[str], *, step: int) -> None:
         """Start the trackers that are installed, and name the others.
 
-        Args:
-            config: Is sent to the trackers.
-            names: Which trackers; none on other ranks than 0.
-            step: The last step that is done; 0 begins new runs, others continue.
+        Other ranks than 0 have none. `step` is the last one that is done; 0 begins new runs.
         """
         self._file = Path(config.output_dir) / RUNS
         self._lock = threading.Lock()

@@ -56,15 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def convert(folder: Path) -> list[Path]:
-    """Write the weights of a folder as safetensors next to their `.bin` files.
-
-    Returns:
-        The new files.
-
-    Raises:
-        ConfigError: There are no such files, or they are damaged, or there is no room.
-        OSError, SafetensorError: A file cannot be read or written.
-    """
+    """Write a folder's weights as safetensors next to their `.bin` files; return the new files."""
     from huggingface_hub import save_torch_state_dict
 
     for name in TARGETS:

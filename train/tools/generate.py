@@ -71,11 +71,7 @@ def as_text(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def as_question(tokenizer: Any, prompt: str) -> list[int]:
-    """Return the ids of a user's question in the chat template, as in training on messages.
-
-    Raises:
-        ConfigError: The tokenizer has no chat template.
-    """
+    """Return the ids of a user's question in the chat template, as in training on messages."""
     if not tokenizer.chat_template:
         raise ConfigError(
             ("--chat: expected a tokenizer with a chat template, found none",),
@@ -100,11 +96,7 @@ def answers(
     *,
     penalty: float = 1.0,
 ) -> dict[str, str]:
-    """Return how the base, and the adapter if there is one, continue a prompt by `most` tokens.
-
-    Raises:
-        ConfigError: The model, the prompt or the adapter cannot be used.
-    """
+    """Return how the base, and the adapter if there is one, continue a prompt by `most` tokens."""
     if adapter and not (adapter / ADAPTER).exists():
         found = f"no {ADAPTER} in it" if adapter.is_dir() else "no such folder"
         raise ConfigError(

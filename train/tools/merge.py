@@ -39,11 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def merge(adapter: Path, output: Path, model: str | None = None) -> str:
-    """Write the model with the adapter in it, and its tokenizer; return the base's name.
-
-    Raises:
-        ConfigError: The adapter, the base or the output cannot be used.
-    """
+    """Write the model with the adapter in it, and its tokenizer; return the base's name."""
     try:
         about: dict[str, str] = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -102,11 +98,7 @@ def load_adapter(base: Any, adapter: Path) -> Any:
 
 
 def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any:
-    """Return what is loaded; say what was expected, and the first line of the error, if it fails.
-
-    Raises:
-        ConfigError: It cannot be loaded.
-    """
+    """Return what is loaded; if it fails, say what was expected, and the error's first line."""
     from safetensors import SafetensorError
 
     try:

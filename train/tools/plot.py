@@ -107,11 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Run, ...]:
-    """Return what the runs' records say, in the order of the runs.
+    """Return what the runs' records say, in the order of the runs: name → lines of metrics.jsonl.
 
-    Args:
-        runs: Name → records as metrics.jsonl has them. Where the steps go back, as after a
-            resume, the later records count, and the earlier ones from that step on do not.
+    Where the steps go back, as after a resume, the later records count, and the earlier ones from
+    that step on do not.
     """
     return tuple(Run(name=name, curves=_curves(records)) for name, records in runs.items())
 

@@ -73,11 +73,8 @@ class ChatTemplate:
     ) -> Chat:
         """Return a chat as its template writes it.
 
-        Args:
-            messages: The messages.
-            tools: JSON schemas of the functions that the model may call.
-            arguments: The template's arguments for this chat; they win over everyone's.
-            learn_from: The first message whose answer is learned.
+        The chat's own `arguments` of the template win over everyone's. Answers before message
+        `learn_from` are not learned.
         """
         if not self.exists:
             raise BadLine("messages: expected a tokenizer with a chat template, found none")

@@ -100,11 +100,7 @@ class ChatText:
         return until.text[until.places[part][1] :] if part in until.places else None
 
     def given(self, message: int) -> tuple[int, str]:
-        """Return where what is before a message ends with its last part, and what follows that.
-
-        Returns:
-            A place in the text, and what the model is given after it when it writes the message.
-        """
+        """Return where what is before a message ends, and what the model is given after it."""
         prompt = self.prompt(message)
         first = min(self.places[part][0] for part in self.written(message))
         both = [at for at in prompt.places if at in self.places and self.places[at][1] <= first]

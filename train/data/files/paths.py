@@ -73,10 +73,8 @@ def ending(path: Path) -> str:
 def below(folder: Path) -> list[Path]:
     """Return the files in a folder and in those below it, in the order of their names.
 
-    Hidden files and leftovers are none of them, nor is what a training has written there.
-
-    Raises:
-        OSError: a folder cannot be read.
+    Hidden files and leftovers are none of them, nor is what a training has written there. An
+    OSError names a folder that cannot be read.
     """
 
     def fail(error: OSError) -> None:
@@ -152,15 +150,9 @@ def _listed(names: list[str]) -> str:
 def of_folder(
     folder: Path, items: Iterable[Path], *, key: str, name: str, chosen: bool = False
 ) -> tuple[Path, ...]:
-    """Return those files that a key means: of its own split, where files are named by split.
+    """Return the items of a folder that a key means: of its own split, if they are named by split.
 
-    Args:
-        folder: That the data set is.
-        items: What is in it.
-        key: `dataset_path`, or that of the evaluation.
-        name: What the data set is called.
-        chosen: Whether a user has named the files themselves, by a pattern: if all of them
-            are of another split, those are meant.
+    If a user has `chosen` the files by a pattern, and all are of another split, those are meant.
     """
     items = list(items)
     files = next((of_kind for kind in KINDS if (of_kind := tuple(_of_kind(kind, items)))), ())
