@@ -221,10 +221,10 @@ def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]
         found.insert(0, Finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
     if not _usable():
         return found, shape, None
-    from train.model.load import survey
+    from train.model.load import count_weights
 
     try:
-        weights = survey(config, folder)
+        weights = count_weights(config, folder)
     except ConfigError as error:
         return [*found, _refused("trained", error)], shape, None
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"

@@ -36,7 +36,7 @@ from train.lifecycle.signals import EarlySignals, StopListener
 from train.lifecycle.status import Status
 from train.model import kinds, layout, memory
 from train.model.layout import Layout
-from train.model.load import bare, compute_dtype, settle_dtype
+from train.model.load import compute_dtype, make_on_meta, settle_dtype
 from train.model.model import Model, build
 from train.model.optimizer import Optimizer
 from train.observe import flops
@@ -113,7 +113,7 @@ def run(
             ranks.barrier()
             ranks.leave()
         except BaseException as error:
-            if theirs := ranks.first_failure.behind(error):
+            if theirs := ranks.first_failure.cause_of(error):
                 raise theirs from error
             raise
         return outcome
@@ -138,7 +138,7 @@ def build_and_train(
     config, dtype_remarks = settle_dtype(config, ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
-    network = bare(config, base, compute_dtype(config, ranks.device))
+    network = make_on_meta(config, base, compute_dtype(config, ranks.device))
     laid = layout.choose(config, ranks, base, kinds.count(network))
     config = replace(config, reshard_after_forward=laid.reshards)
     checkpoints = Checkpoints(config, ranks, base, about)

@@ -84,7 +84,7 @@ def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str | None) -> Choice
         message = "resume_from_checkpoint: expected a whole checkpoint, found none\n"
         raise CheckpointError(message + "\n".join(refused) + _hint(checkpoints, ranks, wanted))
     if not checkpoints.shared:
-        _bring(ranks, best, rows)
+        _copy_where_lacking(ranks, best, rows)
     _same_seal(ranks, best)
     return Choice(folder=best.folder, step=best.step, refused=refused)
 
@@ -130,7 +130,7 @@ def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
     return "\nhint: --resume-from-checkpoint latest takes the newest in output_dir, if there is one"
 
 
-def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
+def _copy_where_lacking(ranks: Ranks, best: Found, rows: list[Found]) -> None:
     """Copy the chosen checkpoint to the nodes that have none like it."""
     assert best.folder is not None
     lacking = [rank for rank in ranks.leaders if rows[rank].seal != best.seal]

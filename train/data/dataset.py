@@ -285,7 +285,7 @@ def _open(
         notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
     way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
     if bad and not any(about["samples"] or about["overlong"] for about in manifest["shards"]):
-        raise ConfigError(tuple(_kinds_of(bad)), hint=way_out)
+        raise ConfigError(tuple(_reasons_of(bad)), hint=way_out)
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = way_out or f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
@@ -319,7 +319,7 @@ def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Itera
     )
 
 
-def _kinds_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
+def _reasons_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
     """Say why no line at all can be used: each reason once."""
     times = Counter(reason for *_, reason in bad)
     first = {reason: where for _, where, reason in reversed(bad)}

@@ -77,7 +77,7 @@ class RankEnv:
                 host = f"[{host}]" if ":" in host else host
                 return cls._of(theirs, f"tcp://{host}:{theirs['MASTER_PORT']}")
         if not any(name in environment for name in TORCHRUNS):
-            return cls(remark=_left_alone(environment))
+            return cls(remark=_single_process_remark(environment))
         return cls._of(environment, "env://")
 
     @classmethod
@@ -243,7 +243,7 @@ def _port(environment: Mapping[str, str], step: str) -> int:
     return PORTS[number % len(PORTS)]
 
 
-def _left_alone(environment: Mapping[str, str]) -> str:
+def _single_process_remark(environment: Mapping[str, str]) -> str:
     """Return a remark on a single process in an allocation that was made for more."""
     tasks = environment.get("SLURM_NTASKS", "1")
     if tasks == "1" or environment.get("SLURM_STEP_NUM_TASKS") == "1":

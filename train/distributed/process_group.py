@@ -209,7 +209,7 @@ def _short(value: str) -> str:
 def open_store(env: RankEnv, *, timeout: float, rendezvous: str | None = None) -> Store:
     """Return the store that all ranks see, as soon as they are there; see `Ranks.join`."""
     if not env.launched:
-        return cast("Store", meeting_point())
+        return cast("Store", local_store())
     limit = timedelta(seconds=timeout)
     url = rendezvous or env.rendezvous
     store, _, _ = next(meet(url, env.rank, env.world_size, timeout=limit))
@@ -217,7 +217,7 @@ def open_store(env: RankEnv, *, timeout: float, rendezvous: str | None = None) -
     return cast("Store", store)
 
 
-def meeting_point() -> Any:
+def local_store() -> Any:
     """Return a store inside this process, for a run of one."""
     return dist.HashStore()  # type: ignore[attr-defined]
 

@@ -49,15 +49,15 @@ class Plan:
 def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layout:
     """Choose a layout, the same on every rank; all raise if a node has too little memory."""
     plan = Plan(config=config, ranks=ranks, folder=folder, weights=weights)
-    laid = _laid(plan)
-    remarks = (*laid.remarks, *_exact_experts(plan, laid.name))
-    remarks += _look_at_host_memory(plan, laid.name)
-    reshards = _reshards(plan, laid.name)
+    chosen = _pick(plan)
+    remarks = (*chosen.remarks, *_exact_experts(plan, chosen.name))
+    remarks += _look_at_host_memory(plan, chosen.name)
+    reshards = _reshards(plan, chosen.name)
     plan = replace(plan, config=replace(config, reshard_after_forward=reshards))
-    return replace(laid, reshards=reshards, defers=_defers(plan, laid.name), remarks=remarks)
+    return replace(chosen, reshards=reshards, defers=_defers(plan, chosen.name), remarks=remarks)
 
 
-def _laid(plan: Plan) -> Layout:
+def _pick(plan: Plan) -> Layout:
     config, ranks = plan.config, plan.ranks
     counts = ranks.on_nodes()
     size = ranks.env.world_size

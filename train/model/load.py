@@ -37,7 +37,7 @@ NO_POSITIONS = frozenset({"gpt_oss"})
 
 def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     """Make the model with its adapters: with weights, or without any under a meta device."""
-    bare = torch.empty(0).is_meta
+    on_meta = torch.empty(0).is_meta
     trust = config.trust_remote_code
     shape = AutoConfig.from_pretrained(folder, trust_remote_code=trust, local_files_only=True)
     shape.use_cache = False
@@ -50,7 +50,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         "attn_implementation": config.attn_implementation,
         "trust_remote_code": trust,
     }
-    if bare:
+    if on_meta:
         if stored:  # what is made of it is plain
             del shape.quantization_config
         network = AutoModelForCausalLM.from_config(shape, **how)
@@ -72,7 +72,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
             raise placement.refusal(config.name_or_path, network, extra)
     _refuse_too_long(config, network)
     if config.batching == "packed" and _is_sure_to_leak(network):
-        raise leaks(type(network).__name__)
+        raise packing_refusal(type(network).__name__)
     if config.method == "lora":
         network = with_adapters(config, network)
     network.train()
@@ -89,7 +89,7 @@ def with_adapters(config: Config, network: Any) -> Any:
     """Return a model with LoRA's adapters in float32, as the configuration wants them."""
     targets = lora_targets.find(config, network)
     network = get_peft_model(network, lora(config, targets))
-    lora_targets.prove(config, targets, network)
+    lora_targets.verify(config, targets, network)
     # PEFT records where the files are on this node.
     network.peft_config["default"].base_model_name_or_path = config.name_or_path
     for module in network.modules():
@@ -106,8 +106,8 @@ def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme 
         return
     files = [path for path in memory.weight_files(folder) if path.is_file()]
     names = {name: about for path in files for name, about in memory.header(path).items()}
-    if bare := quantized.without_scale(names, stored):
-        raise quantized.refusal(config.name_or_path, f"found {bare} without a scale")
+    if unscaled := quantized.without_scale(names, stored):
+        raise quantized.refusal(config.name_or_path, f"found {unscaled} without a scale")
     if extra := placement.unplaced(network, stored.kept(names) if stored else names):
         raise placement.refusal(config.name_or_path, network, extra)
 
@@ -118,7 +118,7 @@ def _is_sure_to_leak(network: Any) -> bool:
     return any(RUNS_ON.search(name) for name in names) or network.config.model_type in NO_POSITIONS
 
 
-def leaks(name: str) -> ConfigError:
+def packing_refusal(name: str) -> ConfigError:
     """Return the refusal of packed rows for a model that does not keep documents apart."""
     message = (
         "batching: expected a model whose packed documents do not see each other, found one: in "
@@ -160,7 +160,7 @@ def lora(config: Config, targets: Targets) -> LoraConfig:
     )
 
 
-def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
+def make_on_meta(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     """Make the model with its adapters but without memory for its weights, in seconds.
 
     The base's weights need not be there. What transformers or PEFT cannot make is a ConfigError.
@@ -175,12 +175,12 @@ def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
             raise unusable(config, folder, error) from error
 
 
-def survey(config: Config, folder: Path) -> Weights:
+def count_weights(config: Config, folder: Path) -> Weights:
     """Count a model's weights, and which of them would be trained, in seconds.
 
     What transformers or PEFT cannot make, or train/ could not export, is a ConfigError.
     """
-    network = bare(config, folder, torch.float32)
+    network = make_on_meta(config, folder, torch.float32)
     if config.method == "full":
         export.refuse_irreversible(config, network)
     return kinds.count(network)

@@ -61,7 +61,7 @@ def _renamed(network: Any) -> frozenset[str]:
     """Return the last parts of names that PEFT takes for routed experts or the router."""
     try:
         from peft.utils import transformers_weight_conversion as peft
-    except ImportError:  # a PEFT that does not rename; `prove` would notice if one does
+    except ImportError:  # a PEFT that does not rename; `verify` would notice if one does
         return frozenset()
     kinds = getattr(peft, "_MODEL_TO_CONVERSION_PATTERN", {})
     names = getattr(peft, "_MOE_TARGET_MODULE_MAPPING", {})
@@ -108,7 +108,7 @@ def _attention(network: Any) -> list[str]:
     return sorted({_last(name) for name in linear if kinds.of(name) == "attention"})
 
 
-def prove(config: Config, targets: Targets, network: Any) -> None:
+def verify(config: Config, targets: Targets, network: Any) -> None:
     """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names."""
     if targets.modules == EVERY[0]:
         return

@@ -91,7 +91,7 @@ def _final_norm(base: Any) -> nn.Module | None:
     return norms[-1] if norms else None
 
 
-def fill(network: nn.Module, source: nn.Module | None) -> None:
+def distribute(network: nn.Module, source: nn.Module | None) -> None:
     """Give every rank its part of rank 0's weights, and rank 0's buffers whole.
 
     Buffers that no state dict holds (rotary frequencies) would stay noise after `to_empty`, without
@@ -107,7 +107,7 @@ def fill(network: nn.Module, source: nn.Module | None) -> None:
 
 
 @torch.no_grad()
-def start_adapters(network: nn.Module, seed: int) -> None:
+def init_adapters(network: nn.Module, seed: int) -> None:
     """Give LoRA's adapters their first values as PEFT does: the same in every layout, on any ranks.
 
     Each rank makes one adapter after the other whole, and keeps its own part.
@@ -124,10 +124,10 @@ def start_adapters(network: nn.Module, seed: int) -> None:
         elif "lora_B" not in name and "lora_embedding_A" not in name:
             raise ModelError(f"{name}: expected an adapter of LoRA, found another")
         into = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        into.copy_(own_part(whole, parameter))
+        into.copy_(local_shard(whole, parameter))
 
 
-def own_part(whole: Tensor, like: Tensor) -> Tensor:
+def local_shard(whole: Tensor, like: Tensor) -> Tensor:
     """Return the part of a whole tensor that this rank has of a parameter."""
     if isinstance(like, DTensor):
         sizes, starts = compute_local_shape_and_global_offset(
@@ -138,7 +138,7 @@ def own_part(whole: Tensor, like: Tensor) -> Tensor:
     return whole
 
 
-def prove(network: nn.Module, layout: str) -> None:
+def verify_sharded(network: nn.Module, layout: str) -> None:
     """Refuse a model with a part that would train alone; loading is strict about missing ones."""
     if layout in {"ddp", "single"}:
         return

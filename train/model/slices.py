@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from train.config.config import Config
 from train.model import memory, placement, quantized
 from train.model.load import base_of
-from train.model.parallelize import own_part
+from train.model.parallelize import local_shard
 
 
 class CannotSlice(Exception):  # noqa: N818  (named for what is so)
@@ -39,7 +39,7 @@ def files(folder: Path) -> list[Path]:
 
 
 @torch.no_grad()
-def fill(network: nn.Module, config: Config, folder: Path) -> None:
+def load_into(network: nn.Module, config: Config, folder: Path) -> None:
     """Fill this rank's shards of the base's weights, and its buffers; adapters stay as they are.
 
     Raises:
@@ -75,13 +75,13 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
         opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sources]
         holders = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
         where = quantized.tensors(holders, stored)
-        mixed = _mixed_rows(plain, mapping, where)
-        blank = {
-            name: like if name in mixed else _cut_as(parameters[name], like)
+        reordered = _reordered(plain, mapping, where)
+        placeholders = {
+            name: like if name in reordered else _sharded_as(parameters[name], like)
             for name, like in plain.named_parameters(remove_duplicate=False)
         }
-        for name, parameter in blank.items():
-            _put(plain, name, parameter)
+        for name, parameter in placeholders.items():
+            _set_parameter(plain, name, parameter)
         for keys in _layers(where):
             info, _ = convert_and_load_state_dict_in_model(
                 model=plain,
@@ -97,9 +97,9 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
                 if isinstance(found, DTensor):
                     into.copy_(found.to_local())
                 else:
-                    into.copy_(own_part(found, target))
-                if name in blank:
-                    _put(plain, name, blank[name])
+                    into.copy_(local_shard(found, target))
+                if name in placeholders:
+                    _set_parameter(plain, name, placeholders[name])
             left &= info.missing_keys
     tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
     if lacking := sorted(left - tied - empty):
@@ -115,7 +115,7 @@ def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:
         raise CannotSlice(f"{extra[0]} has no place (and {len(extra) - 1} others)")
 
 
-def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:
+def _reordered(plain: Any, mapping: Any, keys: Any) -> set[str]:
     """Return the parameters that transformers joins or splits along the rows that FSDP cuts.
 
     Their rows do not come from the same rows of the files, so each rank reads these whole: with
@@ -193,7 +193,7 @@ def _is_empty(parameter: Tensor) -> bool:
     return isinstance(parameter, DTensor) and not parameter.to_local().numel()
 
 
-def _cut_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
+def _sharded_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
     """Return a parameter without memory that is cut as another one is."""
     if not isinstance(parameter, DTensor):
         return nn.Parameter(like.detach(), requires_grad=False)
@@ -209,7 +209,7 @@ def _cut_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
     return nn.Parameter(cut, requires_grad=False)
 
 
-def _put(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
+def _set_parameter(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
     path, _, short = name.rpartition(".")
     setattr(network.get_submodule(path), short, parameter)
 

@@ -25,9 +25,9 @@ PATIENCE = 0.6
 def ranks(*works: Callable[[], None]) -> list[BaseException | None]:
     """Prepare with so many ranks, a thread each; return what each ended with."""
     from train.distributed.preparation import Preparation  # noqa: PLC0415  (it needs torch)
-    from train.distributed.process_group import meeting_point  # noqa: PLC0415
+    from train.distributed.process_group import local_store  # noqa: PLC0415
 
-    store = meeting_point()
+    store = local_store()
     ended: list[BaseException | None] = [None] * len(works)
 
     def be(rank: int) -> None:
