@@ -244,7 +244,7 @@ def build_model(
     if largest >= model.vocabulary:
         wanted = f"{config.name_or_path}: expected an embedding for token {largest} of the data"
         raise ConfigError(
-            (f"{wanted}, found {model.vocabulary} embeddings",),
+            f"{wanted}, found {model.vocabulary} embeddings",
             hint="the tokenizer in the model's folder is another model's: put its own there",
         )
     return model

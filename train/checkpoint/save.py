@@ -114,7 +114,7 @@ class Checkpoints:
         for rank, said in enumerate(rows):
             if said:
                 where = tuple(f"{self._ranks.hosts[rank]}: {text}" for text in said[0])
-                raise ConfigError(where, hint=said[1])
+                raise ConfigError(*where, hint=said[1])
         return release
 
     def save(self, progress: Progress, model: Model, optimizer: Optimizer) -> None:

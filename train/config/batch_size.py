@@ -44,7 +44,7 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
         total = once * needed
     elif total < world_size:
         raise ConfigError(
-            (f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",),
+            f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",
             hint=f"fewer ranks, or --set global_batch_size={world_size}",
         )
     elif steps is not None and steps != needed:
@@ -53,7 +53,7 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
             f"{world_size} ranks x gradient_accumulation_steps {steps} = {once * steps}"
         )
         raise ConfigError(
-            (found,),
+            found,
             hint=f"leave gradient_accumulation_steps out (it becomes {needed}), "
             f"or --set global_batch_size={once * steps}",
         )

@@ -252,7 +252,7 @@ class Config:
         """Refuse what cannot be, all reasons at once."""
         problems = tuple(_conflicts(self))
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError(*problems)
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:

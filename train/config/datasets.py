@@ -52,11 +52,11 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:
         try:
             raw = yaml.safe_load(raw)
         except yaml.YAMLError:
-            raise ConfigError((f"expected a list of paths, found {raw!r}",)) from None
+            raise ConfigError(f"expected a list of paths, found {raw!r}") from None
     if isinstance(raw, str):
         return expanded(raw)
     if not isinstance(raw, Sequence):
-        raise ConfigError((f"expected a path, or a list of paths, found {raw!r}",))
+        raise ConfigError(f"expected a path, or a list of paths, found {raw!r}")
     found: list[Dataset] = []
     problems: list[str] = []
     for item in raw:
@@ -65,7 +65,7 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:
         except ConfigError as error:
             problems += error.problems
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(*problems)
     return tuple(found)
 
 
@@ -88,11 +88,11 @@ def _dataset(item: Any) -> Dataset:
     if isinstance(item, str):
         return Dataset(path=expanded(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
-        raise ConfigError((f"expected a path, or path and weight, found {item!r}",))
+        raise ConfigError(f"expected a path, or path and weight, found {item!r}")
     path = item["path"]
     if unknown := [str(key) for key in item if key not in KEYS]:
         wanted = ", ".join(KEYS[:-1]) + f" and {KEYS[-1]}"
-        raise ConfigError((f"expected {wanted}, found {', '.join(unknown)} in {path}",))
+        raise ConfigError(f"expected {wanted}, found {', '.join(unknown)} in {path}")
     found: dict[str, Any] = {"path": expanded(path)}
     for key, reader in (
         ("weight", _weight), ("columns", read_columns), ("roles", read_roles),
@@ -101,7 +101,7 @@ def _dataset(item: Any) -> Dataset:
             found |= {key: reader(item[key])} if key in item else {}
         except ValueError as error:
             wanted = f"expected {error} as the {key} of {found['path']}"
-            raise ConfigError((f"{wanted}, found {item[key]!r}",)) from None
+            raise ConfigError(f"{wanted}, found {item[key]!r}") from None
     return Dataset(**found)
 
 
@@ -166,11 +166,11 @@ def _variable(match: re.Match[str]) -> str:
     if value := os.environ.get(name):
         return value
     found = "empty" if name in os.environ else "unset"
-    raise ConfigError((f"expected the variable {name} to be set, found it {found}",))
+    raise ConfigError(f"expected the variable {name} to be set, found it {found}")
 
 
 def _home(match: re.Match[str]) -> str:
     try:
         return str(Path(match[1]).expanduser())
     except RuntimeError:
-        raise ConfigError((f"expected a user's home, found no user {match[1]}",)) from None
+        raise ConfigError(f"expected a user's home, found no user {match[1]}") from None

@@ -59,7 +59,9 @@ class Arguments:
             return Config(**values)
         except ConfigError as error:
             located = tuple(self._located(problem) for problem in error.problems)
-            raise ConfigError(located, hint=error.hint or (None if self.given else START)) from None
+            raise ConfigError(
+                *located, hint=error.hint or (None if self.given else START)
+            ) from None
 
     def _located(self, problem: str) -> str:
         name = re.split("[: ]", problem, maxsplit=1)[0]
@@ -74,14 +76,14 @@ def parse(argv: Sequence[str]) -> Arguments:
     try:
         known, rest = _parser().parse_known_args(list(argv))
     except argparse.ArgumentError as error:
-        raise ConfigError((str(error),), hint="python -m train --help") from None
+        raise ConfigError(str(error), hint="python -m train --help") from None
     problems: list[str] = []
     notes: list[str] = []
     given = _read_file(Path(known.config), problems, notes) if known.config else {}
     flags = [*_flags(rest, problems), *_sets(known.set, problems)]
     given |= _read_pairs(flags, problems, notes)
     if problems:
-        raise ConfigError(tuple(problems), hint="every key is in docs/reference/train-config.md")
+        raise ConfigError(*problems, hint="every key is in docs/reference/train-config.md")
     shows = known.show_sample is not None
     return Arguments(
         mode="show-sample" if shows else known.mode,
@@ -164,7 +166,7 @@ def _composed(path: Path) -> yaml.Node | None:
         problem = f"{path}:{line}: expected YAML, found: {error.problem}"
     except (yaml.YAMLError, RecursionError) as error:
         problem = f"{path}: expected YAML, found: {str(error).splitlines()[0]}"
-    raise ConfigError((problem,))
+    raise ConfigError(problem)
 
 
 def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, Given]:
@@ -307,7 +309,7 @@ def _one_of(before: Given, new: Given) -> Given:
     if new.name == "report_to":
         return replace(new, value=tuple(dict.fromkeys((*before.value, *new.value))))
     if new.weight == before.weight:
-        raise ConfigError((f"expected once, found again (first: {before.source})",))
+        raise ConfigError(f"expected once, found again (first: {before.source})")
     return max(before, new, key=lambda given: given.weight)
 
 

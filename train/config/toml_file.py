@@ -19,7 +19,7 @@ def compose(text: str, path: Path) -> yaml.Node | None:
         message, _, place = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", place)
         where = f"{path}:{line[1]}" if line else f"{path}"
-        raise ConfigError((f"{where}: expected TOML, found: {message}",)) from None
+        raise ConfigError(f"{where}: expected TOML, found: {message}") from None
     if not found:
         return None
     root = yaml.compose(yaml.safe_dump(found, sort_keys=False), Loader=yaml.SafeLoader)

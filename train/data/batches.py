@@ -207,7 +207,7 @@ class Batches:
                 f"global_batch_size: expected a multiple of {size.world_size} ranks with "
                 f"node_data strided, found {size.total}"
             )
-            raise ConfigError((problem,))
+            raise ConfigError(problem)
         each = size.total if len(members) == 1 else size.total // size.world_size
         self._train = tuple(pools) or (train,)
         self._packed = config.batching == "packed"

@@ -179,7 +179,7 @@ def prepare(
     ):
         if not len(found):
             said = (note for *_, notes in opened for note in notes)
-            raise ConfigError((*said, f"{label}: expected samples to learn from, found none"))
+            raise ConfigError(*said, f"{label}: expected samples to learn from, found none")
     weights = [each.weight for each in config.datasets]
     notes = (*(note for *_, notes in opened for note in notes), *_files_taken(located))
     if env.rank == 0 and (both := overlap.count(held_out, train)):
@@ -231,7 +231,7 @@ def load_tokenizer(model: Path, config: Config) -> Any:
     except Exception as error:  # (transformers raises what it likes)
         found = " ".join(str(error).split())
         problem = f"name_or_path: expected a tokenizer in {model}, found: {found}"
-        raise ConfigError((problem,)) from error
+        raise ConfigError(problem) from error
     tokenizer.model_max_length = 1 << 30  # train's seq_len decides; no warnings about others
     return tokenizer
 
@@ -285,11 +285,11 @@ def _open(
         notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
     way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
     if bad and not any(about["samples"] or about["overlong"] for about in manifest["shards"]):
-        raise ConfigError(tuple(_reasons_of(bad)), hint=way_out)
+        raise ConfigError(*_reasons_of(bad), hint=way_out)
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = way_out or f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
-        raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
+        raise ConfigError(*notes, f"{limit}found {len(bad)}", hint=hint)
     tally = Tally()
     for about in manifest["shards"]:
         tally.add(Tally.from_json(about["chats"]))

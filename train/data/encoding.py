@@ -167,7 +167,7 @@ def _tokenize(group: list[Piece], tokenizer: Any) -> Iterator[Tokens]:
     if spanned and not tokenizer.is_fast:
         kind = type(tokenizer).__name__
         raise ConfigError(
-            (f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",),
+            f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",
             hint="lines of text, or of prompt and completion, need no fast one",
         )
     # Tokenizers of SentencePiece's kind put a space before a text, but not after a line break.

@@ -43,7 +43,7 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     """Print a sample, counted from 1; return the exit code."""
     out = out or sys.stdout
     if number < 1:
-        raise ConfigError((f"--show-sample: expected a number from 1 on, found {number}",))
+        raise ConfigError(f"--show-sample: expected a number from 1 on, found {number}")
     hub.settle(config)
     model = hub.model_folder(config)
     located = [each for each in dataset.locate(config) if each.key == "dataset_path"]
@@ -75,7 +75,7 @@ def find(config: Config, located: list[Located], tokenizer: Any, number: int) ->
     wanted = f"a number from 1 to {count}" if count else "lines that have a sample"
     without = f" ({len(complaints)} of {total} lines have no sample)" if complaints else ""
     found = f"--show-sample: expected {wanted}{without}, found {number if count else 'none'}"
-    raise ConfigError((*complaints[: dataset.SHOWN], found))
+    raise ConfigError(*complaints[: dataset.SHOWN], found)
 
 
 def render(

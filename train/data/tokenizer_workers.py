@@ -99,7 +99,7 @@ def _received(reader: Connection, count: int) -> int:
             case int(later):
                 count = later
             case problems, hint:
-                raise ConfigError(problems, hint=hint)
+                raise ConfigError(*problems, hint=hint)
     return count
 
 

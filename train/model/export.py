@@ -105,7 +105,7 @@ def refuse_irreversible(config: Config, network: Any) -> None:
             f"method: expected weights of {config.name_or_path} that transformers can save in "
             f"their own form after full training, found one that it cannot reverse: {found}"
         )
-        raise ConfigError((message,), hint="method: lora exports an adapter instead") from error
+        raise ConfigError(message, hint="method: lora exports an adapter instead") from error
 
 
 def _in_own_dtype(named: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:

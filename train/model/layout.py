@@ -158,7 +158,7 @@ def _look_at_host_memory(plan: Plan, name: str) -> tuple[str, ...]:
         if need.certain > left:
             wanted = f"{memory.size_in_words(need.certain)} for its ranks' weights"
             problem = f"host memory on {node}: expected {wanted} and for reading them, found {has}"
-            raise ConfigError((problem,), hint=memory.MORE_ROOM)
+            raise ConfigError(problem, hint=memory.MORE_ROOM)
         if (total := need.total - need.libraries) > left:  # libraries are loaded by now
             takes = f"its ranks take about {memory.size_in_words(total)}"
             remarks.append(f"host memory on {node}: {takes}, {has}: the kernel may end them")

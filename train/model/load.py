@@ -124,7 +124,7 @@ def packing_refusal(name: str) -> ConfigError:
         "batching: expected a model whose packed documents do not see each other, found one: in "
         f"{name} a document changes the logits of the next one in its row"
     )
-    return ConfigError((message,), hint="batching: balanced")
+    return ConfigError(message, hint="batching: balanced")
 
 
 def _refuse_too_long(config: Config, network: Any) -> None:
@@ -143,7 +143,7 @@ def _refuse_too_long(config: Config, network: Any) -> None:
         message = (
             f"seq_len: expected at most {most}, since {config.name_or_path} has learned {known}"
         )
-        raise ConfigError((f"{message} positions, found {config.seq_len}",))
+        raise ConfigError(f"{message} positions, found {config.seq_len}")
 
 
 def lora(config: Config, targets: Targets) -> LoraConfig:
@@ -219,24 +219,24 @@ def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
         text = f"{type(error).__name__}: {text}"
     if "target module" in text.lower():
         names = f"lora_target_modules: expected modules of {config.name_or_path}, found: {text}"
-        return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
+        return ConfigError(names, hint="lora_target_modules: [all-linear] takes every one")
     if "attn_implementation" in text:
         return ConfigError(
-            (f"attn_implementation: expected {config.attn_implementation}, found: {text}",),
+            f"attn_implementation: expected {config.attn_implementation}, found: {text}",
             hint="attn_implementation: eager, which every model has",
         )
     if isinstance(error, ImportError):
         if config.attn_implementation not in BUILT_IN:
             asked = f"attn_implementation: expected {config.attn_implementation} and its packages"
             return ConfigError(
-                (f"{asked} installed, found: {text}",),
+                f"{asked} installed, found: {text}",
                 hint="install it on every node, or set attn_implementation: sdpa",
             )
         return ConfigError(
-            (f"the model {config.name_or_path}: expected its packages installed, found: {text}",),
+            f"the model {config.name_or_path}: expected its packages installed, found: {text}",
             hint="install it on every node, or set attn_implementation: sdpa",
         )
     return ConfigError(
-        (f"name_or_path: expected a causal language model in {folder}, found: {text}",),
+        f"name_or_path: expected a causal language model in {folder}, found: {text}",
         hint="it needs whole *.safetensors: `python -m train --check` looks at the files",
     )

@@ -52,7 +52,7 @@ def find(config: Config, network: Any) -> Targets:
             f"which PEFT folds into the weights, found {config.lora_dropout}"
         )
         hint = f"lora_target_modules: [{', '.join(_attention(network))}] can have it"
-        raise ConfigError((message,), hint=hint)
+        raise ConfigError(message, hint=hint)
     modules = tuple(name for name in asked if _last(name) not in renamed)
     return Targets(modules=EVERY[0] if modules == EVERY else modules, parameters=tuple(parameters))
 
@@ -122,12 +122,12 @@ def verify(config: Config, targets: Targets, network: Any) -> None:
         if not meant:
             names = ", ".join((*config.lora_target_modules, *config.lora_target_parameters))
             message = f"lora_target_modules: expected adapters on {names}, found one on {place}"
-            raise ConfigError((message,), hint="this PEFT renames them: name other modules")
+            raise ConfigError(message, hint="this PEFT renames them: name other modules")
         lacking -= meant
     if lacking:
         found = "found none: this PEFT renames it"
         message = f"lora_target_modules: expected adapters on {min(lacking)}, {found}"
-        raise ConfigError((message,), hint="name other modules")
+        raise ConfigError(message, hint="name other modules")
 
 
 def count_targets(config: Config, network: Any) -> dict[str, int]:
@@ -147,7 +147,7 @@ def count_targets(config: Config, network: Any) -> dict[str, int]:
     if lacking := [target for target, count in counts.items() if not count]:
         known = sorted({_last(name) for name in names})
         raise ConfigError(
-            tuple(_lacks("lora_target_modules", "modules", target, known) for target in lacking),
+            *tuple(_lacks("lora_target_modules", "modules", target, known) for target in lacking),
             hint=_experts_hint(network),
         )
     return counts
@@ -175,7 +175,7 @@ def _count_parameters(config: Config, network: Any) -> None:
         if not any(_means(target, name) for name in found)
     ]
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(*problems)
 
 
 def refuse_shared_head(config: Config, network: Any) -> None:
@@ -189,7 +189,7 @@ def refuse_shared_head(config: Config, network: Any) -> None:
     (name,) = (name for name, module in network.named_modules() if module is head)
     if meant := [target for target in config.lora_target_modules if _means(target, name)]:
         said = "expected no adapter on a head that shares the input embeddings' weights"
-        raise ConfigError((f"lora_target_modules: {said}, found {meant[0]}",), hint="leave it out")
+        raise ConfigError(f"lora_target_modules: {said}, found {meant[0]}", hint="leave it out")
 
 
 def _last(name: str) -> str:

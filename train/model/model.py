@@ -345,7 +345,7 @@ def _load_whole(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) 
             problem.__cause__ = error
     (said, *_) = ranks.gather((problem.problems, problem.hint) if problem else None, ranks.storage)
     if said:
-        raise problem or ConfigError(said[0], hint=said[1])
+        raise problem or ConfigError(*said[0], hint=said[1])
     return source
 
 
@@ -358,4 +358,4 @@ def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
             f"host memory on {ranks.hosts[0]}: expected {memory.size_in_words(needed)} for the "
             f"whole model on rank 0, found {memory.size_in_words(left)} available"
         )
-        raise ConfigError((problem,), hint=memory.MORE_ROOM)
+        raise ConfigError(problem, hint=memory.MORE_ROOM)

@@ -75,7 +75,7 @@ def _refuse_separate_experts(network: nn.Module) -> None:
                 f"parallel: expected torch >= {needed} to shard trained experts that are modules "
                 f"of their own ({name}), found {torch.__version__}"
             )
-            raise ConfigError((problem,), hint=versions.install(torch=needed))
+            raise ConfigError(problem, hint=versions.install(torch=needed))
 
 
 def _layers(base: Any) -> list[nn.Module]:

@@ -59,4 +59,4 @@ def refusal(name: str, network: Any, names: list[str]) -> ConfigError:
         f"found none for {names[0]} (and {len(names) - 1} others)"
     )
     newest = versions.TABLE["transformers"].tested
-    return ConfigError((message,), hint=versions.install(transformers=newest))
+    return ConfigError(message, hint=versions.install(transformers=newest))

@@ -87,7 +87,7 @@ def refusal(name: str, found: str) -> ConfigError:
         f"compressed-tensors, {found} in {name}"
     )
     twin = f"name_or_path: {original}" if original != name else "name_or_path: its original"
-    return ConfigError((message,), hint=f"{twin}, the model in bfloat16")
+    return ConfigError(message, hint=f"{twin}, the model in bfloat16")
 
 
 def without_scale(headers: Mapping[str, Any], how: Scheme | None) -> str:

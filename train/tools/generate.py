@@ -74,7 +74,7 @@ def as_question(tokenizer: Any, prompt: str) -> list[int]:
     """Return the ids of a user's question in the chat template, as in training on messages."""
     if not tokenizer.chat_template:
         raise ConfigError(
-            ("--chat: expected a tokenizer with a chat template, found none",),
+            "--chat: expected a tokenizer with a chat template, found none",
             hint="without --chat the prompt is continued as text",
         )
     text = tokenizer.apply_chat_template(
@@ -100,7 +100,7 @@ def answers(
     if adapter and not (adapter / ADAPTER).exists():
         found = f"no {ADAPTER} in it" if adapter.is_dir() else "no such folder"
         raise ConfigError(
-            (f"--adapter: expected an exported adapter, found {found}",),
+            f"--adapter: expected an exported adapter, found {found}",
             hint="a finished training writes one to its output_dir/adapter",
         )
     import torch
@@ -116,7 +116,7 @@ def answers(
             f"--prompt: expected 1 to {max(0, room - most)} tokens, so that {most} new ones fit "
             f"the model's {room} positions, found {len(ids)}"
         )
-        raise ConfigError((message,))
+        raise ConfigError(message)
     texts = {"base": _continue(base, tokenizer, ids, most, penalty)}
     if adapter is not None:
         wanted = f"--adapter: expected an adapter of {model}"

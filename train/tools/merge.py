@@ -43,12 +43,12 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
     try:
         about: dict[str, str] = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError((f"{adapter}: expected {ADAPTER} in it, found: {error}",)) from error
+        raise ConfigError(f"{adapter}: expected {ADAPTER} in it, found: {error}") from error
     name = model or about.get("base_model_name_or_path")
     if not name:
-        raise ConfigError((f"--model: expected the base of {adapter}, found no name in it",))
+        raise ConfigError(f"--model: expected the base of {adapter}, found no name in it")
     if output.exists():
-        raise ConfigError((f"{output}: expected a new folder, found that it exists",))
+        raise ConfigError(f"{output}: expected a new folder, found that it exists")
     aside = output.with_name(f"{output.name}.tmp-merge")
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -109,7 +109,7 @@ def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any
         lines = str(error).strip().splitlines() or [""]
         first = lines[0].partition(": [")[0]  # without a list of all the weights it is about
         problem = f"{wanted}, found: {type(error).__name__}: {first}"
-        raise ConfigError((problem,), hint=hint) from error
+        raise ConfigError(problem, hint=hint) from error
 
 
 if __name__ == "__main__":

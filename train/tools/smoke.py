@@ -75,16 +75,16 @@ def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     _train(folder, processes, [*common, f"--output-dir={whole}"])
     losses = _losses(whole)
     if len(losses) != STEPS or not all(map(math.isfinite, losses.values())):
-        raise ConfigError((f"expected {STEPS} steps with finite losses, found {losses}",))
+        raise ConfigError(f"expected {STEPS} steps with finite losses, found {losses}")
     yield f"trained {STEPS} steps on {processes} processes, checkpoints at {SAVED}, {STEPS}"
     checkpoint = next(whole.glob(f"step-*{SAVED}"), None)
     if checkpoint is None:
-        raise ConfigError((f"expected a checkpoint of step {SAVED} in {whole}, found none",))
+        raise ConfigError(f"expected a checkpoint of step {SAVED} in {whole}, found none")
     common += [f"--output-dir={resumed}", f"--resume-from-checkpoint={checkpoint}"]
     _train(folder, processes, common)
     again = _losses(resumed)
     if again != {step: loss for step, loss in losses.items() if step > SAVED}:
-        raise ConfigError((f"expected the same losses after resuming: {losses}, found {again}",))
+        raise ConfigError(f"expected the same losses after resuming: {losses}, found {again}")
     yield f"resumed at step {SAVED}: the same losses bit for bit"
     yield _reload(folder / "model", resumed / "adapter")
 
@@ -109,7 +109,7 @@ def _train(folder: Path, processes: int, keys: list[str]) -> None:
     )
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise ConfigError((f"training ended with {done.returncode}:\n{last}",))
+        raise ConfigError(f"training ended with {done.returncode}:\n{last}")
 
 
 def _losses(output: Path) -> dict[int, float]:
@@ -134,6 +134,6 @@ def _reload(model: Path, adapter: Path) -> str:
         after = trained(input_ids=ids).logits
     if torch.equal(before, after):
         problem = "expected an adapter that changes the model, found one that does nothing"
-        raise ConfigError((problem,))
+        raise ConfigError(problem)
     about = json.loads((adapter / ADAPTER).read_text())
     return f"exported an adapter (r={about['r']}) that PEFT loads"

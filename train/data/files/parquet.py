@@ -83,7 +83,7 @@ def _opened(path: Path) -> Iterator[Any]:
         from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError:
         raise ConfigError(
-            (f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",),
+            f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",
             hint="pip install pyarrow, on every node",
         ) from None
     try:
@@ -91,7 +91,7 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (ArrowException, OSError, OverflowError, ValueError) as error:
         found = " ".join(str(error).split())
-        raise ConfigError((f"{path}: expected Parquet, found: {found}",)) from error
+        raise ConfigError(f"{path}: expected Parquet, found: {found}") from error
 
 
 def _lines(batch: Any) -> Iterator[bytes]:
