@@ -71,7 +71,7 @@ CODES: dict[type[Exception], int] = {
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Return the exit code of an error; None where its traceback is what is worth reading."""
+    """Return the exit code of an error; None if its traceback is what is worth reading."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
 
 

@@ -33,7 +33,7 @@ class Process:
 
     host: str
     machine: str
-    """This boot of the host, and the container in it: where the number means anything."""
+    """This boot of the host, and the container in it, in which the number is valid."""
     pid: int
     began: str
     """When, in the kernel's own clock."""

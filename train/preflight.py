@@ -196,7 +196,7 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
 def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]:
     """Look at the model's files, and make it without its weights.
 
-    The shape is None where the model is not here, the weights also where it cannot be made.
+    The shape is None if the model is not here, the weights also if it cannot be made.
     """
     name = config.name_or_path
     if hub.is_hub_id(name):

@@ -231,7 +231,7 @@ class Trainer:
     def evaluates_at(self, step: int, *, finished_epochs: int | None) -> bool:
         """Return whether an evaluation follows a step: every so many, and at the end.
 
-        `finished_epochs` is how many are done, where the step ended one.
+        `finished_epochs` is how many are done, if the step ended one.
         """
         steps, epochs = self.config.eval_steps, self.config.eval_epochs
         due = bool(steps and step % steps == 0)

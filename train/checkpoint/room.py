@@ -73,7 +73,7 @@ def export_or_wait(
     status: Status,
     save: Callable[[], bool],
 ) -> str:
-    """Export what was trained from memory, which takes less room; wait where there is none.
+    """Export what was trained from memory, which takes less room; wait if there is none.
 
     Returns:
         What is lost; nothing if the checkpoint was written after all.

@@ -103,7 +103,7 @@ class Checkpoints:
         self._release()
 
     def _own(self) -> Callable[[], None]:
-        """Own the folders of the other nodes too, where each has one; rank 0 owns its own."""
+        """Own the folders of the other nodes too, if each has one; rank 0 owns its own."""
         release, problem = _nothing, None
         if self.writes and not self._ranks.is_first:
             try:

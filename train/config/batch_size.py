@@ -34,7 +34,7 @@ class BatchSize:
 def batch_size(config: Config, world_size: int) -> BatchSize:
     """Return the step's arithmetic on so many ranks.
 
-    A global batch is kept on any number of ranks: where it does not divide, the last forward
+    A global batch is kept on any number of ranks: if it does not divide, the last forward
     pass of some ranks has empty places, which weigh nothing.
     """
     each, total = config.per_device_train_batch_size, config.global_batch_size

@@ -1,4 +1,4 @@
-"""Other programs' spellings of the keys: taken where they mean the same, refused where not.
+"""Other programs' spellings of the keys: taken if they mean the same, else refused.
 
 foreign.yaml lists those of axolotl, Surogate and transformers' Trainer.
 """
@@ -37,7 +37,7 @@ REFUSED, REFUSED_STARTS = _split(_by_key("refused"))
 NO_EFFECT, _NO_EFFECT_STARTS = _split(_by_key("no_effect"))
 """Key → why its value changes no result here; it is taken with a note."""
 ALWAYS = _by_key("always")
-"""Keys that are refused only where they are off."""
+"""Keys that are refused only if they are off."""
 NEUTRAL: dict[str, set[str]] = {}
 """Values of refused keys, besides OFF, that mean what is done here anyway."""
 for _values, _keys in TABLES["neutral"].items():
@@ -79,7 +79,7 @@ class NoEffect:
     """A key that changes nothing here."""
 
     note: str = ""
-    """What to print about it; nothing, where its value asks for what is done anyway."""
+    """What to print about it; nothing if its value asks for what is done anyway."""
 
 
 def _answer(meant: str | list[Any] | None) -> Given | NoEffect | str:

@@ -54,7 +54,7 @@ class Batch:
 
     input_ids: Ints
     labels: Ints
-    """As transformers wants them: not shifted, -100 where no loss is taken."""
+    """As transformers wants them: not shifted, -100 for tokens without a loss."""
     position_ids: Ints | None
     """Only for packed rows: counts from 0 in each sample, which keeps them apart."""
     valid: int

@@ -136,7 +136,7 @@ def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encode
 
 
 def label(config: Config, key: str, name: str) -> str:
-    """Return what messages call a data set: its key, and its name where there are several."""
+    """Return what messages call a data set: its key, and its name if there are several."""
     several = key == "dataset_path" and len(config.datasets) > 1
     return f"{key} {name}" if several else key
 
@@ -266,7 +266,7 @@ def _open(
     check: Callable[[], None],
     teller: Teller,
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
-    """Return key, samples and notes of one set, made first where it is not."""
+    """Return key, samples and notes of one set, made first if it is missing."""
     label = located.label
     source = token_cache.source(config, env, model, located.files, check, located.rules, teller)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)

@@ -31,7 +31,7 @@ class Sample:
     tally: Tally | None = None
     """What of a chat is learned."""
     whole: int = 0
-    """How many tokens the line has, where that is more than seq_len; a sample that is dropped for
+    """How many tokens the line has, if that is more than seq_len; a sample that is dropped for
     it has no ids."""
 
     @property
@@ -118,7 +118,7 @@ class Tokens:
     ids: list[int]
     loss_mask: list[bool]
     begins: list[int]
-    """Where in its text each begins; empty where not asked for."""
+    """Where in its text each begins; empty if not asked for."""
     straddles: bool = False
     """Whether one of them begins before an answer and ends in it."""
 

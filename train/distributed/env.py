@@ -101,7 +101,7 @@ class RankEnv:
         )
         local_rank = _number(environment, "LOCAL_RANK", default=rank % each)
         if local_rank >= each:
-            unset = "" if "LOCAL_WORLD_SIZE" in environment else " where it is unset"
+            unset = "" if "LOCAL_WORLD_SIZE" in environment else " if it is unset"
             said = f"expected one below LOCAL_WORLD_SIZE, which is {each}{unset}"
             hint = f"{START}, or set LOCAL_WORLD_SIZE to the ranks of this node"
             raise _refused(f"LOCAL_RANK: {said}, found {local_rank}", hint)

@@ -54,7 +54,7 @@ class FirstFailure:
         return AnotherRankFailed(heard[0]) if heard else None
 
     def watch(self, on_failure: Callable[[str], None]) -> Callable[[], None]:
-        """End this process where another rank failed and this one does not learn of it.
+        """End this process if another rank failed and this one does not learn of it.
 
         gloo ends a collective as soon as another process has exited. NCCL blocks, without holding
         Python's lock, until its watchdog aborts. `on_failure` is called with the cause at once, in

@@ -39,7 +39,7 @@ class Head:
     def sums(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens said right, from the model's output.
 
-        The second is counted only where no gradient is wanted: in evaluation.
+        The second is counted only if no gradient is wanted: in evaluation.
         """
         if not self.whole:
             return output[0], output[1].detach()

@@ -19,7 +19,7 @@ from train.model.memory import GIB, HostMemory
 USABLE = 0.9
 """Of a device's memory: an estimate is none too exact, and memory fragments."""
 KEEPABLE = 0.6
-"""The same, for what is only worth it where there is plenty."""
+"""The same, for what is only worth it if there is plenty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Layout:
 
     name: str
     remarks: tuple[str, ...] = ()
-    """What the user should know, where it is not the usual."""
+    """What the user should know, if it is not the usual."""
     reshards: bool = True
     """Whether a layer's gathered weights are freed after its forward pass."""
     defers: bool = True

@@ -98,7 +98,7 @@ def _every_linear(network: Any) -> tuple[str, ...]:
     left_out = {"routed experts", "router", "embeddings and head"}
     wanted = {name for name in linear if of[name] not in left_out and _last(name) not in refused}
     others = {_last(name) for name in of if name not in wanted}
-    # The end of a name, as PEFT matches it, where it means nothing else.
+    # The end of a name, as PEFT matches it, if it means nothing else.
     return tuple(sorted({name if _last(name) in others else _last(name) for name in wanted}))
 
 
@@ -154,7 +154,7 @@ def count_targets(config: Config, network: Any) -> dict[str, int]:
 
 
 def _experts_hint(network: Any) -> str | None:
-    """Say how routed experts are reached, where they are no modules of their own."""
+    """Return how to name routed experts, if they are no modules of their own."""
     kinds = Kinds(network)
     names = {
         ".".join(name.split(".")[-2:])

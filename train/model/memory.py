@@ -218,7 +218,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def rows_at_a_time(vocabulary: int, *, trained: bool) -> int:
-    """Return of how many rows the logits are held, where they are made in parts."""
+    """Return of how many rows the logits are held, if they are made in parts."""
     return max(LOGITS_AT_A_TIME // max(1, vocabulary), TRAINED_ROWS if trained else 1)
 
 
@@ -267,7 +267,7 @@ def memory(
     activations += logits * LOGIT_BYTES
     if config.parallel != "ddp" and not _accumulates(config, shards):
         # The backward pass frees activations as it makes gradients: both are never there whole.
-        # Measured for all weights on one H200: 19.8 GiB, where the sum is 24.1. DDP's buckets stay.
+        # Measured for all weights on one H200: 19.8 GiB; the sum is 24.1. DDP's buckets stay.
         activations = max(0, activations - GRADIENT_BYTES * trained / shards)
     return Memory(
         weights=frozen * size / shards,

@@ -72,7 +72,7 @@ class Model:
         self.trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
         """Name → parameter, of everything that the optimizer may change."""
         self.buffers = _persistent_buffers(network) if not self.adapter else {}
-        """Name → buffer that a model's files hold, where all of the model is exported."""
+        """Name → buffer that a model's files hold, if all of the model is exported."""
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
         self._head = Head(base_of(network).get_output_embeddings())

@@ -117,7 +117,7 @@ class Optimizer:
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Return the moments by name, made now where no step has made them yet."""
+        """Return the moments by name, made now if no step has made them yet."""
         found: dict[str, Tensor] = {}
         for name, parameter in self._model.trained.items():
             part = self._parts[name]

@@ -41,7 +41,7 @@ class Scheme:
     suffix: str = ""
     """What a scale's name has after its weight's."""
     block: tuple[int, int] | None = None
-    """Rows and columns that share a scale, where it is not one a row or one for all."""
+    """Rows and columns that share a scale, if it is not one a row or one for all."""
 
     def kept(self, names: Iterable[str]) -> list[str]:
         """Return the names of tensors that are weights, without those of their scales."""

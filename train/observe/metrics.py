@@ -227,7 +227,7 @@ class Meter:
             wall=self._window["wall"],
             data=self._window["data"],
             forward=self._window["forward"],
-            # DDP's collectives happen inside its backward, where they cannot be seen.
+            # DDP's collectives happen inside its backward, and cannot be seen.
             waited=waited if waited > 0 and self._config.parallel != "ddp" else None,
             padded_tokens=self._window_padded_tokens,
         )

@@ -2,8 +2,8 @@
 
 Templates differ in what they write after an answer, where they put the system message, and which
 thoughts they keep. So nothing is assumed about them: they write a chat twice, the second time with
-marks around the parts of its messages (`chat_parts`), which must not change what they write
-(`chat_text`). Answers are found by these marks (`chat_answers`); one that is not is refused.
+marks around the parts of its messages (`parts`), which must not change what they write
+(`text`). Answers are found by these marks (`answers`); one that is not is refused.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _none(messages: Sequence[Message], answers: Answers) -> str:
 
 @cache
 def dated(template: str) -> str:
-    """Return a template that prints DATE where it would ask for today's date.
+    """Return a template that prints DATE instead of asking for today's date.
 
     A macro comes before transformers' own function of its name. The line break after it is not
     written, so that the template begins a line as before.

@@ -54,7 +54,7 @@ class FileScan:
     lines: int
     begins: tuple[tuple[int, int], ...]
     """For each target the offset of the next line that a reader can begin at, and the lines
-    before it; fewer where the file ends first."""
+    before it; fewer if the file ends first."""
 
 
 @dataclass(frozen=True, slots=True)
