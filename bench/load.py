@@ -87,7 +87,7 @@ def be_a_rank(folder: Path, meet: Path, nodes: list[int], rank: int, *, whole: b
     from train.distributed.process_group import Ranks
     from train.model import model
     from train.model.layout import Layout
-    from train.model.load import bare
+    from train.model.load import make_on_meta
 
     node_of = [number for number, count in enumerate(nodes) for _ in range(count)]
     env = RankEnv(
@@ -100,11 +100,11 @@ def be_a_rank(folder: Path, meet: Path, nodes: list[int], rank: int, *, whole: b
         launched=True,
     )
     if whole:
-        vars(model)["_sliced"] = lambda *_: "the benchmark compares it"
+        vars(model)["_load_slices"] = lambda *_: "the benchmark compares it"
     setattr(model.Model, "try_head", lambda _: None)  # noqa: B010  (a forward pass)
     config = Config(name_or_path=str(folder), dataset_path="-", dtype="bfloat16")
     ranks = Ranks.join(env, timeout=1800, rendezvous=f"file://{meet}")
-    network = bare(config, folder, torch.bfloat16)
+    network = make_on_meta(config, folder, torch.bfloat16)
     ranks.barrier()
     before, began = counters("io"), time.monotonic()
     print("began", flush=True)

@@ -53,7 +53,6 @@ def uncollected() -> Iterator[None]:
 
 def inspect(arguments: Arguments) -> int:
     """Print what was asked for; the reader may end early, as `| head` does."""
-    # ruff: noqa: PLC0415  (each imports what it needs, torch perhaps)
     try:
         if arguments.mode == "check":
             from train.preflight import main as check

@@ -28,7 +28,7 @@ CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 class ConfigError(Exception):
     """The training cannot be what was asked for; `problems` holds one sentence for each reason."""
 
-    def __init__(self, problems: tuple[str, ...], *, hint: str | None = None) -> None:
+    def __init__(self, *problems: str, hint: str | None = None) -> None:
         """Join the problems, one a line, and the hint last."""
         super().__init__("\n".join((*problems, *((f"hint: {hint}",) if hint else ()))))
         self.problems = problems
@@ -71,7 +71,7 @@ CODES: dict[type[Exception], int] = {
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Return the exit code of an error; None where its traceback is what is worth reading."""
+    """Return the exit code of an error; None if its traceback is what is worth reading."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
 
 
@@ -102,7 +102,7 @@ def explain_oom(what: str) -> Iterator[None]:
             raise
         found = " ".join(str(error).split())
         raise ConfigError(
-            (f"{what}: expected room in this GPU's memory, found: {found}",),
+            f"{what}: expected room in this GPU's memory, found: {found}",
             hint="a smaller per_device_train_batch_size (in evaluation per_device_eval_batch_size) "
             "or seq_len, activation_checkpointing: true, or more ranks; `python -m train --check` "
             "estimates what it takes",

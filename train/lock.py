@@ -33,7 +33,7 @@ class Process:
 
     host: str
     machine: str
-    """This boot of the host, and the container in it: where the number means anything."""
+    """This boot of the host, and the container in it, in which the number is valid."""
     pid: int
     began: str
     """When, in the kernel's own clock."""
@@ -91,11 +91,7 @@ class Lock:
         self._over = threading.Event()
 
     def take(self) -> bool:
-        """Become the owner, if there is none; touch the file until `release`.
-
-        Raises:
-            OSError: nothing can be written there.
-        """
+        """Become the owner, if there is none; touch the file until `release`."""
         while (handle := self._make()) is None:
             text, touched = self._look()
             if touched is None:

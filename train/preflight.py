@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from train import versions
 from train.config.batch_size import batch_size
@@ -24,6 +24,7 @@ from train.config.config import Config
 from train.data import dataset, formats, hub, token_cache
 from train.data.chat.template import DATE
 from train.data.dataset import label
+from train.data.encoding import Encoded
 from train.data.files import lines
 from train.data.files.bad_line import BadLine
 from train.data.formats import Rules
@@ -34,13 +35,9 @@ from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
 from train.errors import ConfigError, LauncherEnvError, counted
 from train.model import memory
 from train.model.activations import MASKED
-from train.model.memory import GIB, size_in_words
+from train.model.kinds import Weights
+from train.model.memory import GIB, Memory, Shape, size_in_words
 from train.observe import trackers
-
-if TYPE_CHECKING:
-    from train.data.encoding import Encoded
-    from train.model.kinds import Weights
-    from train.model.memory import Memory, Shape
 
 NEEDED = {
     "torch": "torch", "transformers": "transformers", "peft": "peft",
@@ -171,7 +168,7 @@ def _devices(devices: Devices, local: int) -> Iterator[Finding]:
         yield Finding("devices", said, "warn")
     if are_hidden() or not are_there() or not _usable():
         return
-    from train.distributed.devices import refuse_unsuitable  # noqa: PLC0415  (as in _model)
+    from train.distributed.devices import refuse_unsuitable
 
     try:
         refuse_unsuitable(local)
@@ -199,7 +196,7 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
 def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]:
     """Look at the model's files, and make it without its weights.
 
-    The shape is None where the model is not here, the weights also where it cannot be made.
+    The shape is None if the model is not here, the weights also if it cannot be made.
     """
     name = config.name_or_path
     if hub.is_hub_id(name):
@@ -224,10 +221,10 @@ def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]
         found.insert(0, Finding("model", f"{folder}: expected a tokenizer, found none", "fail"))
     if not _usable():
         return found, shape, None
-    from train.model.load import survey  # noqa: PLC0415  (seconds, and torch may not be there)
+    from train.model.load import count_weights
 
     try:
-        weights = survey(config, folder)
+        weights = count_weights(config, folder)
     except ConfigError as error:
         return [*found, _refused("trained", error)], shape, None
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"

@@ -34,9 +34,9 @@ from train.errors import ConfigError, explain_oom
 from train.lifecycle import garbage
 from train.lifecycle.signals import EarlySignals, StopListener
 from train.lifecycle.status import Status
-from train.model import kinds, layout, positions
+from train.model import kinds, layout, memory
 from train.model.layout import Layout
-from train.model.load import bare, compute_dtype, settle_dtype
+from train.model.load import compute_dtype, make_on_meta, settle_dtype
 from train.model.model import Model, build
 from train.model.optimizer import Optimizer
 from train.observe import flops
@@ -113,7 +113,7 @@ def run(
             ranks.barrier()
             ranks.leave()
         except BaseException as error:
-            if theirs := ranks.first_failure.behind(error):
+            if theirs := ranks.first_failure.cause_of(error):
                 raise theirs from error
             raise
         return outcome
@@ -138,7 +138,7 @@ def build_and_train(
     config, dtype_remarks = settle_dtype(config, ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
-    network = bare(config, base, compute_dtype(config, ranks.device))
+    network = make_on_meta(config, base, compute_dtype(config, ranks.device))
     laid = layout.choose(config, ranks, base, kinds.count(network))
     config = replace(config, reshard_after_forward=laid.reshards)
     checkpoints = Checkpoints(config, ranks, base, about)
@@ -161,7 +161,7 @@ def build_and_train(
         remarks = (
             *versions.remarks(), *version_remarks, *dtype_remarks, *laid.remarks, *model.remarks,
             *checkpoints.remarks(model), *corpus.notes,
-            *positions.remarks(network, int(corpus.train.lengths.max())),
+            *memory.position_remarks(network, int(corpus.train.lengths.max())),
             *resume_remarks, *data_remarks,
         )  # fmt: skip
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
@@ -244,7 +244,7 @@ def build_model(
     if largest >= model.vocabulary:
         wanted = f"{config.name_or_path}: expected an embedding for token {largest} of the data"
         raise ConfigError(
-            (f"{wanted}, found {model.vocabulary} embeddings",),
+            f"{wanted}, found {model.vocabulary} embeddings",
             hint="the tokenizer in the model's folder is another model's: put its own there",
         )
     return model

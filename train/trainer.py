@@ -5,32 +5,25 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import torch
+from torch import Tensor
 
-from train.checkpoint import last_copy
-from train.checkpoint.save import Progress
+from train.checkpoint import room
+from train.checkpoint.save import Checkpoints, Progress
+from train.checkpoint.schedule import Schedule
+from train.config.config import Config
+from train.data.batches import Batch, Batches, Step
+from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, NonFinite, explain_oom
 from train.lifecycle import garbage
-from train.lifecycle.signals import StopDecision
-from train.model.optimizer import learning_rate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from train.checkpoint.save import Checkpoints
-    from train.checkpoint.schedule import Schedule
-    from train.config.config import Config
-    from train.data.batches import Batch, Batches, Step
-    from train.distributed.process_group import Ranks
-    from train.lifecycle.signals import StopListener
-    from train.lifecycle.status import Status
-    from train.model.model import Loss, Model
-    from train.model.optimizer import Optimizer
-    from train.observe.metrics import Meter
+from train.lifecycle.signals import StopDecision, StopListener
+from train.lifecycle.status import Status
+from train.model.model import Loss, Model
+from train.model.optimizer import Optimizer, learning_rate
+from train.observe.metrics import Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +82,7 @@ class Trainer:
                 try:
                     decision |= self.update(number, step)
                 except NonFinite:  # on all ranks together, and before the weights were changed
-                    self.keep_before(progress)
+                    self.ensure_saved_before_error(progress)
                     raise
                 if number == first:
                     self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
@@ -116,9 +109,6 @@ class Trainer:
         """Compute the largest micro-batch and forget it, to run out of memory now or never.
 
         Left to its place in the data, it may come after hours.
-
-        Raises:
-            ConfigError: Memory is not enough.
         """
         devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
         batch = self.batches.largest()
@@ -142,7 +132,7 @@ class Trainer:
         for number_in_step, batch in enumerate(step.micro_batches, 1):
             last = number_in_step == len(step.micro_batches)
             with explain_oom("the batch"), self.model.only_last_synchronizes(last=last):
-                total += self.learn(batch)
+                total += self.forward_backward(batch)
         with self.meter.time("optimizer"), explain_oom("the optimizer"):
             # All that ranks exchange about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
@@ -173,7 +163,7 @@ class Trainer:
         decision = self.stop_listener.decide(sums[2:4])
         return decision | StopDecision(save=sums[4] > 0)
 
-    def learn(self, batch: Batch) -> Tensor:
+    def forward_backward(self, batch: Batch) -> Tensor:
         """Add a micro-batch's gradients to those before it, and return its loss.
 
         Nothing of its graph may outlive this: on CPUs what is left of one lies among the blocks
@@ -241,9 +231,7 @@ class Trainer:
     def evaluates_at(self, step: int, *, finished_epochs: int | None) -> bool:
         """Return whether an evaluation follows a step: every so many, and at the end.
 
-        Args:
-            step: Its number.
-            finished_epochs: How many are done, where the step ended one.
+        `finished_epochs` is how many are done, if the step ended one.
         """
         steps, epochs = self.config.eval_steps, self.config.eval_epochs
         due = bool(steps and step % steps == 0)
@@ -258,27 +246,27 @@ class Trainer:
         self.schedule.saved()
         self.status.set("running")
 
-    def keep(self, progress: Progress) -> str:
+    def ensure_saved(self, progress: Progress) -> str:
         """Make sure that what was learned is on disk; return what is lost."""
         self.checkpoints.wait()
-        if not progress.step or self.is_saved(progress):
+        if not progress.step or self.save_unless_saved(progress):
             return ""
-        return last_copy.export_or_wait(
+        return room.export_or_wait(
             progress.step,
             self.model,
             self.checkpoints,
             self.ranks,
             self.stop_listener,
             self.status,
-            lambda: self.is_saved(progress),
+            lambda: self.save_unless_saved(progress),
         )
 
-    def keep_before(self, progress: Progress) -> None:
+    def ensure_saved_before_error(self, progress: Progress) -> None:
         """Keep what was learned before another error, and report what is lost."""
-        if (lost := self.keep(progress)) and self.ranks.is_first:
+        if (lost := self.ensure_saved(progress)) and self.ranks.is_first:
             print(f"error: {lost}", file=sys.stderr)
 
-    def is_saved(self, progress: Progress) -> bool:
+    def save_unless_saved(self, progress: Progress) -> bool:
         """Return whether the step's checkpoint is on disk; write it if it is not."""
         if self.checkpoints.last_step != progress.step:
             self.save(progress)
@@ -288,7 +276,7 @@ class Trainer:
     def end(self, progress: Progress) -> Outcome:
         """Save what was learned, and return how it ended."""
         self.stop_listener.doing = "the training is ending, and saves what was learned"
-        if lost := self.keep(progress):
+        if lost := self.ensure_saved(progress):
             raise CheckpointError(lost)
         step = progress.step
         checkpoint = self.checkpoints.folder(step) if step else None

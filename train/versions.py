@@ -84,7 +84,7 @@ def refuse_older() -> None:
     """Refuse packages that are too old, before one of them fails to import."""
     if problems := older():
         names = {problem.partition(":")[0] for problem in problems}
-        raise ConfigError(problems, hint=install(**{n: TABLE[n].oldest for n in sorted(names)}))
+        raise ConfigError(*problems, hint=install(**{n: TABLE[n].oldest for n in sorted(names)}))
 
 
 def install(**least: str) -> str:

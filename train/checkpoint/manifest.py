@@ -8,13 +8,11 @@ import os
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from train.files import Entry, measure, sync_folder, write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"
@@ -76,7 +74,7 @@ def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
     """Return a folder's seal and what its manifest lists, without reading the files.
 
     Raises:
-        Damaged: The seal or the manifest is missing or not what was written.
+        CorruptCheckpoint: The seal or the manifest is missing or not what was written.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
@@ -99,13 +97,10 @@ def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
 
 
 def verify(folder: Path) -> str:
-    """Verify that every file of a checkpoint is what was written.
+    """Verify that every file of a checkpoint is what was written; name the first that is not.
 
     Returns:
         The seal: the manifest's hash, equal for equal checkpoints.
-
-    Raises:
-        CorruptCheckpoint: Naming the first file that is not.
     """
     digest, files = sealed(folder)
     for name, wanted in files.items():

@@ -9,18 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from train.distributed.process_group import Ranks
 from train.errors import NodesDiffer
 from train.files import Entry, measure
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from train.distributed.process_group import Ranks
 
 CHUNK = 1 << 24
 PATIENCE = 3.0
@@ -74,15 +71,8 @@ def copy_to_nodes(
 ) -> None:
     """Give every node's folder the files that it lacks, and verify that they arrived unchanged.
 
-    Args:
-        ranks: All ranks.
-        folder: The same path on every node.
-        files: What there is, its size and its hash.
-        owners: File → the first rank of a node that has it.
-
-    Raises:
-        OSError: A file could not be read or written here, or is not what was sent; the others got
-            theirs anyway.
+    `owners` has for each file the first rank of a node that has it. An OSError of this node's own
+    files is raised at the end: the others got theirs anyway.
     """
     if not ranks.is_leader:
         return
@@ -126,7 +116,7 @@ def _broadcast_file(ranks: Ranks, path: Path, size: int, owner: int) -> OSError 
     return problem
 
 
-def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:  # noqa: ANN401  (work's own)
+def _attempt(work: Callable[..., None], *args: Any) -> OSError | None:
     try:
         work(*args)
     except OSError as error:

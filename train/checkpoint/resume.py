@@ -8,9 +8,10 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +26,11 @@ from train.checkpoint.node_sync import copy_to_nodes
 from train.checkpoint.provenance import SCHEMA
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
 from train.data.batches import Position
+from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, counted
 from train.files import Entry, measure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from train.distributed.process_group import Ranks
-    from train.model.model import Model
-    from train.model.optimizer import Optimizer
+from train.model.model import Model
+from train.model.optimizer import Optimizer
 
 LATEST = "latest"
 NEEDED = frozenset(
@@ -63,12 +60,7 @@ class Found:
 
 
 def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str | None) -> Choice | None:
-    """Agree on the checkpoint to resume from, and copy it to every node.
-
-    Args:
-        checkpoints: The run's own.
-        ranks: All ranks.
-        wanted: `latest`, or a path.
+    """Agree on the checkpoint to resume from, `latest` or a path, and copy it to every node.
 
     Returns:
         The checkpoint; None if none is wanted, or if `latest` is and there is none yet.
@@ -92,7 +84,7 @@ def choose(checkpoints: Checkpoints, ranks: Ranks, wanted: str | None) -> Choice
         message = "resume_from_checkpoint: expected a whole checkpoint, found none\n"
         raise CheckpointError(message + "\n".join(refused) + _hint(checkpoints, ranks, wanted))
     if not checkpoints.shared:
-        _bring(ranks, best, rows)
+        _copy_where_lacking(ranks, best, rows)
     _same_seal(ranks, best)
     return Choice(folder=best.folder, step=best.step, refused=refused)
 
@@ -138,7 +130,7 @@ def _hint(checkpoints: Checkpoints, ranks: Ranks, wanted: str) -> str:
     return "\nhint: --resume-from-checkpoint latest takes the newest in output_dir, if there is one"
 
 
-def _bring(ranks: Ranks, best: Found, rows: list[Found]) -> None:
+def _copy_where_lacking(ranks: Ranks, best: Found, rows: list[Found]) -> None:
     """Copy the chosen checkpoint to the nodes that have none like it."""
     assert best.folder is not None
     lacking = [rank for rank in ranks.leaders if rows[rank].seal != best.seal]
@@ -228,20 +220,10 @@ def start(
 def load(
     choice: Choice, model: Model, optimizer: Optimizer, ranks: Ranks, now: Mapping[str, Any]
 ) -> tuple[Progress, tuple[str, ...]]:
-    """Load a checkpoint's weights, moments and random numbers.
-
-    Args:
-        choice: From `choose`.
-        model: Built as for a new training.
-        optimizer: Its optimizer.
-        ranks: All ranks.
-        now: What state.json would hold for this run.
+    """Load a checkpoint's weights, moments and random numbers; all ranks raise alike.
 
     Returns:
-        The progress, and remarks on what has changed since.
-
-    Raises:
-        CheckpointError: It is of another model, or some rank could not read it.
+        The progress, and remarks on what has changed since: `now` is what state.json would hold.
     """
     then = _state(choice.folder)
     remarks = differences(then, now)
@@ -274,11 +256,7 @@ def load(
 
 
 def _refuse_missing(folder: Path, reader: FileSystemReader, state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that lacks something, such as one from before buffers were saved.
-
-    Raises:
-        CheckpointError: What it lacks would stay as the base has it.
-    """
+    """Refuse a checkpoint from before buffers were saved: they would stay as the base has them."""
     lacking = sorted(state.keys() - reader.read_metadata().state_dict_metadata.keys())
     if lacking:
         more = f" (and {len(lacking) - 1} others)" if len(lacking) > 1 else ""
@@ -291,11 +269,7 @@ def _refuse_missing(folder: Path, reader: FileSystemReader, state: Mapping[str, 
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's state.json.
-
-    Raises:
-        CheckpointError: Another program wrote it, or a later version.
-    """
+    """Return a checkpoint's state.json; refuse that of another program, or of a later version."""
     try:
         found: dict[str, Any] = json.loads((folder / STATE).read_text())
         schema, lacking = found.get("schema"), NEEDED - found.keys()

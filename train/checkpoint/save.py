@@ -9,12 +9,14 @@ import shutil
 import sys
 import threading
 import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -23,24 +25,17 @@ from torch.distributed.tensor import DTensor
 from train.checkpoint import manifest, room
 from train.checkpoint.node_sync import copy_to_nodes, find_storage
 from train.checkpoint.staging import Staging
+from train.config.config import Config
 from train.data.batches import Position
+from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, ConfigError
-from train.files import measure, write_durably
+from train.files import Entry, measure, write_durably
 from train.lifecycle import run_lock
 from train.model import export
 from train.model.load import base_of
 from train.model.memory import size_in_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import Tensor
-
-    from train.config.config import Config
-    from train.distributed.process_group import Ranks
-    from train.files import Entry
-    from train.model.model import Model
-    from train.model.optimizer import Optimizer
+from train.model.model import Model
+from train.model.optimizer import Optimizer
 
 T = TypeVar("T")
 STATE = "state.json"
@@ -65,14 +60,7 @@ class Checkpoints:
     """The checkpoints of one run's folder."""
 
     def __init__(self, config: Config, ranks: Ranks, base: Path, about: Mapping[str, Any]) -> None:
-        """Find out how the nodes see the folder.
-
-        Args:
-            config: The run's configuration.
-            ranks: All ranks.
-            base: The base model's folder.
-            about: What state.json keeps of the run, besides how far it is.
-        """
+        """Find out how the nodes see the folder; `about` is what state.json keeps of the run."""
         self.about = about
         self._config = config
         self._ranks = ranks
@@ -115,7 +103,7 @@ class Checkpoints:
         self._release()
 
     def _own(self) -> Callable[[], None]:
-        """Own the folders of the other nodes too, where each has one; rank 0 owns its own."""
+        """Own the folders of the other nodes too, if each has one; rank 0 owns its own."""
         release, problem = _nothing, None
         if self.writes and not self._ranks.is_first:
             try:
@@ -126,7 +114,7 @@ class Checkpoints:
         for rank, said in enumerate(rows):
             if said:
                 where = tuple(f"{self._ranks.hosts[rank]}: {text}" for text in said[0])
-                raise ConfigError(where, hint=said[1])
+                raise ConfigError(*where, hint=said[1])
         return release
 
     def save(self, progress: Progress, model: Model, optimizer: Optimizer) -> None:
@@ -202,12 +190,8 @@ class Checkpoints:
     def export(self, step: int, model: Model | None = None) -> Path:
         """Export what was trained to `adapter/`, or to `model/` for all weights; return where.
 
-        Args:
-            step: The last one.
-            model: Where the weights are if its checkpoint does not have them.
-
-        Raises:
-            CheckpointError: On every rank; nothing was exported.
+        The weights are those of the step's checkpoint, or of `model` if that does not have them.
+        If it fails, every rank raises a CheckpointError.
         """
         checkpoint = self.folder(step)
         held = gathered(model, keep=self.writes) if model else {}
@@ -369,9 +353,7 @@ def trained_state(model: Model, optimizer: Optimizer) -> dict[str, Tensor]:
 def gathered(model: Model, *, keep: bool) -> dict[str, Tensor]:
     """Return what is exported, whole and in this machine's memory; all ranks must call this.
 
-    Args:
-        model: Whose shards are joined.
-        keep: Whether this rank gets them; the others only take part.
+    Only ranks with `keep` get it; the others take part.
     """
     found: dict[str, Tensor] = {}
     for name, tensor in (model.trained | model.buffers).items():

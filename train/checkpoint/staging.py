@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PINNED_FROM = 1 << 30
 """Bytes on a rank's GPU from which pinned memory, several times as fast, is worth its setup."""

@@ -34,11 +34,8 @@ class BatchSize:
 def batch_size(config: Config, world_size: int) -> BatchSize:
     """Return the step's arithmetic on so many ranks.
 
-    A global batch is kept on any number of ranks: where it does not divide, the last forward
+    A global batch is kept on any number of ranks: if it does not divide, the last forward
     pass of some ranks has empty places, which weigh nothing.
-
-    Raises:
-        ConfigError: the numbers given cannot all be true.
     """
     each, total = config.per_device_train_batch_size, config.global_batch_size
     steps, once = config.gradient_accumulation_steps, each * world_size
@@ -47,7 +44,7 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
         total = once * needed
     elif total < world_size:
         raise ConfigError(
-            (f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",),
+            f"global_batch_size: expected {world_size} or more (1 a rank), found {total}",
             hint=f"fewer ranks, or --set global_batch_size={world_size}",
         )
     elif steps is not None and steps != needed:
@@ -56,7 +53,7 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
             f"{world_size} ranks x gradient_accumulation_steps {steps} = {once * steps}"
         )
         raise ConfigError(
-            (found,),
+            found,
             hint=f"leave gradient_accumulation_steps out (it becomes {needed}), "
             f"or --set global_batch_size={once * steps}",
         )

@@ -24,7 +24,7 @@ Overlong = Literal["cut", "drop"]
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
-def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:  # noqa: ANN401  (typed as what it stands for)
+def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:
     """Describe one key: its section in the file, its default, other spellings, its least value."""
     about = {"section": section, "also": tuple(also.split()), "least": least}
     return field(default=default, metadata=about)
@@ -93,7 +93,7 @@ class Config:
     hsdp for several equal nodes if a node's share of the model fits, else fsdp."""
     reshard_after_forward: bool | None = _key("distributed", None)
     """Free gathered weights after each layer's forward pass, and gather them again for the backward
-    pass. Default: only where keeping them would, by the estimate of `--check`, fill more than 60 %
+    pass. Default: only if keeping them would, by the estimate of `--check`, fill more than 60 %
     of a rank's memory."""
     start_timeout: float = _key("distributed", 300.0, also="ddp_timeout init_timeout", least=1)
     """Seconds a collective may take until the first step is done. A rank that downloads or
@@ -219,8 +219,8 @@ class Config:
     save_epochs: int | None = _key("checkpoint", None, least=1)
     """A checkpoint every so many epochs. The spelling `save_strategy: epoch` means 1."""
     save_minutes: float | None = _key("checkpoint", None, least=0)
-    """A checkpoint where the last one is so many minutes old, by rank 0's clock; also with
-    save_steps or save_epochs. Default: 30 and each epoch's end, where none of the three is set. 0
+    """A checkpoint if the last one is so many minutes old, by rank 0's clock; also with
+    save_steps or save_epochs. Default: 30 and each epoch's end, if none of the three is set. 0
     or `save_strategy: no`: never. There is always one at the end."""
     save_total_limit: int = _key("checkpoint", 3, also="keep keep_checkpoints", least=1)
     """Good checkpoints kept."""
@@ -232,7 +232,7 @@ class Config:
     """`latest`, or the path of a checkpoint."""
 
     eval_steps: int | None = _key("evaluation", None, also="eval_every eval_freq", least=1)
-    """Evaluate every so many steps. Default: at the end only, where there is evaluation data."""
+    """Evaluate every so many steps. Default: at the end only, if there is evaluation data."""
     eval_epochs: int | None = _key("evaluation", None, least=1)
     """Evaluate at the end of every so many epochs. The spelling `eval_strategy: epoch` means 1."""
 
@@ -252,7 +252,7 @@ class Config:
         """Refuse what cannot be, all reasons at once."""
         problems = tuple(_conflicts(self))
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError(*problems)
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
@@ -354,7 +354,7 @@ def _exclusions(config: Config) -> list[str]:
     ]
     rows = config.per_device_train_batch_size
     if config.flash_attention and config.batching == "packed" and rows > 1:
-        # transformers tells packed documents apart there only where they are one row.
+        # transformers tells packed documents apart there only if they are one row.
         found.append(
             "per_device_train_batch_size: expected 1 for packed rows with "
             f"{config.attn_implementation}, whose documents would see each other otherwise, found "

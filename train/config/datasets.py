@@ -1,7 +1,8 @@
-"""The data sets of a training: where each is, and how often an epoch has its samples."""
+"""The data sets of a training: where each is, how often it comes, what its columns are called."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -12,11 +13,20 @@ from typing import Any
 
 import yaml
 
-from train.config import columns
 from train.errors import ConfigError
 
 KEYS = ("path", "weight", "columns", "roles")
 """Of a data set in the list."""
+IN_LINES = frozenset({
+    "text", "prompt", "completion", "response", "messages", "conversations", "system", "tools",
+    "functions", "chat_template_kwargs", "instruction", "input", "output", "history", "question",
+    "answer",
+})  # fmt: skip
+"""All keys of a line that are read."""
+IN_MESSAGES = frozenset({
+    "role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id", "train", "weight",
+})  # fmt: skip
+"""Keys of a message that may have other names; a template may know more."""
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w*)\})")
 HOME = re.compile(r"(?:^|(?<=,)) *(~[^/,]*)")
 """Of a user, at the beginning of a path, or of one in a list with commas."""
@@ -36,17 +46,17 @@ class Dataset:
     """Names of roles → roles; instead of the configuration's."""
 
 
-def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
+def read(raw: Any) -> str | tuple[Dataset, ...]:
     """Return one path, or the data sets of a list; a flag has the list as YAML."""
     if isinstance(raw, str) and raw.startswith("["):
         try:
             raw = yaml.safe_load(raw)
         except yaml.YAMLError:
-            raise ConfigError((f"expected a list of paths, found {raw!r}",)) from None
+            raise ConfigError(f"expected a list of paths, found {raw!r}") from None
     if isinstance(raw, str):
         return expanded(raw)
     if not isinstance(raw, Sequence):
-        raise ConfigError((f"expected a path, or a list of paths, found {raw!r}",))
+        raise ConfigError(f"expected a path, or a list of paths, found {raw!r}")
     found: list[Dataset] = []
     problems: list[str] = []
     for item in raw:
@@ -55,7 +65,7 @@ def read(raw: Any) -> str | tuple[Dataset, ...]:  # noqa: ANN401  (as written)
         except ConfigError as error:
             problems += error.problems
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(*problems)
     return tuple(found)
 
 
@@ -74,28 +84,69 @@ def conflicts(datasets: Sequence[Dataset]) -> Iterator[str]:
         seen.add(path)
 
 
-def _dataset(item: Any) -> Dataset:  # noqa: ANN401  (as written)
+def _dataset(item: Any) -> Dataset:
     if isinstance(item, str):
         return Dataset(path=expanded(item))
     if not (isinstance(item, Mapping) and isinstance(item.get("path"), str)):
-        raise ConfigError((f"expected a path, or path and weight, found {item!r}",))
+        raise ConfigError(f"expected a path, or path and weight, found {item!r}")
     path = item["path"]
     if unknown := [str(key) for key in item if key not in KEYS]:
         wanted = ", ".join(KEYS[:-1]) + f" and {KEYS[-1]}"
-        raise ConfigError((f"expected {wanted}, found {', '.join(unknown)} in {path}",))
+        raise ConfigError(f"expected {wanted}, found {', '.join(unknown)} in {path}")
     found: dict[str, Any] = {"path": expanded(path)}
     for key, reader in (
-        ("weight", _weight), ("columns", columns.read_columns), ("roles", columns.read_roles),
+        ("weight", _weight), ("columns", read_columns), ("roles", read_roles),
     ):  # fmt: skip
         try:
             found |= {key: reader(item[key])} if key in item else {}
         except ValueError as error:
             wanted = f"expected {error} as the {key} of {found['path']}"
-            raise ConfigError((f"{wanted}, found {item[key]!r}",)) from None
+            raise ConfigError(f"{wanted}, found {item[key]!r}") from None
     return Dataset(**found)
 
 
-def _weight(raw: Any) -> float:  # noqa: ANN401  (as written)
+def read_columns(raw: Any) -> dict[str, str] | None:
+    """Return our keys → the columns of a data set; a ValueError says what was wanted."""
+    found = read_mapping(raw)
+    if unknown := sorted((found or {}).keys() - IN_LINES - IN_MESSAGES):
+        known = ", ".join(sorted(IN_LINES | IN_MESSAGES))
+        raise ValueError(f"keys out of {known} (not {', '.join(unknown)})")
+    return _of_names(found, "a mapping of keys to names of columns")
+
+
+def read_roles(raw: Any) -> dict[str, str] | None:
+    """Return a data set's names of roles → roles; axolotl's `{user: [visitor]}` means the same."""
+    given = read_mapping(raw)
+    if given is None:
+        return None
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        found |= dict.fromkeys(value, key) if isinstance(value, list) else {key: value}
+    return _of_names(found, "a mapping of names to roles, such as {visitor: user}")
+
+
+def read_mapping(raw: Any) -> dict[str, Any] | None:
+    """Return a mapping that JSON can have; a flag writes it as YAML does: `{a: false}`."""
+    try:
+        value = yaml.safe_load(raw) if isinstance(raw, str) else raw
+        json.dumps(value)
+    except (yaml.YAMLError, TypeError):
+        raise ValueError("a mapping") from None
+    if value is None or str(value).lower() in {"", "none"}:  # Python's own None, written
+        return None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError("a mapping")
+    return dict(value)
+
+
+def _of_names(found: dict[str, Any] | None, wanted: str) -> dict[str, str] | None:
+    words = (*(found or {}).keys(), *(found or {}).values())
+    if not all(isinstance(word, str) and word for word in words):
+        raise ValueError(wanted)
+    return found
+
+
+def _weight(raw: Any) -> float:
     try:
         return float(str(raw))
     except ValueError:
@@ -105,9 +156,7 @@ def _weight(raw: Any) -> float:  # noqa: ANN401  (as written)
 def expanded(path: str) -> str:
     """Return a path with the values of `$NAME`, `${NAME}` and `~`; a hub id stays as it is.
 
-    Raises:
-        ConfigError: a variable is not set, or there is no such user: a folder of that name, made
-            by mistake, would never be found.
+    What is not set is refused: a folder of that name, made by mistake, would never be found.
     """
     return VARIABLE.sub(_variable, HOME.sub(_home, path))
 
@@ -117,11 +166,11 @@ def _variable(match: re.Match[str]) -> str:
     if value := os.environ.get(name):
         return value
     found = "empty" if name in os.environ else "unset"
-    raise ConfigError((f"expected the variable {name} to be set, found it {found}",))
+    raise ConfigError(f"expected the variable {name} to be set, found it {found}")
 
 
 def _home(match: re.Match[str]) -> str:
     try:
         return str(Path(match[1]).expanduser())
     except RuntimeError:
-        raise ConfigError((f"expected a user's home, found no user {match[1]}",)) from None
+        raise ConfigError(f"expected a user's home, found no user {match[1]}") from None

@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 import yaml
 
-from train.config import aliases, columns, datasets, toml_file
-from train.config.aliases import FIELDS, SECTIONS, Given, NoEffect, nearest
+from train.config import datasets, foreign, toml_file
 from train.config.config import Config
 from train.config.datasets import expanded
-from train.config.foreign import ON, takes_structure
+from train.config.foreign import FIELDS, ON, SECTIONS, Given, NoEffect, nearest, takes_structure
 from train.errors import ConfigError
 
 Mode = Literal["train", "check", "smoke", "show-sample", "version"]
@@ -34,9 +33,9 @@ PATHS = {
     "resume_from_checkpoint",
 }  # fmt: skip
 MAPPINGS: Mapping[str, Callable[[Any], Any]] = {
-    "columns": columns.read_columns,
-    "roles": columns.read_roles,
-    "chat_template_kwargs": columns.read_mapping,
+    "columns": datasets.read_columns,
+    "roles": datasets.read_roles,
+    "chat_template_kwargs": datasets.read_mapping,
 }
 """Keys whose value is a mapping → what reads it."""
 FALSE, NONE = {"false", "no", "off", "0"}, {"null", "none", "~", ""}
@@ -54,17 +53,15 @@ class Arguments:
     """Keys that were taken, but change nothing here."""
 
     def config(self, **replaced: object) -> Config:
-        """Return the Config; `replaced` wins over what was given.
-
-        Raises:
-            ConfigError: the values exclude each other, or a required one is missing.
-        """
+        """Return the Config; `replaced` wins over what was given."""
         values = {name: item.value for name, item in self.given.items()} | replaced
         try:
             return Config(**values)
         except ConfigError as error:
             located = tuple(self._located(problem) for problem in error.problems)
-            raise ConfigError(located, hint=error.hint or (None if self.given else START)) from None
+            raise ConfigError(
+                *located, hint=error.hint or (None if self.given else START)
+            ) from None
 
     def _located(self, problem: str) -> str:
         name = re.split("[: ]", problem, maxsplit=1)[0]
@@ -74,20 +71,19 @@ class Arguments:
 def parse(argv: Sequence[str]) -> Arguments:
     """Read a command line: `--config FILE`, `--set key=value`, and every key as a flag.
 
-    Raises:
-        ConfigError: a file or a flag is not as it must be; every problem is listed.
+    The ConfigError lists every problem of the file and the flags.
     """
     try:
         known, rest = _parser().parse_known_args(list(argv))
     except argparse.ArgumentError as error:
-        raise ConfigError((str(error),), hint="python -m train --help") from None
+        raise ConfigError(str(error), hint="python -m train --help") from None
     problems: list[str] = []
     notes: list[str] = []
     given = _read_file(Path(known.config), problems, notes) if known.config else {}
     flags = [*_flags(rest, problems), *_sets(known.set, problems)]
     given |= _read_pairs(flags, problems, notes)
     if problems:
-        raise ConfigError(tuple(problems), hint="every key is in docs/reference/train-config.md")
+        raise ConfigError(*problems, hint="every key is in docs/reference/train-config.md")
     shows = known.show_sample is not None
     return Arguments(
         mode="show-sample" if shows else known.mode,
@@ -155,11 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _composed(path: Path) -> yaml.Node | None:
-    """Return the nodes of a YAML, JSON or TOML file; None if it is empty.
-
-    Raises:
-        ConfigError: it cannot be read, or it is none of them.
-    """
+    """Return the nodes of a YAML, JSON or TOML file; None if it is empty."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":
@@ -174,7 +166,7 @@ def _composed(path: Path) -> yaml.Node | None:
         problem = f"{path}:{line}: expected YAML, found: {error.problem}"
     except (yaml.YAMLError, RecursionError) as error:
         problem = f"{path}: expected YAML, found: {str(error).splitlines()[0]}"
-    raise ConfigError((problem,))
+    raise ConfigError(problem)
 
 
 def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, Given]:
@@ -226,7 +218,7 @@ def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any
         MarkedYAMLError: the value is of a type that plain YAML has not.
         ValueError: the key takes no such structure.
     """
-    full, own = _full(name, section), aliases.own_name(name)
+    full, own = _full(name, section), foreign.own_name(name)
     if isinstance(node, yaml.ScalarNode):
         return full, None if node.tag == "tag:yaml.org,2002:null" else node.value
     is_mapping = isinstance(node, yaml.MappingNode)
@@ -244,7 +236,7 @@ def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any
     return full, items
 
 
-def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  (any YAML)
+def _plain(node: yaml.Node) -> Any:
     """Return a node's value as Python has it."""
     return yaml.safe_load(yaml.serialize(node))
 
@@ -287,11 +279,11 @@ def _sets(sets: list[str], problems: list[str]) -> list[Pair]:
 def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dict[str, Given]:
     """Settle spellings, convert values, and refuse a key that is there twice."""
     given: dict[str, Given] = {}
-    several = ((*pair, at) for name, raw, at in pairs for pair in aliases.expand(name, raw))
+    several = ((*pair, at) for name, raw, at in pairs for pair in foreign.expand(name, raw))
     for spelling, raw, source in several:
         is_flag = source.startswith("--")
         where = source if is_flag else f"{source}: {spelling}"
-        answer = aliases.resolve(spelling, raw)
+        answer = foreign.resolve(spelling, raw)
         if isinstance(answer, NoEffect):
             notes += [f"{where}: has no effect: {answer.note}"] if answer.note else []
             continue
@@ -313,25 +305,16 @@ def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dic
 
 
 def _one_of(before: Given, new: Given) -> Given:
-    """Return what counts of two spellings of one key in a file.
-
-    Raises:
-        ConfigError: they exclude each other.
-    """
+    """Return what counts of two spellings of one key in a file; refuse a contradiction."""
     if new.name == "report_to":
         return replace(new, value=tuple(dict.fromkeys((*before.value, *new.value))))
     if new.weight == before.weight:
-        raise ConfigError((f"expected once, found again (first: {before.source})",))
+        raise ConfigError(f"expected once, found again (first: {before.source})")
     return max(before, new, key=lambda given: given.weight)
 
 
-def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:  # noqa: ANN401
-    """Return the text as the key's type.
-
-    Raises:
-        ValueError: it is not of that type; the message says what was wanted.
-        ConfigError: a data set of a list is not as it must be.
-    """
+def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:
+    """Return the text as the key's type; a ValueError says what was wanted."""
     if name == "dataset_path":
         return datasets.read(raw)
     if name in MAPPINGS:
@@ -355,7 +338,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(part.strip(" '\"") for part in text.strip("[] ").split(",") if part.strip())
 
 
-def _scalar(kind: Any, text: str) -> Any:  # noqa: ANN401  (any of the types a key may have)
+def _scalar(kind: Any, text: str) -> Any:
     """Return a text as its type; None if it is not of that type."""
     if typing.get_origin(kind) is Literal:
         return text if text in typing.get_args(kind) else None
@@ -371,7 +354,7 @@ def _scalar(kind: Any, text: str) -> Any:  # noqa: ANN401  (any of the types a k
     return kind(number) if fits else None
 
 
-def describe(kind: Any) -> str:  # noqa: ANN401  (any of the types a key may have)
+def describe(kind: Any) -> str:
     """Return a type in words."""
     inner = typing.get_args(kind)
     if isinstance(kind, types.UnionType):

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import yaml
 
 from train.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def compose(text: str, path: Path) -> yaml.Node | None:
-    """Return the nodes of a file; None if it is empty.
-
-    Raises:
-        ConfigError: it is no TOML.
-    """
+    """Return the nodes of a file; None if it is empty."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message, _, place = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", place)
         where = f"{path}:{line[1]}" if line else f"{path}"
-        raise ConfigError((f"{where}: expected TOML, found: {message}",)) from None
+        raise ConfigError(f"{where}: expected TOML, found: {message}") from None
     if not found:
         return None
     root = yaml.compose(yaml.safe_dump(found, sort_keys=False), Loader=yaml.SafeLoader)

@@ -54,7 +54,7 @@ class Batch:
 
     input_ids: Ints
     labels: Ints
-    """As transformers wants them: not shifted, -100 where no loss is taken."""
+    """As transformers wants them: not shifted, -100 for tokens without a loss."""
     position_ids: Ints | None
     """Only for packed rows: counts from 0 in each sample, which keeps them apart."""
     valid: int
@@ -207,7 +207,7 @@ class Batches:
                 f"global_batch_size: expected a multiple of {size.world_size} ranks with "
                 f"node_data strided, found {size.total}"
             )
-            raise ConfigError((problem,))
+            raise ConfigError(problem)
         each = size.total if len(members) == 1 else size.total // size.world_size
         self._train = tuple(pools) or (train,)
         self._packed = config.batching == "packed"

@@ -127,7 +127,7 @@ def locate(config: Config) -> Iterator[Located]:
         yield Located(key=key, name=name, label=label(config, key, name), files=files, rules=rules)
 
 
-def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:  # noqa: ANN401
+def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:
     """Yield the lines of a data set as the training reads them, without a token cache."""
     reader = Reader(tokenizer, config.chat_template_kwargs, located.rules)
     columns = frozenset(located.rules.columns_of_lines.values())
@@ -136,7 +136,7 @@ def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encode
 
 
 def label(config: Config, key: str, name: str) -> str:
-    """Return what messages call a data set: its key, and its name where there are several."""
+    """Return what messages call a data set: its key, and its name if there are several."""
     several = key == "dataset_path" and len(config.datasets) > 1
     return f"{key} {name}" if several else key
 
@@ -144,7 +144,7 @@ def label(config: Config, key: str, name: str) -> str:
 def prepare(
     config: Config,
     env: RankEnv,
-    tokenizer: Any = None,  # noqa: ANN401
+    tokenizer: Any = None,
     *,
     check: Callable[[], None] = nothing,
     tell: Callable[[Phase], None] | None = None,
@@ -179,7 +179,7 @@ def prepare(
     ):
         if not len(found):
             said = (note for *_, notes in opened for note in notes)
-            raise ConfigError((*said, f"{label}: expected samples to learn from, found none"))
+            raise ConfigError(*said, f"{label}: expected samples to learn from, found none")
     weights = [each.weight for each in config.datasets]
     notes = (*(note for *_, notes in opened for note in notes), *_files_taken(located))
     if env.rank == 0 and (both := overlap.count(held_out, train)):
@@ -220,9 +220,9 @@ def _short(path: Path, folder: str) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
 
 
-def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+def load_tokenizer(model: Path, config: Config) -> Any:
     """Return the model's tokenizer."""
-    from transformers import AutoTokenizer  # noqa: PLC0415  (takes seconds; only when needed)
+    from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -231,7 +231,7 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
     except Exception as error:  # (transformers raises what it likes)
         found = " ".join(str(error).split())
         problem = f"name_or_path: expected a tokenizer in {model}, found: {found}"
-        raise ConfigError((problem,)) from error
+        raise ConfigError(problem) from error
     tokenizer.model_max_length = 1 << 30  # train's seq_len decides; no warnings about others
     return tokenizer
 
@@ -239,14 +239,14 @@ def load_tokenizer(model: Path, config: Config) -> Any:  # noqa: ANN401  (a tran
 class Tokenizer:
     """The tokenizer, loaded when it is first asked for; each other process loads its own."""
 
-    def __init__(self, model: Path, config: Config, loaded: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, model: Path, config: Config, loaded: Any = None) -> None:
         """Take the model's; or one that a program has in hand, which stays in this process."""
         self.is_of_model = loaded is None
         self._model = model
         self._config = config
         self._loaded = loaded
 
-    def __call__(self) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+    def __call__(self) -> Any:
         """Return it."""
         if self._loaded is None:
             self._loaded = load_tokenizer(self._model, self._config)
@@ -266,7 +266,7 @@ def _open(
     check: Callable[[], None],
     teller: Teller,
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
-    """Return key, samples and notes of one set, made first where it is not."""
+    """Return key, samples and notes of one set, made first if it is missing."""
     label = located.label
     source = token_cache.source(config, env, model, located.files, check, located.rules, teller)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)
@@ -285,11 +285,11 @@ def _open(
         notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
     way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
     if bad and not any(about["samples"] or about["overlong"] for about in manifest["shards"]):
-        raise ConfigError(tuple(_kinds_of(bad)), hint=way_out)
+        raise ConfigError(*_reasons_of(bad), hint=way_out)
     if len(bad) > config.max_bad_lines:
         limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
         hint = way_out or f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
-        raise ConfigError((*notes, f"{limit}found {len(bad)}"), hint=hint)
+        raise ConfigError(*notes, f"{limit}found {len(bad)}", hint=hint)
     tally = Tally()
     for about in manifest["shards"]:
         tally.add(Tally.from_json(about["chats"]))
@@ -319,7 +319,7 @@ def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Itera
     )
 
 
-def _kinds_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
+def _reasons_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
     """Say why no line at all can be used: each reason once."""
     times = Counter(reason for *_, reason in bad)
     first = {reason: where for _, where, reason in reversed(bad)}

@@ -31,7 +31,7 @@ class Sample:
     tally: Tally | None = None
     """What of a chat is learned."""
     whole: int = 0
-    """How many tokens the line has, where that is more than seq_len; a sample that is dropped for
+    """How many tokens the line has, if that is more than seq_len; a sample that is dropped for
     it has no ids."""
 
     @property
@@ -53,10 +53,7 @@ class Encoded:
 
 
 def encode_lines(
-    lines: Iterator[Line],
-    reader: Reader,
-    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
-    config: Config,
+    lines: Iterator[Line], reader: Reader, tokenizer: Any, config: Config
 ) -> Iterator[Encoded]:
     """Yield each line's samples, or why it has none."""
     nothing = f"nothing to learn within seq_len {config.seq_len}: a long prompt needs a larger one"
@@ -83,7 +80,7 @@ def encode_lines(
                 yield Encoded(line=line, samples=samples, reason=reason)
 
 
-def begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
+def begin_of(tokenizer: Any) -> list[int]:
     """Return the tokens that come before every text; no setting says it for all tokenizers."""
     marked, bare = (
         list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (True, False)
@@ -93,10 +90,7 @@ def begin_of(tokenizer: Any) -> list[int]:  # noqa: ANN401  (a transformers toke
 
 
 def encode(
-    documents: Sequence[Document],
-    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
-    seq_len: int,
-    overlong: Overlong = "cut",
+    documents: Sequence[Document], tokenizer: Any, seq_len: int, overlong: Overlong = "cut"
 ) -> list[list[Sample]]:
     """Return the samples of each document; a document without anything to learn has none.
 
@@ -124,7 +118,7 @@ class Tokens:
     ids: list[int]
     loss_mask: list[bool]
     begins: list[int]
-    """Where in its text each begins; empty where not asked for."""
+    """Where in its text each begins; empty if not asked for."""
     straddles: bool = False
     """Whether one of them begins before an answer and ends in it."""
 
@@ -152,7 +146,7 @@ def _pieces(document: Document, *, answers_apart: bool = False) -> Iterator[Piec
         )
 
 
-def _tokens(split: Sequence[list[Piece]], tokenizer: Any) -> list[list[Tokens]]:  # noqa: ANN401
+def _tokens(split: Sequence[list[Piece]], tokenizer: Any) -> list[list[Tokens]]:
     """Return the tokens of each document's pieces; like pieces are tokenized in one call."""
     pieces = list(chain.from_iterable(split))
     groups: dict[tuple[bool, bool, bool], list[int]] = {}
@@ -167,13 +161,13 @@ def _tokens(split: Sequence[list[Piece]], tokenizer: Any) -> list[list[Tokens]]:
     return [list(islice(ordered, len(each))) for each in split]
 
 
-def _tokenize(group: list[Piece], tokenizer: Any) -> Iterator[Tokens]:  # noqa: ANN401
+def _tokenize(group: list[Piece], tokenizer: Any) -> Iterator[Tokens]:
     """Tokenize like pieces in one call: the tokenizer uses all cores for that."""
     spanned = isinstance(group[0].spans, tuple)
     if spanned and not tokenizer.is_fast:
         kind = type(tokenizer).__name__
         raise ConfigError(
-            (f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",),
+            f"name_or_path: expected a fast tokenizer for chats, found {kind}, a slow one",
             hint="lines of text, or of prompt and completion, need no fast one",
         )
     # Tokenizers of SentencePiece's kind put a space before a text, but not after a line break.

@@ -92,7 +92,7 @@ def same(files: tuple[Path, ...], before: Identity) -> None:
     """Refuse files that are no longer what they were."""
     if identity(files) != before:
         raise ConfigError(
-            (f"{files[0].parent}: expected data that stays as it is, found it changed meanwhile",),
+            f"{files[0].parent}: expected data that stays as it is, found it changed meanwhile",
             hint="start again when it is whole",
         )
 

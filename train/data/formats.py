@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from train.config.columns import IN_LINES
 from train.config.config import Config, Learn
-from train.config.datasets import Dataset
+from train.config.datasets import IN_LINES, Dataset
 from train.data.chat.messages import (
     ROLES,
     Task,
@@ -123,7 +122,7 @@ class Reader:
 
     def __init__(
         self,
-        tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
+        tokenizer: Any,
         template_arguments: Mapping[str, Any] | None = None,
         rules: Rules | None = None,
     ) -> None:
@@ -158,10 +157,10 @@ class Reader:
         text = _text(record, "text")
         return self._text((Piece(text=text, special=True, spans="all"),), splits=True)
 
-    def _messages(self, key: str, found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has them)
+    def _messages(self, key: str, found: Any) -> list[dict[str, Any]]:
         return messages_of(key, found, self._rules.columns, self._rules.roles)
 
-    def _turns(self, key: str, found: Any, role: str) -> list[dict[str, Any]]:  # noqa: ANN401  (the same)
+    def _turns(self, key: str, found: Any, role: str) -> list[dict[str, Any]]:
         """Return messages; a text alone is one of this role."""
         if _are_messages(found):
             return self._messages(key, found)
@@ -220,7 +219,7 @@ class Reader:
         )
 
 
-def _are_messages(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
+def _are_messages(value: Any) -> bool:
     return isinstance(value, list) and not are_parts(value)
 
 
@@ -277,7 +276,7 @@ def _pieces(prompt: str, answer: str) -> tuple[Piece, Piece]:
     )
 
 
-def _ends_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401  (a transformers tokenizer)
+def _ends_of(tokenizer: Any) -> tuple[str, ...]:
     """Return the tokens that end a text, or an answer: what has one already gets no other."""
     eos = (tokenizer.eos_token,) if tokenizer.eos_token else ()
     if not tokenizer.chat_template:

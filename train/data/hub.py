@@ -77,7 +77,7 @@ def model_folder(config: Config) -> Path:
         folder = fetch(name, kind="model", config=config, key="name_or_path")
         if not any(folder.glob("*.safetensors")):
             raise ConfigError(
-                (f"name_or_path: expected *.safetensors in {name} on the hub, found none",),
+                f"name_or_path: expected *.safetensors in {name} on the hub, found none",
                 hint=f"hf download {name} --local-dir FOLDER; {CONVERT} FOLDER; and FOLDER as "
                 "name_or_path, on every node",
             )
@@ -91,10 +91,10 @@ def model_folder(config: Config) -> Path:
             found = f"a LoRA adapter: merge it with its base into {merged} first, and train on that"
             hint = f"python -m train.tools.merge {given} {merged}"
         problem = f"name_or_path: expected a model's folder at {folder}, found {found}"
-        raise ConfigError((problem,), hint=hint)
+        raise ConfigError(problem, hint=hint)
     if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
         raise ConfigError(
-            (f"name_or_path: expected *.safetensors in {folder}, found pytorch_model*.bin",),
+            f"name_or_path: expected *.safetensors in {folder}, found pytorch_model*.bin",
             hint=f"{CONVERT} {shlex.quote(str(folder))} on every node",
         )
     return folder
@@ -104,7 +104,7 @@ def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
     """Return the files of a data set that `key` names."""
     files = [file for part in parts(name) for file in _files(part, config, key)]
     if twice := [file for file, times in Counter(files).items() if times > 1]:
-        raise ConfigError((f"{key}: expected {twice[0]} once, found it again in {name}",))
+        raise ConfigError(f"{key}: expected {twice[0]} once, found it again in {name}")
     return tuple(files)
 
 
@@ -117,7 +117,7 @@ def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
         if any(paths.ending(item) in paths.PLAIN for item in items):
             return paths.of_folder(folder, items, key=key, name=f"{name} on the hub")
     raise ConfigError(
-        (f"{key}: expected {paths.READ} files in {name} on the hub, found none",),
+        f"{key}: expected {paths.READ} files in {name} on the hub, found none",
         hint=f"hf download --repo-type dataset {name} --local-dir FOLDER, make JSON lines of "
         f"its files, and give FOLDER as {key}",
     )
@@ -127,7 +127,6 @@ def fetch(
     name: str, *, kind: Kind, config: Config, key: str, files: list[str] = MODEL_FILES
 ) -> Path:
     """Return a repository's folder in the hub's cache; one process of the node downloads it."""
-    # ruff: noqa: PLC0415  (imported when the variables of `settle` are set, and if at all)
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -192,7 +191,7 @@ def _refused(name: str, kind: Kind, key: str, error: Exception, *, offline: bool
     else:
         said = f"from {_endpoint()}, found no answer"
         hint += " on this node, or give a local path"
-    return ConfigError((f"{key}: expected {name} {said}",), hint=hint)
+    return ConfigError(f"{key}: expected {name} {said}", hint=hint)
 
 
 def _instead(folder: Path) -> str:

@@ -43,7 +43,7 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     """Print a sample, counted from 1; return the exit code."""
     out = out or sys.stdout
     if number < 1:
-        raise ConfigError((f"--show-sample: expected a number from 1 on, found {number}",))
+        raise ConfigError(f"--show-sample: expected a number from 1 on, found {number}")
     hub.settle(config)
     model = hub.model_folder(config)
     located = [each for each in dataset.locate(config) if each.key == "dataset_path"]
@@ -59,7 +59,7 @@ def main(config: Config, number: int, out: TextIO | None = None) -> int:
     return DONE
 
 
-def find(config: Config, located: list[Located], tokenizer: Any, number: int) -> Shown:  # noqa: ANN401
+def find(config: Config, located: list[Located], tokenizer: Any, number: int) -> Shown:
     """Return a sample, counted from 1 over all data sets; lines that cannot be used have none."""
     count = total = 0
     complaints: list[str] = []
@@ -75,16 +75,11 @@ def find(config: Config, located: list[Located], tokenizer: Any, number: int) ->
     wanted = f"a number from 1 to {count}" if count else "lines that have a sample"
     without = f" ({len(complaints)} of {total} lines have no sample)" if complaints else ""
     found = f"--show-sample: expected {wanted}{without}, found {number if count else 'none'}"
-    raise ConfigError((*complaints[: dataset.SHOWN], found))
+    raise ConfigError(*complaints[: dataset.SHOWN], found)
 
 
 def render(
-    shown: Shown,
-    tokenizer: Any,  # noqa: ANN401  (a transformers tokenizer)
-    seq_len: int,
-    *,
-    width: int = WIDTH,
-    color: bool = False,
+    shown: Shown, tokenizer: Any, seq_len: int, *, width: int = WIDTH, color: bool = False
 ) -> Iterator[str]:
     """Yield the lines that show a sample."""
     ids, loss_mask = shown.sample.ids, shown.sample.loss_mask
@@ -105,11 +100,7 @@ def render(
     yield "+ learned, - not learned; \\n is a line break"
 
 
-def _stretches(
-    ids: list[int],
-    loss_mask: list[bool],
-    tokenizer: Any,  # noqa: ANN401  (as above)
-) -> Iterator[tuple[bool, str]]:
+def _stretches(ids: list[int], loss_mask: list[bool], tokenizer: Any) -> Iterator[tuple[bool, str]]:
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or loss_mask[end] != loss_mask[start]:

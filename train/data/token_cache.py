@@ -158,7 +158,7 @@ def _refuse_all_bad(encoded: Iterator[Encoded]) -> Iterator[Encoded]:
         if count == ALL_BAD:
             problem = f"{first.line.where}: {first.reason}"
             hint = contents.of_line(first.line.where, first.reason)
-            raise ConfigError((problem, f"and so are the {ALL_BAD - 1} lines after it"), hint=hint)
+            raise ConfigError(problem, f"and so are the {ALL_BAD - 1} lines after it", hint=hint)
     yield from encoded
 
 
@@ -256,7 +256,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = f"cache_dir: expected a folder to write {folder}, found: {error.strerror}"
-        raise ConfigError((problem,)) from error
+        raise ConfigError(problem) from error
 
 
 def _close(source: Source) -> None:
@@ -288,6 +288,6 @@ def _verify(source: Source) -> None:
         ]
     if wrong:
         raise ConfigError(
-            tuple(f"{path}: the token cache is damaged" for path in wrong),
+            *tuple(f"{path}: the token cache is damaged" for path in wrong),
             hint=f"rm -r '{source.folder}' and start again, which rebuilds it",
         )

@@ -13,16 +13,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from train.distributed import host_memory
 from train.errors import ConfigError
 from train.lock import Lock
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 
 MOST = 64
 """Workers of a node."""
@@ -62,10 +59,7 @@ def running(
 ) -> Iterator[Callable[[], None]]:
     """Have a process for each count do some work; however this ends, they end too.
 
-    Args:
-        counts: Where each process's count is to be.
-        work: Something that can be pickled; it is given what sets the process's own count. What it
-            raises as a ConfigError reaches this process.
+    The work, which must pickle, is given what sets its own count.
 
     Yields:
         What takes the counts, and raises if a worker failed: its ConfigError, or a RuntimeError.
@@ -105,7 +99,7 @@ def _received(reader: Connection, count: int) -> int:
             case int(later):
                 count = later
             case problems, hint:
-                raise ConfigError(problems, hint=hint)
+                raise ConfigError(*problems, hint=hint)
     return count
 
 

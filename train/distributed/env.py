@@ -77,7 +77,7 @@ class RankEnv:
                 host = f"[{host}]" if ":" in host else host
                 return cls._of(theirs, f"tcp://{host}:{theirs['MASTER_PORT']}")
         if not any(name in environment for name in TORCHRUNS):
-            return cls(remark=_left_alone(environment))
+            return cls(remark=_single_process_remark(environment))
         return cls._of(environment, "env://")
 
     @classmethod
@@ -101,7 +101,7 @@ class RankEnv:
         )
         local_rank = _number(environment, "LOCAL_RANK", default=rank % each)
         if local_rank >= each:
-            unset = "" if "LOCAL_WORLD_SIZE" in environment else " where it is unset"
+            unset = "" if "LOCAL_WORLD_SIZE" in environment else " if it is unset"
             said = f"expected one below LOCAL_WORLD_SIZE, which is {each}{unset}"
             hint = f"{START}, or set LOCAL_WORLD_SIZE to the ranks of this node"
             raise _refused(f"LOCAL_RANK: {said}, found {local_rank}", hint)
@@ -243,7 +243,7 @@ def _port(environment: Mapping[str, str], step: str) -> int:
     return PORTS[number % len(PORTS)]
 
 
-def _left_alone(environment: Mapping[str, str]) -> str:
+def _single_process_remark(environment: Mapping[str, str]) -> str:
     """Return a remark on a single process in an allocation that was made for more."""
     tasks = environment.get("SLURM_NTASKS", "1")
     if tasks == "1" or environment.get("SLURM_STEP_NUM_TASKS") == "1":

@@ -9,16 +9,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from torch.distributed import DistBackendError, DistError
+from torch.distributed.distributed_c10d import Store
 
 from train.distributed.env import node_name
 from train.errors import UNEXPECTED, AnotherRankFailed
 from train.lock import Lock
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
 
 KEY, HEARD = "first-failure", "heard-of-it"
 PATIENCE = 2.0
@@ -44,27 +41,24 @@ class FirstFailure:
         self._rank = rank
         self._others = world_size - 1
 
-    def behind(self, error: BaseException) -> AnotherRankFailed | None:
+    def cause_of(self, error: BaseException) -> AnotherRankFailed | None:
         """Return the other rank's failure that an error came of; keep one that came of none."""
         if not is_consequence(error):
             text = f"{type(error).__name__}: {error}"
-            _patiently(lambda: self._store.compare_set(KEY, "", f"{self._who()}: {text}"))
+            _within_patience(lambda: self._store.compare_set(KEY, "", f"{self._who()}: {text}"))
             if self._rank == 0:  # the store may end with this process
-                _patiently(self._wait_until_all_heard)
+                _within_patience(self._wait_until_all_heard)
             return None
         heard: list[str] = []
-        _patiently(lambda: heard.append(self._hear()))
+        _within_patience(lambda: heard.append(self._hear()))
         return AnotherRankFailed(heard[0]) if heard else None
 
     def watch(self, on_failure: Callable[[str], None]) -> Callable[[], None]:
-        """End this process where another rank failed and this one does not learn of it.
+        """End this process if another rank failed and this one does not learn of it.
 
         gloo ends a collective as soon as another process has exited. NCCL blocks, without holding
-        Python's lock, until its watchdog aborts.
-
-        Args:
-            on_failure: Called with the cause at once, in another thread, while this process may
-                still be ended from outside.
+        Python's lock, until its watchdog aborts. `on_failure` is called with the cause at once, in
+        another thread, while this process may still be ended from outside.
 
         Returns:
             What ends watching.
@@ -118,7 +112,7 @@ def is_consequence(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in words for text in CONSEQUENCES)
 
 
-def _patiently(work: Callable[[], object]) -> None:
+def _within_patience(work: Callable[[], object]) -> None:
     """Do something with the store, which may not answer any more, but not for long."""
 
     def attempt() -> None:

@@ -86,7 +86,7 @@ def are_there() -> bool:
 def listed() -> list[Gpu]:
     """Return this node's GPUs, those with MIG followed by their slices."""
     gpus = []
-    for line in _said(f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"):
+    for line in _nvidia_smi(f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"):
         index, uuid, memory, capability, name = (line.split(", ", 4) + [""] * 4)[:5]
         if index.isdigit() and name:
             mib = re.fullmatch(r"(\d+)(\.\d+)?", memory)
@@ -127,7 +127,7 @@ def visible(gpus: Sequence[Gpu], shown: str | None) -> list[Gpu]:
 def _slices() -> list[Gpu]:
     """Return the MIG slices of this node's GPUs; a slice has its memory in its name, 3g.40gb."""
     found, card = [], ""
-    for line in _said("-L"):
+    for line in _nvidia_smi("-L"):
         if whole := re.match(r"GPU \d+: (.+?) \(UUID", line):
             card = whole[1]
         if part := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*\(UUID: (MIG-[^)]+)\)", line):
@@ -136,7 +136,7 @@ def _slices() -> list[Gpu]:
     return found
 
 
-def _said(*arguments: str) -> list[str]:
+def _nvidia_smi(*arguments: str) -> list[str]:
     """Return the lines that nvidia-smi prints; none without it."""
     program = shutil.which("nvidia-smi")
     if not program:

@@ -62,8 +62,7 @@ class Preparation:
         """Look for a failure, at most once a second; call it while others are waited for.
 
         Raises:
-            AnotherRankFailed: a rank has failed, or the process that works for this node or that
-                of rank 0 has exited.
+            AnotherRankFailed: A rank has failed, or the process that prepares here has exited.
         """
         now = time.monotonic()
         if self._env.world_size == 1 or now - self._checked < LOOK:
@@ -79,11 +78,7 @@ class Preparation:
             raise AnotherRankFailed(f"{message}\nhint: its own log says why")
 
     def wait(self) -> None:
-        """Wait until all ranks are prepared.
-
-        Raises:
-            AnotherRankFailed: one of them has failed, or shows no sign of life.
-        """
+        """Wait until all ranks are prepared; raise if one has failed or falls silent."""
         if self._env.world_size == 1:
             return
         self._store.set(f"ready-{self._env.rank}", "")

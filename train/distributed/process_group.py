@@ -190,7 +190,7 @@ class Ranks:
         time.sleep(0.1)
 
 
-def _set_timeout(limit: timedelta, group: Any) -> None:  # noqa: ANN401  (as in meeting_point)
+def _set_timeout(limit: timedelta, group: Any) -> None:
     """Set the limit of a group's collectives; torch has no public function for this.
 
     torch's own `_set_pg_timeout` does nothing with TORCH_DISTRIBUTED_DEBUG=DETAIL, which wraps each
@@ -209,7 +209,7 @@ def _short(value: str) -> str:
 def open_store(env: RankEnv, *, timeout: float, rendezvous: str | None = None) -> Store:
     """Return the store that all ranks see, as soon as they are there; see `Ranks.join`."""
     if not env.launched:
-        return cast("Store", meeting_point())
+        return cast("Store", local_store())
     limit = timedelta(seconds=timeout)
     url = rendezvous or env.rendezvous
     store, _, _ = next(meet(url, env.rank, env.world_size, timeout=limit))
@@ -217,7 +217,7 @@ def open_store(env: RankEnv, *, timeout: float, rendezvous: str | None = None) -
     return cast("Store", store)
 
 
-def meeting_point() -> Any:  # noqa: ANN401  (torch does not export the type)
+def local_store() -> Any:
     """Return a store inside this process, for a run of one."""
     return dist.HashStore()  # type: ignore[attr-defined]
 

@@ -19,7 +19,7 @@ def resume_command(checkpoint: str, *, launched: bool) -> str:
 
     Args:
         checkpoint: `latest`, or a path; nothing for the same training once more.
-        launched: Whether a launcher started this process: how, it does not say.
+        launched: Whether a launcher started this process, in a way that it does not know.
     """
     flag = ("--resume-from-checkpoint", checkpoint) if checkpoint else ()
     if not checkpoint and (launched or RUN in os.environ):

@@ -26,7 +26,7 @@ def take(output: Path, *, lost: float = LOST) -> Callable[[], None]:
             if lock.alive:
                 found = f"{_owner(lock)} in {output}"
                 raise ConfigError(
-                    (f"output_dir: expected a folder that no other run uses, found {found}",),
+                    f"output_dir: expected a folder that no other run uses, found {found}",
                     hint="wait for its end, stop it, or choose another output_dir",
                 )
             if not said:
@@ -37,9 +37,7 @@ def take(output: Path, *, lost: float = LOST) -> Callable[[], None]:
                 )
             time.sleep(LOOK)
     except OSError as error:
-        raise ConfigError(
-            (f"output_dir: expected a folder to write to, found: {error}",)
-        ) from error
+        raise ConfigError(f"output_dir: expected a folder to write to, found: {error}") from error
     return lock.release
 
 

@@ -62,7 +62,7 @@ class EarlySignals:
     """Takes the signals until `StopListener` does; within a `with` statement."""
 
     def __init__(self, end: Callable[[str], None]) -> None:
-        """Call `end` with the signal's name where Python sees nothing of it in time."""
+        """Call `end` with the signal's name if Python sees nothing of it in time."""
         self._end = end
         self._signal: signal.Signals | None = None
         self._meeting = False
@@ -94,7 +94,7 @@ class EarlySignals:
             raise Stopped(self._signal.name)
 
     def _heard(self, number: signal.Signals) -> None:
-        """End the process where a signal came and the main thread does not get to it."""
+        """End the process if a signal came and the main thread does not get to it."""
         if not self._over.wait(GRACE):
             self._end(number.name)
             Lock.release_all()
@@ -120,7 +120,7 @@ class StopListener:
     """
 
     def __init__(self, ranks: Ranks, output: Path, end: Callable[[str], None]) -> None:
-        """Call `end` with the reason where a second Ctrl-C ends this process in no good order."""
+        """Call `end` with the reason if a second Ctrl-C ends this process abruptly."""
         self.reason = ""
         """Why the run is stopped, once all ranks agree that it is."""
         self.doing = "stopping before the first step"
@@ -181,7 +181,7 @@ class StopListener:
         return decision
 
     def agree(self) -> StopDecision:
-        """Ask all ranks now, where no other sum carries the question along."""
+        """Ask all ranks now, if no other sum carries the question along."""
         return self.decide(self._ranks.sum(self.vote()))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:

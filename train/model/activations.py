@@ -125,9 +125,5 @@ def per_token(widths: Widths, method: Method) -> float:
 
 
 def first(about: dict[str, Any], *names: str) -> int:
-    """Return the first of these keys that is set, else 0.
-
-    Raises:
-        TypeError: It is no number.
-    """
+    """Return the first of these keys that is set, else 0."""
     return int(next((about[name] for name in names if about.get(name)), 0))

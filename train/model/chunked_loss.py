@@ -7,16 +7,14 @@ in the same number of operations.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from train.model.memory import rows_at_a_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Head:
@@ -41,7 +39,7 @@ class Head:
     def sums(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens said right, from the model's output.
 
-        The second is counted only where no gradient is wanted: in evaluation.
+        The second is counted only if no gradient is wanted: in evaluation.
         """
         if not self.whole:
             return output[0], output[1].detach()
@@ -70,7 +68,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401  (torch has no type for it)
+        ctx: Any,
         rows: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -121,7 +119,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return torch.stack((total, correct))
 
     @staticmethod
-    def backward(ctx: Any, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  (torch's)
+    def backward(ctx: Any, output: Tensor) -> tuple[Tensor | None, ...]:
         # In place: a weight's gradient is as large as the weight. torch refuses a second pass.
         gradients = (g if g is None else g.mul_(output[0]) for g in ctx.saved_tensors)
         return *gradients, None, None

@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors.torch import save
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
+from train.config.config import Config
 from train.errors import ConfigError
 from train.files import write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from train.config.config import Config
 
 WEIGHTS = "adapter_model.safetensors"
 SHAPE = "adapter_config.json"
@@ -43,16 +39,9 @@ MODEL = "model."
 def export(
     named: Mapping[str, Tensor], folder: Path, shape: Mapping[str, Any], about: Mapping[str, Any]
 ) -> list[str]:
-    """Write an adapter.
+    """Write an adapter as PEFT does; return the names of its files.
 
-    Args:
-        named: Its weights, by their names in the model.
-        folder: Where the three files go.
-        shape: The adapter's LoraConfig, as `LoraConfig.to_dict` has it.
-        about: What metadata.json says of the training.
-
-    Returns:
-        The names of the files.
+    `shape` is its LoraConfig as a dict, `about` what metadata.json says of the training.
     """
     of_peft = {_peft_name(name): tensor for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,12 +73,6 @@ def export_model(
 
     Names are the hub's: transformers 5 holds the experts of a layer in one tensor, and its own
     reverse conversion takes that apart again.
-
-    Args:
-        trained: All weights, by their names in the model.
-        base: The base model's folder.
-        folder: Where the files go.
-        trust_remote_code: Whether the base's own code may be run.
     """
     shape = AutoConfig.from_pretrained(
         base, trust_remote_code=trust_remote_code, local_files_only=True
@@ -109,15 +92,10 @@ def export_model(
         shutil.copymode(folder / "config.json", path)
 
 
-def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401
+def refuse_irreversible(config: Config, network: Any) -> None:
     """Refuse a model whose trained weights would not get the hub's names back at the end.
 
-    Args:
-        config: What is asked for.
-        network: The model, which may be on the meta device.
-
-    Raises:
-        ConfigError: transformers loads it by a conversion that it cannot reverse.
+    It may be on the meta device.
     """
     try:
         revert_weight_conversion(network, network.state_dict())
@@ -127,10 +105,10 @@ def refuse_irreversible(config: Config, network: Any) -> None:  # noqa: ANN401
             f"method: expected weights of {config.name_or_path} that transformers can save in "
             f"their own form after full training, found one that it cannot reverse: {found}"
         )
-        raise ConfigError((message,), hint="method: lora exports an adapter instead") from error
+        raise ConfigError(message, hint="method: lora exports an adapter instead") from error
 
 
-def _in_own_dtype(named: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:  # noqa: ANN401
+def _in_own_dtype(named: Mapping[str, Tensor], network: Any) -> dict[str, Tensor]:
     """Return weights in the base's dtype, but for buffers and what a model keeps in float32."""
     exact = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
     parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}

@@ -50,7 +50,7 @@ class Weights:
         return ", ".join(f"{kind} {self.trained[kind]:,}" for kind in KINDS if kind in self.trained)
 
 
-def count(network: Any) -> Weights:  # noqa: ANN401  (a transformers model, with adapters or not)
+def count(network: Any) -> Weights:
     """Count a model's weights, those that two modules share once."""
     kinds = Kinds(network)
     every = dict.fromkeys(KINDS, 0)
@@ -72,7 +72,7 @@ def count(network: Any) -> Weights:  # noqa: ANN401  (a transformers model, with
     )
 
 
-def _norms_of_a_layer(network: Any) -> int:  # noqa: ANN401  (as above)
+def _norms_of_a_layer(network: Any) -> int:
     """Count the norms of a decoder layer that are as wide as its hidden state."""
     width = (network.get_input_embeddings().weight.shape[-1],)
     for module in network.modules():
@@ -87,7 +87,7 @@ def _norms_of_a_layer(network: Any) -> int:  # noqa: ANN401  (as above)
 class Kinds:
     """Tells what a module is for, by the names and classes on the way to it."""
 
-    def __init__(self, network: Any) -> None:  # noqa: ANN401  (as above)
+    def __init__(self, network: Any) -> None:
         """Read a model's modules, with adapters or without."""
         self._classes = {name: type(m).__name__.lower() for name, m in network.named_modules()}
         ends = {id(network.get_input_embeddings()), id(network.get_output_embeddings())}

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
+from train.config.config import Config
 from train.distributed import host_memory
+from train.distributed.process_group import Ranks
 from train.errors import ConfigError, ModelError
 from train.model import memory
+from train.model.kinds import Weights
 from train.model.load import compute_dtype
-from train.model.memory import GIB
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from train.config.config import Config
-    from train.distributed.process_group import Ranks
-    from train.model.kinds import Weights
-    from train.model.memory import HostMemory
+from train.model.memory import GIB, HostMemory
 
 USABLE = 0.9
 """Of a device's memory: an estimate is none too exact, and memory fragments."""
 KEEPABLE = 0.6
-"""The same, for what is only worth it where there is plenty."""
+"""The same, for what is only worth it if there is plenty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +28,7 @@ class Layout:
 
     name: str
     remarks: tuple[str, ...] = ()
-    """What the user should know, where it is not the usual."""
+    """What the user should know, if it is not the usual."""
     reshards: bool = True
     """Whether a layer's gathered weights are freed after its forward pass."""
     defers: bool = True
@@ -52,28 +47,17 @@ class Plan:
 
 
 def choose(config: Config, ranks: Ranks, folder: Path, weights: Weights) -> Layout:
-    """Choose a layout, the same on every rank.
-
-    Args:
-        config: May say it.
-        ranks: All ranks.
-        folder: The base model's, whose size is read.
-        weights: What of it is trained.
-
-    Raises:
-        ConfigError: A node has too little memory; on every rank.
-        ModelError: What the configuration says cannot be.
-    """
+    """Choose a layout, the same on every rank; all raise if a node has too little memory."""
     plan = Plan(config=config, ranks=ranks, folder=folder, weights=weights)
-    laid = _laid(plan)
-    remarks = (*laid.remarks, *_exact_experts(plan, laid.name))
-    remarks += _look_at_host_memory(plan, laid.name)
-    reshards = _reshards(plan, laid.name)
+    chosen = _pick(plan)
+    remarks = (*chosen.remarks, *_exact_experts(plan, chosen.name))
+    remarks += _look_at_host_memory(plan, chosen.name)
+    reshards = _reshards(plan, chosen.name)
     plan = replace(plan, config=replace(config, reshard_after_forward=reshards))
-    return replace(laid, reshards=reshards, defers=_defers(plan, laid.name), remarks=remarks)
+    return replace(chosen, reshards=reshards, defers=_defers(plan, chosen.name), remarks=remarks)
 
 
-def _laid(plan: Plan) -> Layout:
+def _pick(plan: Plan) -> Layout:
     config, ranks = plan.config, plan.ranks
     counts = ranks.on_nodes()
     size = ranks.env.world_size
@@ -162,11 +146,7 @@ def _shards(ranks: Ranks, name: str) -> int:
 
 
 def _look_at_host_memory(plan: Plan, name: str) -> tuple[str, ...]:
-    """Refuse nodes without memory for their ranks' weights; warn of those that may run short.
-
-    Raises:
-        ConfigError: Naming the node, on every rank.
-    """
+    """Refuse nodes without memory for their ranks' weights; warn of those that may run short."""
     ranks = plan.ranks
     rows = ranks.gather((_on_host(plan, name), host_memory.available()))
     remarks = []
@@ -178,7 +158,7 @@ def _look_at_host_memory(plan: Plan, name: str) -> tuple[str, ...]:
         if need.certain > left:
             wanted = f"{memory.size_in_words(need.certain)} for its ranks' weights"
             problem = f"host memory on {node}: expected {wanted} and for reading them, found {has}"
-            raise ConfigError((problem,), hint=memory.MORE_ROOM)
+            raise ConfigError(problem, hint=memory.MORE_ROOM)
         if (total := need.total - need.libraries) > left:  # libraries are loaded by now
             takes = f"its ranks take about {memory.size_in_words(total)}"
             remarks.append(f"host memory on {node}: {takes}, {has}: the kernel may end them")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -13,17 +14,13 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
+from train.config.config import Config
 from train.data.batches import MULTIPLE
 from train.errors import ConfigError, exit_code
 from train.model import export, kinds, lora_targets, memory, placement, quantized
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from train.config.config import Config
-    from train.model.kinds import Weights
-    from train.model.lora_targets import Targets
-    from train.model.quantized import Scheme
+from train.model.kinds import Weights
+from train.model.lora_targets import Targets
+from train.model.quantized import Scheme
 
 BUILT_IN = ("sdpa", "eager")
 UNUSABLE = (ImportError, KeyError, OSError, RuntimeError, SafetensorError, ValueError)
@@ -40,7 +37,7 @@ NO_POSITIONS = frozenset({"gpt_oss"})
 
 def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     """Make the model with its adapters: with weights, or without any under a meta device."""
-    bare = torch.empty(0).is_meta
+    on_meta = torch.empty(0).is_meta
     trust = config.trust_remote_code
     shape = AutoConfig.from_pretrained(folder, trust_remote_code=trust, local_files_only=True)
     shape.use_cache = False
@@ -53,7 +50,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         "attn_implementation": config.attn_implementation,
         "trust_remote_code": trust,
     }
-    if bare:
+    if on_meta:
         if stored:  # what is made of it is plain
             del shape.quantization_config
         network = AutoModelForCausalLM.from_config(shape, **how)
@@ -75,7 +72,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
             raise placement.refusal(config.name_or_path, network, extra)
     _refuse_too_long(config, network)
     if config.batching == "packed" and _is_sure_to_leak(network):
-        raise leaks(type(network).__name__)
+        raise packing_refusal(type(network).__name__)
     if config.method == "lora":
         network = with_adapters(config, network)
     network.train()
@@ -88,11 +85,11 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     return cast("nn.Module", network)
 
 
-def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in base_of)
+def with_adapters(config: Config, network: Any) -> Any:
     """Return a model with LoRA's adapters in float32, as the configuration wants them."""
     targets = lora_targets.find(config, network)
     network = get_peft_model(network, lora(config, targets))
-    lora_targets.prove(config, targets, network)
+    lora_targets.verify(config, targets, network)
     # PEFT records where the files are on this node.
     network.peft_config["default"].base_model_name_or_path = config.name_or_path
     for module in network.modules():
@@ -103,44 +100,37 @@ def with_adapters(config: Config, network: Any) -> Any:  # noqa: ANN401  (as in 
     return network
 
 
-def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:  # noqa: ANN401
-    """Refuse files with tensors that the model has no place for, or no scale, from their headers.
-
-    Raises:
-        ConfigError: There are some.
-    """
+def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:
+    """Refuse files with tensors that the model has no place for, or no scale, by their headers."""
     if stored and stored.method == quantized.MXFP4:  # converted by transformers, under other names
         return
     files = [path for path in memory.weight_files(folder) if path.is_file()]
     names = {name: about for path in files for name, about in memory.header(path).items()}
-    if bare := quantized.without_scale(names, stored):
-        raise quantized.refusal(config.name_or_path, f"found {bare} without a scale")
+    if unscaled := quantized.without_scale(names, stored):
+        raise quantized.refusal(config.name_or_path, f"found {unscaled} without a scale")
     if extra := placement.unplaced(network, stored.kept(names) if stored else names):
         raise placement.refusal(config.name_or_path, network, extra)
 
 
-def _is_sure_to_leak(network: Any) -> bool:  # noqa: ANN401  (as in base_of)
+def _is_sure_to_leak(network: Any) -> bool:
     """Return whether a model's classes are known to let packed documents see each other."""
     names = {type(module).__name__ for module in network.modules()}
     return any(RUNS_ON.search(name) for name in names) or network.config.model_type in NO_POSITIONS
 
 
-def leaks(name: str) -> ConfigError:
+def packing_refusal(name: str) -> ConfigError:
     """Return the refusal of packed rows for a model that does not keep documents apart."""
     message = (
         "batching: expected a model whose packed documents do not see each other, found one: in "
         f"{name} a document changes the logits of the next one in its row"
     )
-    return ConfigError((message,), hint="batching: balanced")
+    return ConfigError(message, hint="batching: balanced")
 
 
-def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as in base_of)
+def _refuse_too_long(config: Config, network: Any) -> None:
     """Refuse rows that are longer than a model which learns each position by itself (GPT-2) knows.
 
     It would look beyond its table, and a GPU says of that no more than that an assertion failed.
-
-    Raises:
-        ConfigError: They are.
     """
     known = getattr(network.config, "max_position_embeddings", None) or 0
     words = network.get_input_embeddings()
@@ -153,7 +143,7 @@ def _refuse_too_long(config: Config, network: Any) -> None:  # noqa: ANN401  (as
         message = (
             f"seq_len: expected at most {most}, since {config.name_or_path} has learned {known}"
         )
-        raise ConfigError((f"{message} positions, found {config.seq_len}",))
+        raise ConfigError(f"{message} positions, found {config.seq_len}")
 
 
 def lora(config: Config, targets: Targets) -> LoraConfig:
@@ -170,16 +160,10 @@ def lora(config: Config, targets: Targets) -> LoraConfig:
     )
 
 
-def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
+def make_on_meta(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     """Make the model with its adapters but without memory for its weights, in seconds.
 
-    Args:
-        config: What is asked for.
-        folder: The base model's; its weights need not be there.
-        dtype: Of the base.
-
-    Raises:
-        ConfigError: transformers or PEFT cannot make it.
+    The base's weights need not be there. What transformers or PEFT cannot make is a ConfigError.
     """
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -191,13 +175,12 @@ def bare(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
             raise unusable(config, folder, error) from error
 
 
-def survey(config: Config, folder: Path) -> Weights:
+def count_weights(config: Config, folder: Path) -> Weights:
     """Count a model's weights, and which of them would be trained, in seconds.
 
-    Raises:
-        ConfigError: transformers or PEFT cannot make it, or it could not be exported.
+    What transformers or PEFT cannot make, or train/ could not export, is a ConfigError.
     """
-    network = bare(config, folder, torch.float32)
+    network = make_on_meta(config, folder, torch.float32)
     if config.method == "full":
         export.refuse_irreversible(config, network)
     return kinds.count(network)
@@ -223,7 +206,7 @@ def settle_dtype(config: Config, device: torch.device) -> tuple[Config, tuple[st
     return replace(config, dtype="float32"), (remark,)
 
 
-def base_of(network: nn.Module) -> Any:  # noqa: ANN401  (transformers' classes have no types)
+def base_of(network: nn.Module) -> Any:
     """Return the transformers model inside the adapters, if there are any."""
     inner = getattr(network, "get_base_model", None)
     return inner() if inner else network
@@ -236,24 +219,24 @@ def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:
         text = f"{type(error).__name__}: {text}"
     if "target module" in text.lower():
         names = f"lora_target_modules: expected modules of {config.name_or_path}, found: {text}"
-        return ConfigError((names,), hint="lora_target_modules: [all-linear] takes every one")
+        return ConfigError(names, hint="lora_target_modules: [all-linear] takes every one")
     if "attn_implementation" in text:
         return ConfigError(
-            (f"attn_implementation: expected {config.attn_implementation}, found: {text}",),
+            f"attn_implementation: expected {config.attn_implementation}, found: {text}",
             hint="attn_implementation: eager, which every model has",
         )
     if isinstance(error, ImportError):
         if config.attn_implementation not in BUILT_IN:
             asked = f"attn_implementation: expected {config.attn_implementation} and its packages"
             return ConfigError(
-                (f"{asked} installed, found: {text}",),
+                f"{asked} installed, found: {text}",
                 hint="install it on every node, or set attn_implementation: sdpa",
             )
         return ConfigError(
-            (f"the model {config.name_or_path}: expected its packages installed, found: {text}",),
+            f"the model {config.name_or_path}: expected its packages installed, found: {text}",
             hint="install it on every node, or set attn_implementation: sdpa",
         )
     return ConfigError(
-        (f"name_or_path: expected a causal language model in {folder}, found: {text}",),
+        f"name_or_path: expected a causal language model in {folder}, found: {text}",
         hint="it needs whole *.safetensors: `python -m train --check` looks at the files",
     )

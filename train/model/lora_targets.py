@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from train.config.config import Config
 from train.errors import ConfigError
 from train.model.kinds import Kinds
-
-if TYPE_CHECKING:
-    from train.config.config import Config
 
 EVERY = ("all-linear",)
 
@@ -32,12 +30,8 @@ class Targets:
     """Ends of single weights' names; PEFT folds the adapter's product into these."""
 
 
-def find(config: Config, network: Any) -> Targets:  # noqa: ANN401  (a transformers model)
-    """Return what gets an adapter in this model.
-
-    Args:
-        config: What is asked for.
-        network: The model without adapters, with or without its weights.
+def find(config: Config, network: Any) -> Targets:
+    """Return what gets an adapter in this model, which has none and may be without weights.
 
     Raises:
         ConfigError: something asked for is not there, or PEFT cannot put an adapter on it.
@@ -58,24 +52,23 @@ def find(config: Config, network: Any) -> Targets:  # noqa: ANN401  (a transform
             f"which PEFT folds into the weights, found {config.lora_dropout}"
         )
         hint = f"lora_target_modules: [{', '.join(_attention(network))}] can have it"
-        raise ConfigError((message,), hint=hint)
+        raise ConfigError(message, hint=hint)
     modules = tuple(name for name in asked if _last(name) not in renamed)
     return Targets(modules=EVERY[0] if modules == EVERY else modules, parameters=tuple(parameters))
 
 
-def _renamed(network: Any) -> frozenset[str]:  # noqa: ANN401  (as above)
+def _renamed(network: Any) -> frozenset[str]:
     """Return the last parts of names that PEFT takes for routed experts or the router."""
-    # ruff: noqa: PLC0415  (torch comes with it)
     try:
         from peft.utils import transformers_weight_conversion as peft
-    except ImportError:  # a PEFT that does not rename; `prove` would notice if one does
+    except ImportError:  # a PEFT that does not rename; `verify` would notice if one does
         return frozenset()
     kinds = getattr(peft, "_MODEL_TO_CONVERSION_PATTERN", {})
     names = getattr(peft, "_MOE_TARGET_MODULE_MAPPING", {})
     return frozenset(names.get(kinds.get(getattr(network.config, "model_type", "")), ()))
 
 
-def _is_refused(network: Any, name: str) -> bool:  # noqa: ANN401  (as above)
+def _is_refused(network: Any, name: str) -> bool:
     """Return whether PEFT puts no adapter on modules of this name: `out_proj` next to Mamba's."""
     from peft import LoraConfig
     from peft.tuners import tuners_utils
@@ -89,7 +82,7 @@ def _is_refused(network: Any, name: str) -> bool:  # noqa: ANN401  (as above)
     return False
 
 
-def _every_linear(network: Any) -> tuple[str, ...]:  # noqa: ANN401  (as above)
+def _every_linear(network: Any) -> tuple[str, ...]:
     """Return what all-linear means: in a dense model what it means to PEFT.
 
     In a mixture of experts it is every linear layer but the output head, the routed experts and
@@ -105,22 +98,18 @@ def _every_linear(network: Any) -> tuple[str, ...]:  # noqa: ANN401  (as above)
     left_out = {"routed experts", "router", "embeddings and head"}
     wanted = {name for name in linear if of[name] not in left_out and _last(name) not in refused}
     others = {_last(name) for name in of if name not in wanted}
-    # The end of a name, as PEFT matches it, where it means nothing else.
+    # The end of a name, as PEFT matches it, if it means nothing else.
     return tuple(sorted({name if _last(name) in others else _last(name) for name in wanted}))
 
 
-def _attention(network: Any) -> list[str]:  # noqa: ANN401  (as above)
+def _attention(network: Any) -> list[str]:
     kinds = Kinds(network)
     linear = (name for name, module in network.named_modules() if _is_linear(module))
     return sorted({_last(name) for name in linear if kinds.of(name) == "attention"})
 
 
-def prove(config: Config, targets: Targets, network: Any) -> None:  # noqa: ANN401  (a PeftModel)
-    """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names.
-
-    Raises:
-        ConfigError: naming one that is elsewhere.
-    """
+def verify(config: Config, targets: Targets, network: Any) -> None:
+    """Refuse a model whose adapters are not where they were asked for: PEFT rewrites some names."""
     if targets.modules == EVERY[0]:
         return
     lacking = {*targets.modules, *targets.parameters}
@@ -133,21 +122,19 @@ def prove(config: Config, targets: Targets, network: Any) -> None:  # noqa: ANN4
         if not meant:
             names = ", ".join((*config.lora_target_modules, *config.lora_target_parameters))
             message = f"lora_target_modules: expected adapters on {names}, found one on {place}"
-            raise ConfigError((message,), hint="this PEFT renames them: name other modules")
+            raise ConfigError(message, hint="this PEFT renames them: name other modules")
         lacking -= meant
     if lacking:
         found = "found none: this PEFT renames it"
         message = f"lora_target_modules: expected adapters on {min(lacking)}, {found}"
-        raise ConfigError((message,), hint="name other modules")
+        raise ConfigError(message, hint="name other modules")
 
 
-def count_targets(config: Config, network: Any) -> dict[str, int]:  # noqa: ANN401  (as above)
+def count_targets(config: Config, network: Any) -> dict[str, int]:
     """Return how many of a model's modules each name in lora_target_modules means.
 
-    PEFT is content if one of them is found, and ignores the others.
-
-    Raises:
-        ConfigError: naming each that means none, and what is nearest.
+    PEFT is content if one of them is found, and ignores the others. Here each name that means no
+    module is refused.
     """
     asked = config.lora_target_modules
     names = [
@@ -160,14 +147,14 @@ def count_targets(config: Config, network: Any) -> dict[str, int]:  # noqa: ANN4
     if lacking := [target for target, count in counts.items() if not count]:
         known = sorted({_last(name) for name in names})
         raise ConfigError(
-            tuple(_lacks("lora_target_modules", "modules", target, known) for target in lacking),
+            *tuple(_lacks("lora_target_modules", "modules", target, known) for target in lacking),
             hint=_experts_hint(network),
         )
     return counts
 
 
-def _experts_hint(network: Any) -> str | None:  # noqa: ANN401  (as above)
-    """Say how routed experts are reached, where they are no modules of their own."""
+def _experts_hint(network: Any) -> str | None:
+    """Return how to name routed experts, if they are no modules of their own."""
     kinds = Kinds(network)
     names = {
         ".".join(name.split(".")[-2:])
@@ -178,7 +165,7 @@ def _experts_hint(network: Any) -> str | None:  # noqa: ANN401  (as above)
     return f"routed experts are lora_target_parameters: [{listed}]" if names else None
 
 
-def _count_parameters(config: Config, network: Any) -> None:  # noqa: ANN401  (as above)
+def _count_parameters(config: Config, network: Any) -> None:
     """Refuse names in lora_target_parameters that mean no weight of a shape that PEFT takes."""
     found = {name: weight for name, weight in network.named_parameters() if weight.ndim in {2, 3}}
     known = sorted({".".join(name.split(".")[-2:]) for name in found})
@@ -188,16 +175,13 @@ def _count_parameters(config: Config, network: Any) -> None:  # noqa: ANN401  (a
         if not any(_means(target, name) for name in found)
     ]
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(*problems)
 
 
-def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (a transformers model)
+def refuse_shared_head(config: Config, network: Any) -> None:
     """Refuse an adapter on an output head whose weights are those of the input embeddings too.
 
     PEFT puts a layer of its own in the head's place, and the two could not be tied again.
-
-    Raises:
-        ConfigError: naming what means the head.
     """
     head, table = network.get_output_embeddings(), network.get_input_embeddings()
     if head.weight is not table.weight:
@@ -205,7 +189,7 @@ def refuse_shared_head(config: Config, network: Any) -> None:  # noqa: ANN401  (
     (name,) = (name for name, module in network.named_modules() if module is head)
     if meant := [target for target in config.lora_target_modules if _means(target, name)]:
         said = "expected no adapter on a head that shares the input embeddings' weights"
-        raise ConfigError((f"lora_target_modules: {said}, found {meant[0]}",), hint="leave it out")
+        raise ConfigError(f"lora_target_modules: {said}, found {meant[0]}", hint="leave it out")
 
 
 def _last(name: str) -> str:

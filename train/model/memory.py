@@ -1,20 +1,17 @@
-"""How much memory a training takes on a GPU, from the headers of the model's files alone."""
+"""A model's numbers and the memory that training it takes, from the headers of its files alone."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from train.model import positions
+from train.config.config import Config
 from train.model.activations import LOW, Method, Widths, first, per_token
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from train.config.config import Config
-    from train.model.kinds import Weights
+from train.model.kinds import Weights
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -42,6 +39,9 @@ HOST_OVERHEAD = 2.0 * GIB
 MORE_ROOM = "more nodes with parallel: fsdp, fewer other processes, or a higher memory limit"
 LAYERS_READ = 3
 """Of a rank's slices of a layer: read, stacked, and as one tensor (`train.model.slices`)."""
+STRETCHED = {"dynamic", "linear", "yarn"}
+"""Kinds of RoPE scaling whose factor may not be in max_position_embeddings yet, as in Qwen 2.5's;
+that of `llama3` and `longrope` always is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +135,8 @@ def shape(folder: Path) -> Shape:
     """Return a model's numbers from its config.json and the headers of its weights.
 
     Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is not what its name says, or is cut off.
+        OSError: A file cannot be read.
+        ValueError: A file is not what its name says, or is cut off.
     """
     about = _object(folder / "config.json")
     about = about.get("text_config") or about
@@ -149,7 +149,7 @@ def shape(folder: Path) -> Shape:
             layers=first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
             width=first(about, "hidden_size", "n_embd", "d_model"),
             vocabulary=first(about, "vocab_size"),
-            positions=positions.count(about),
+            positions=position_count(about),
             widths=Widths.of(about),
             changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
             complete=len(present) == len(files),
@@ -159,13 +159,29 @@ def shape(folder: Path) -> Shape:
         raise ValueError(f"{folder}: expected config.json and safetensors, found {found}") from None
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors that a model's index names, or its only one; some may be missing.
+def position_count(about: Mapping[str, Any]) -> int:
+    """Return how many positions a model's config.json tells of; 0 if it does not."""
+    about = about.get("text_config") or about
+    known = int(about.get("max_position_embeddings") or about.get("n_positions") or 0)
+    rope = about.get("rope_parameters") or about.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) in STRETCHED:
+        original = rope.get("original_max_position_embeddings") or known
+        return max(known, int(original * (rope.get("factor") or 1)))
+    return known
 
-    Raises:
-        OSError: the index cannot be read.
-        ValueError: it is none.
-    """
+
+def position_remarks(network: Any, longest: int) -> Iterator[str]:
+    """Say if the longest sample has more tokens than the model has positions."""
+    known = position_count(network.config.to_dict())
+    if 0 < known < longest:
+        yield (
+            f"seq_len: the longest sample has {longest} tokens, and the model was made for {known} "
+            "positions"
+        )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors that a model's index names, or its only one; some may be missing."""
     index = folder / INDEX
     if not index.is_file():
         return [folder / SINGLE]
@@ -188,11 +204,7 @@ def _parameters(path: Path) -> int:
 
 
 def header(path: Path) -> dict[str, Any]:
-    """Return a safetensors file's tensors by name, each with its dtype and shape.
-
-    Raises:
-        ValueError: It is no such file, or is cut off.
-    """
+    """Return a safetensors file's tensors by name, each with its dtype and shape."""
     with path.open("rb") as file:
         length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
         if length > size:
@@ -206,7 +218,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def rows_at_a_time(vocabulary: int, *, trained: bool) -> int:
-    """Return of how many rows the logits are held, where they are made in parts."""
+    """Return of how many rows the logits are held, if they are made in parts."""
     return max(LOGITS_AT_A_TIME // max(1, vocabulary), TRAINED_ROWS if trained else 1)
 
 
@@ -219,16 +231,10 @@ def memory(
     gpu: bool,
     defers: bool | None = None,
 ) -> Memory:
-    """Return what one rank takes.
+    """Return what one rank takes if weights are cut over so many shards.
 
-    Args:
-        config: The batch, the dtype and what is recomputed.
-        model: The base model's numbers.
-        weights: What of it is trained.
-        shards: Over how many ranks weights are cut.
-        gpu: Whether it is one.
-        defers: Whether gradients are summed up whole until a step's last micro-batch; those of
-            adapters are if it is None.
+    `defers` is whether gradients are summed up whole until a step's last micro-batch; those of
+    adapters are if it is None.
     """
     size = dtype_bytes(config, gpu=gpu)
     trained = weights.trained_total
@@ -261,7 +267,7 @@ def memory(
     activations += logits * LOGIT_BYTES
     if config.parallel != "ddp" and not _accumulates(config, shards):
         # The backward pass frees activations as it makes gradients: both are never there whole.
-        # Measured for all weights on one H200: 19.8 GiB, where the sum is 24.1. DDP's buckets stay.
+        # Measured for all weights on one H200: 19.8 GiB; the sum is 24.1. DDP's buckets stay.
         activations = max(0, activations - GRADIENT_BYTES * trained / shards)
     return Memory(
         weights=frozen * size / shards,
@@ -290,15 +296,9 @@ def method_of(config: Config, weights: Weights) -> Method:
 def host_memory(
     config: Config, model: Shape, need: Memory, *, shards: int, local: int, gpu: bool
 ) -> HostMemory:
-    """Return what the processes of one node take of its memory.
+    """Return what the `local` processes of one node take of its memory.
 
-    Args:
-        config: Says the dtype.
-        model: The base model's numbers.
-        need: What one rank takes on its device.
-        shards: Over how many ranks weights are cut.
-        local: Processes of the node.
-        gpu: Whether they compute on GPUs.
+    `need` is what one of them takes on its device.
     """
     layer = model.parameters / max(1, model.layers + 1) * base_bytes(config, gpu=gpu)
     return HostMemory(

@@ -7,36 +7,31 @@ buffers. Adapters put on a sharded model would train unsynchronized on each rank
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from transformers.utils.logging import disable_progress_bar
 
+from train.config.config import Config
 from train.data.encoding import IGNORED
 from train.distributed import host_memory
+from train.distributed.process_group import Ranks
 from train.errors import ConfigError, explain_oom
 from train.model import kinds, memory, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
-from train.model.load import UNUSABLE, base_of, compute_dtype, leaks, make, unusable
-from train.model.parallelize import fill, prove, shard, start_adapters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from train.config.config import Config
-    from train.distributed.process_group import Ranks
-    from train.model.layout import Layout
+from train.model.layout import Layout
+from train.model.load import UNUSABLE, base_of, compute_dtype, make, packing_refusal, unusable
+from train.model.parallelize import distribute, init_adapters, shard, verify_sharded
 
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,
@@ -77,7 +72,7 @@ class Model:
         self.trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
         """Name → parameter, of everything that the optimizer may change."""
         self.buffers = _persistent_buffers(network) if not self.adapter else {}
-        """Name → buffer that a model's files hold, where all of the model is exported."""
+        """Name → buffer that a model's files hold, if all of the model is exported."""
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
         self._head = Head(base_of(network).get_output_embeddings())
@@ -91,14 +86,12 @@ class Model:
     def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
         """Run the model forward and add up the cross entropy of the labels that count.
 
-        Args:
-            input_ids: Tokens, one row a sample.
-            labels: The same shape; the label at a place belongs to the token at that place.
-            position_ids: Positions that restart with each packed document.
+        The label at a place belongs to the token at that place. Positions restart with each packed
+        document.
         """
         following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         kept = (following != IGNORED).nonzero().squeeze(1)
-        self._head.set(self._brought(kept), self._brought(following[kept]))
+        self._head.set(self._to_device(kept), self._to_device(following[kept]))
         total, correct = self._head.sums(self._run(input_ids, position_ids))
         return Loss(total=total, correct=correct)
 
@@ -118,13 +111,10 @@ class Model:
 
     @torch.no_grad()
     def try_packing(self) -> None:
-        """Refuse packed rows if a document sees the one before it; all ranks call this.
+        """Refuse packed rows if a document changes the logits of the next one; all ranks call this.
 
         Attention keeps documents apart by their positions. The states of linear attention and
         of state space models run on through a row, and models without positions do not know.
-
-        Raises:
-            ConfigError: Another first document changes the logits of the second.
         """
         tokens = torch.arange(24) % self.vocabulary
         positions = torch.cat((torch.arange(8), torch.arange(8))).unsqueeze(0)
@@ -138,7 +128,7 @@ class Model:
         moved = float((one - other).abs().max() / one.abs().max().clamp_min(1e-9))
         exact = one.dtype == torch.float32 and self._exact
         if moved > LEAK[exact]:
-            raise leaks(type(base_of(self.network)).__name__.removeprefix("FSDP"))
+            raise packing_refusal(type(base_of(self.network)).__name__.removeprefix("FSDP"))
 
     @contextmanager
     def _watched_head(self) -> Iterator[None]:
@@ -162,17 +152,17 @@ class Model:
     def _run(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
         extra: dict[str, Any] = {}
         if position_ids is not None:
-            extra["position_ids"] = self._brought(position_ids)
+            extra["position_ids"] = self._to_device(position_ids)
         if position_ids is not None and self._flash:
             bounds, longest = document_bounds(position_ids)
-            extra |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), self._brought(bounds))
+            extra |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), self._to_device(bounds))
             extra |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
         low = self._dtype != torch.float32
         with torch.autocast(self._device.type, dtype=self._dtype, enabled=low):
-            output = self._forward(input_ids=self._brought(input_ids), use_cache=False, **extra)
+            output = self._forward(input_ids=self._to_device(input_ids), use_cache=False, **extra)
         return cast("Tensor", output.logits)
 
-    def _brought(self, tensor: Tensor) -> Tensor:
+    def _to_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor on the device; from pinned memory, or the copy would wait for the GPU."""
         if self._device.type == "cuda":
             tensor = tensor.pin_memory()
@@ -242,23 +232,14 @@ def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
 def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.Module) -> Model:
     """Shard and fill the model; every rank must call this.
 
-    Args:
-        config: What to load and to train.
-        ranks: All ranks.
-        folder: The base model's folder on this node.
-        laid: From `train.model.layout`.
-        network: From `train.model.load.bare`, without memory.
-
-    Raises:
-        ConfigError: The model cannot be loaded, or lacks weights, on every rank; or there is no
-            room for it on this one.
-        ModelError: A part of it is not sharded, not filled, or cannot be.
+    `network` has no memory yet: it is from `make_on_meta`. A model that cannot be loaded is a
+    ConfigError on every rank; a part that is not sharded or not filled is a ModelError.
     """
     disable_progress_bar()
     mesh = ranks.mesh(laid.name)
     dtype = compute_dtype(config, ranks.device)
     with explain_oom("the base model"):
-        network, remarks = _laid_out(config, ranks, folder, laid.name, mesh, network)
+        network, remarks = _materialized(config, ranks, folder, laid.name, mesh, network)
         if config.masks_attention and ranks.device.type == "cuda":
             remarks += (MASKED,)
         forward = network
@@ -314,45 +295,40 @@ def _no_sync_of_buffers() -> dict[str, Any]:
     return {name: False}
 
 
-def _laid_out(
-    config: Config,
-    ranks: Ranks,
-    folder: Path,
-    layout: str,
-    mesh: DeviceMesh,
-    network: nn.Module,
+def _materialized(
+    config: Config, ranks: Ranks, folder: Path, layout: str, mesh: DeviceMesh, network: nn.Module
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the model with its weights, sharded as the layout says, and remarks on that."""
     dtype = compute_dtype(config, ranks.device)
     remarks = shard(network, mesh, config, dtype) if layout in {"fsdp", "hsdp"} else ()
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
-    if problem := _sliced(config, ranks, folder, network):
+    if problem := _load_slices(config, ranks, folder, network):
         quantized.refuse_whole(folder / "config.json", config.name_or_path, problem)
         if layout == "single":
             network.to_empty(device="meta")  # or it would be there twice
-        source = _loaded(config, ranks, folder, dtype)
+        source = _load_whole(config, ranks, folder, dtype)
         if layout == "single":
             network = cast("nn.Module", source).to(ranks.device)
         else:
-            fill(network, source)
+            distribute(network, source)
             remarks += (f"the base is read whole on rank 0 and sent, because {problem}",)
-    start_adapters(network, config.seed)
-    prove(network, layout)
+    init_adapters(network, config.seed)
+    verify_sharded(network, layout)
     return network, remarks
 
 
-def _sliced(config: Config, ranks: Ranks, folder: Path, network: nn.Module) -> str:
+def _load_slices(config: Config, ranks: Ranks, folder: Path, network: nn.Module) -> str:
     """Read this rank's slices; return why some rank cannot, the same on every rank."""
     problem = ""
     try:
-        slices.fill(network, config, folder)
+        slices.load_into(network, config, folder)
     except Exception as error:  # noqa: BLE001  (whatever it is, all ranks read the base whole then)
         problem = f"{type(error).__name__}: {error}".removeprefix("CannotSlice: ")
     return next(filter(None, ranks.gather(problem, ranks.storage)), "")
 
 
-def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> nn.Module | None:
+def _load_whole(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> nn.Module | None:
     """Return the model with its weights on rank 0; the others wait, and hear what went wrong.
 
     A large model takes longer to read than a collective of the training may take.
@@ -369,16 +345,12 @@ def _loaded(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> n
             problem.__cause__ = error
     (said, *_) = ranks.gather((problem.problems, problem.hint) if problem else None, ranks.storage)
     if said:
-        raise problem or ConfigError(said[0], hint=said[1])
+        raise problem or ConfigError(*said[0], hint=said[1])
     return source
 
 
 def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
-    """Refuse to read a model whole into less memory than it takes.
-
-    Raises:
-        ConfigError: This node has less.
-    """
+    """Refuse to read a model whole into less memory than it takes."""
     size = memory.base_bytes(config, gpu=ranks.device.type == "cuda")
     needed, left = size * memory.shape(folder).parameters, host_memory.available()
     if needed > left:
@@ -386,4 +358,4 @@ def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
             f"host memory on {ranks.hosts[0]}: expected {memory.size_in_words(needed)} for the "
             f"whole model on rank 0, found {memory.size_in_words(left)} available"
         )
-        raise ConfigError((problem,), hint=memory.MORE_ROOM)
+        raise ConfigError(problem, hint=memory.MORE_ROOM)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from train.config.config import Config
-    from train.model.model import Model
+from train.config.config import Config
+from train.model.model import Model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
@@ -22,13 +19,7 @@ UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
-    """Return the rate of a step.
-
-    Args:
-        config: The rate's height and shape.
-        step: From 1, as the step line prints it.
-        steps: Of the whole training.
-    """
+    """Return the rate of a step, counted from 1 as the step line prints it."""
     warm_up = warm_up_steps(config, steps)
     if step <= warm_up:
         return config.learning_rate * step / warm_up
@@ -126,7 +117,7 @@ class Optimizer:
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Return the moments by name, made now where no step has made them yet."""
+        """Return the moments by name, made now if no step has made them yet."""
         found: dict[str, Tensor] = {}
         for name, parameter in self._model.trained.items():
             part = self._parts[name]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from train import versions
+from train.config.config import Config
 from train.errors import ConfigError, ModelError
 from train.model.load import base_of
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from train.config.config import Config
 
 SEPARATE_EXPERT = re.compile(r"experts\.\d+\.")
 
@@ -70,11 +67,7 @@ def shard(
 
 
 def _refuse_separate_experts(network: nn.Module) -> None:
-    """Refuse trained experts that this torch would reduce by different sizes on each rank.
-
-    Raises:
-        ConfigError: There are some.
-    """
+    """Refuse trained experts that this torch would reduce by different sizes on each rank."""
     needed = versions.TABLE["torch"].tested
     for name, parameter in network.named_parameters():
         if parameter.requires_grad and SEPARATE_EXPERT.search(name):
@@ -82,23 +75,23 @@ def _refuse_separate_experts(network: nn.Module) -> None:
                 f"parallel: expected torch >= {needed} to shard trained experts that are modules "
                 f"of their own ({name}), found {torch.__version__}"
             )
-            raise ConfigError((problem,), hint=versions.install(torch=needed))
+            raise ConfigError(problem, hint=versions.install(torch=needed))
 
 
-def _layers(base: Any) -> list[nn.Module]:  # noqa: ANN401  (as in base_of)
+def _layers(base: Any) -> list[nn.Module]:
     """Return what is gathered and let go as one, by what transformers says must stay together."""
     names = set(getattr(base, "_no_split_modules", None) or ())
     return [module for module in base.modules() if type(module).__name__ in names]
 
 
-def _final_norm(base: Any) -> nn.Module | None:  # noqa: ANN401  (as in base_of)
+def _final_norm(base: Any) -> nn.Module | None:
     """Return the norm before the head: the last child of the backbone that is called one."""
     children: list[nn.Module] = list(base.base_model.children())
     norms = [m for m in children if "norm" in type(m).__name__.lower()]
     return norms[-1] if norms else None
 
 
-def fill(network: nn.Module, source: nn.Module | None) -> None:
+def distribute(network: nn.Module, source: nn.Module | None) -> None:
     """Give every rank its part of rank 0's weights, and rank 0's buffers whole.
 
     Buffers that no state dict holds (rotary frequencies) would stay noise after `to_empty`, without
@@ -114,13 +107,10 @@ def fill(network: nn.Module, source: nn.Module | None) -> None:
 
 
 @torch.no_grad()
-def start_adapters(network: nn.Module, seed: int) -> None:
-    """Give adapters their first values as PEFT does: the same in every layout, on any ranks.
+def init_adapters(network: nn.Module, seed: int) -> None:
+    """Give LoRA's adapters their first values as PEFT does: the same in every layout, on any ranks.
 
     Each rank makes one adapter after the other whole, and keeps its own part.
-
-    Raises:
-        ModelError: Something else than a LoRA adapter was added to the base.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():
@@ -134,10 +124,10 @@ def start_adapters(network: nn.Module, seed: int) -> None:
         elif "lora_B" not in name and "lora_embedding_A" not in name:
             raise ModelError(f"{name}: expected an adapter of LoRA, found another")
         into = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        into.copy_(own_part(whole, parameter))
+        into.copy_(local_shard(whole, parameter))
 
 
-def own_part(whole: Tensor, like: Tensor) -> Tensor:
+def local_shard(whole: Tensor, like: Tensor) -> Tensor:
     """Return the part of a whole tensor that this rank has of a parameter."""
     if isinstance(like, DTensor):
         sizes, starts = compute_local_shape_and_global_offset(
@@ -148,7 +138,7 @@ def own_part(whole: Tensor, like: Tensor) -> Tensor:
     return whole
 
 
-def prove(network: nn.Module, layout: str) -> None:
+def verify_sharded(network: nn.Module, layout: str) -> None:
     """Refuse a model with a part that would train alone; loading is strict about missing ones."""
     if layout in {"ddp", "single"}:
         return

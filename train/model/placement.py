@@ -7,28 +7,24 @@ a norm that is missing makes another model.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from train import versions
 from train.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ALWAYS_DROPPED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 """Buffers of old files, which transformers computes for all models."""
 
 
-def unplaced(network: Any, names: Iterable[str]) -> list[str]:  # noqa: ANN401
+def unplaced(network: Any, names: Iterable[str]) -> list[str]:
     """Return the names in a base's files that the model has no place for, before any is read.
 
-    Args:
-        network: transformers' model, without adapters; it may be on the meta device.
-        names: Of the tensors in the files.
+    The model is without adapters, and may be on the meta device.
     """
     try:
-        from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: PLC0415
-        from transformers.core_model_loading import (  # noqa: PLC0415
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import (
             WeightConverter,
             WeightRenaming,
             rename_source_key,
@@ -49,18 +45,18 @@ def unplaced(network: Any, names: Iterable[str]) -> list[str]:  # noqa: ANN401
     return not_dropped(network, (name for name in names if not has_place(name)))
 
 
-def not_dropped(network: Any, names: Iterable[str]) -> list[str]:  # noqa: ANN401
+def not_dropped(network: Any, names: Iterable[str]) -> list[str]:
     """Return those of the names that the model does not say it has no use for."""
     own = getattr(network, "_keys_to_ignore_on_load_unexpected", None) or ()
     dropped = re.compile("|".join(f"({pattern})" for pattern in (*own, *ALWAYS_DROPPED)))
     return sorted(name for name in names if not dropped.search(name))
 
 
-def refusal(name: str, network: Any, names: list[str]) -> ConfigError:  # noqa: ANN401
+def refusal(name: str, network: Any, names: list[str]) -> ConfigError:
     """Return the refusal of a base with tensors that the model has no place for."""
     message = (
         f"name_or_path: expected a place in {type(network).__name__} for each tensor of {name}, "
         f"found none for {names[0]} (and {len(names) - 1} others)"
     )
     newest = versions.TABLE["transformers"].tested
-    return ConfigError((message,), hint=versions.install(transformers=newest))
+    return ConfigError(message, hint=versions.install(transformers=newest))

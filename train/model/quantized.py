@@ -41,7 +41,7 @@ class Scheme:
     suffix: str = ""
     """What a scale's name has after its weight's."""
     block: tuple[int, int] | None = None
-    """Rows and columns that share a scale, where it is not one a row or one for all."""
+    """Rows and columns that share a scale, if it is not one a row or one for all."""
 
     def kept(self, names: Iterable[str]) -> list[str]:
         """Return the names of tensors that are weights, without those of their scales."""
@@ -51,15 +51,7 @@ class Scheme:
 
 
 def scheme(config_json: Path, name: str) -> Scheme | None:
-    """Return how a base is quantized; None if it is not.
-
-    Args:
-        config_json: The base's configuration.
-        name: What the user calls it.
-
-    Raises:
-        ConfigError: In a way that cannot be trained on.
-    """
+    """Return how a base is quantized, None if it is not; refuse a way that cannot be trained on."""
     about = json.loads(config_json.read_text(encoding="utf-8"))
     found = about.get("quantization_config") or about.get("compression_config")
     found = found or (about.get("text_config") or {}).get("quantization_config")
@@ -81,11 +73,7 @@ def scheme(config_json: Path, name: str) -> Scheme | None:
 
 
 def refuse_whole(config_json: Path, name: str, problem: str) -> None:
-    """Refuse to read an FP8 base whole, which would take its scales for weights, or drop them.
-
-    Raises:
-        ConfigError: The base is in FP8; `problem` is why it cannot be read in slices.
-    """
+    """Refuse to read an FP8 base whole, which would take its scales for weights, or drop them."""
     how = scheme(config_json, name)
     if how and how.suffix:
         raise refusal(name, f"found {how.method} that cannot be read in slices ({problem})")
@@ -99,7 +87,7 @@ def refusal(name: str, found: str) -> ConfigError:
         f"compressed-tensors, {found} in {name}"
     )
     twin = f"name_or_path: {original}" if original != name else "name_or_path: its original"
-    return ConfigError((message,), hint=f"{twin}, the model in bfloat16")
+    return ConfigError(message, hint=f"{twin}, the model in bfloat16")
 
 
 def without_scale(headers: Mapping[str, Any], how: Scheme | None) -> str:
@@ -127,12 +115,7 @@ def _fp8_groups(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tensors(files: Mapping[str, Any], how: Scheme | None) -> dict[str, Any]:
-    """Return slices of a base's weights by name, those in FP8 as if they were plain.
-
-    Args:
-        files: Name of a tensor → the opened safetensors file that has it.
-        how: The base's quantization.
-    """
+    """Return slices of a base's weights by name, from opened files, those in FP8 as if plain."""
     if how is None:
         return {name: file.get_slice(name) for name, file in files.items()}
     found = {}
@@ -148,17 +131,9 @@ class Dequantized:
     """A safetensors slice of a weight in FP8 that is read as the plain weight, in float32."""
 
     def __init__(
-        self,
-        name: str,
-        slices: Any,  # noqa: ANN401  (safetensors does not export the type)
-        scale: Tensor,
-        block: tuple[int, int] | None,
+        self, name: str, slices: Any, scale: Tensor, block: tuple[int, int] | None
     ) -> None:
-        """Match a weight with its scale.
-
-        Raises:
-            ValueError: They do not fit together.
-        """
+        """Match a weight with its scale; a ValueError if they do not fit together."""
         self._slices = slices
         shape = slices.get_shape()
         if slices.get_dtype() not in FP8:
@@ -189,7 +164,7 @@ class Dequantized:
         """Return what is read, as safetensors calls it."""
         return "F32"
 
-    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401
+    def __getitem__(self, index: Any) -> Tensor:
         """Read part of the weight: all of it for `...`, or a slice of each dimension."""
         shape = self.get_shape()
         given = () if index is ... else index if isinstance(index, tuple) else (index,)

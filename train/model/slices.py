@@ -9,8 +9,10 @@ parameters cut as the network's are, filled a layer at a time, and each layer is
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -18,15 +20,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from train.config.config import Config
 from train.model import memory, placement, quantized
 from train.model.load import base_of
-from train.model.parallelize import own_part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from train.config.config import Config
+from train.model.parallelize import local_shard
 
 
 class CannotSlice(Exception):  # noqa: N818  (named for what is so)
@@ -34,12 +31,7 @@ class CannotSlice(Exception):  # noqa: N818  (named for what is so)
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the model's safetensors.
-
-    Raises:
-        CannotSlice: There are none, or not all of them.
-        ValueError: Their index is none.
-    """
+    """Return the model's safetensors; CannotSlice if some are missing."""
     found = memory.weight_files(folder)
     if missing := [path.name for path in found if not path.is_file()]:
         raise CannotSlice(f"{missing[0]} is not in {folder}")
@@ -47,23 +39,16 @@ def files(folder: Path) -> list[Path]:
 
 
 @torch.no_grad()
-def fill(network: nn.Module, config: Config, folder: Path) -> None:
-    """Fill this rank's shards of the base's weights, and its buffers.
-
-    Args:
-        network: With storage, sharded or whole; its adapters are left as they are.
-        config: What it was made from.
-        folder: The base's files on this node.
+def load_into(network: nn.Module, config: Config, folder: Path) -> None:
+    """Fill this rank's shards of the base's weights, and its buffers; adapters stay as they are.
 
     Raises:
         CannotSlice: transformers does not know how, or a weight or buffer is in no file.
     """
     try:
-        from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: PLC0415
-        from transformers.core_model_loading import (  # noqa: PLC0415
-            convert_and_load_state_dict_in_model,
-        )
-        from transformers.modeling_utils import LoadStateDictConfig  # noqa: PLC0415
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import convert_and_load_state_dict_in_model
+        from transformers.modeling_utils import LoadStateDictConfig
     except ImportError as error:  # before 5.x
         raise CannotSlice(f"this transformers reads no slices: {error}") from error
     base = base_of(network)
@@ -90,13 +75,13 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
         opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sources]
         holders = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
         where = quantized.tensors(holders, stored)
-        mixed = _mixed_rows(plain, mapping, where)
-        blank = {
-            name: like if name in mixed else _cut_as(parameters[name], like)
+        reordered = _reordered(plain, mapping, where)
+        placeholders = {
+            name: like if name in reordered else _sharded_as(parameters[name], like)
             for name, like in plain.named_parameters(remove_duplicate=False)
         }
-        for name, parameter in blank.items():
-            _put(plain, name, parameter)
+        for name, parameter in placeholders.items():
+            _set_parameter(plain, name, parameter)
         for keys in _layers(where):
             info, _ = convert_and_load_state_dict_in_model(
                 model=plain,
@@ -112,9 +97,9 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
                 if isinstance(found, DTensor):
                     into.copy_(found.to_local())
                 else:
-                    into.copy_(own_part(found, target))
-                if name in blank:
-                    _put(plain, name, blank[name])
+                    into.copy_(local_shard(found, target))
+                if name in placeholders:
+                    _set_parameter(plain, name, placeholders[name])
             left &= info.missing_keys
     tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
     if lacking := sorted(left - tied - empty):
@@ -122,29 +107,22 @@ def fill(network: nn.Module, config: Config, folder: Path) -> None:
     _compute_buffers(plain, buffers)
 
 
-def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:  # noqa: ANN401
-    """Refuse tensors of the files that do not fit a parameter, or have none.
-
-    Raises:
-        CannotSlice: There are some.
-    """
+def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:
+    """Refuse tensors of the files that do not fit a parameter, or have none."""
     if wrong := [*info.mismatched_keys, *(info.conversion_errors.keys() - empty)]:
         raise CannotSlice(f"{wrong[0]} does not fit (and {len(wrong) - 1} others)")
     if extra := placement.not_dropped(plain, info.unexpected_keys):
         raise CannotSlice(f"{extra[0]} has no place (and {len(extra) - 1} others)")
 
 
-def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN401
+def _reordered(plain: Any, mapping: Any, keys: Any) -> set[str]:
     """Return the parameters that transformers joins or splits along the rows that FSDP cuts.
 
     Their rows do not come from the same rows of the files, so each rank reads these whole: with
     q, k and v in one parameter a slice of each has the right shape and the wrong rows. Stacked
     experts, joined along another dimension, are the same either way.
-
-    Raises:
-        CannotSlice: Such a parameter is not in the model by the name that transformers gives it.
     """
-    from transformers.core_model_loading import (  # noqa: PLC0415
+    from transformers.core_model_loading import (
         Concatenate,
         MergeModulelist,
         WeightConverter,
@@ -175,7 +153,7 @@ def _mixed_rows(plain: Any, mapping: Any, keys: Any) -> set[str]:  # noqa: ANN40
     return found
 
 
-def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: ANN401
+def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:
     """Compute the buffers that are in no file (rotary frequencies), as transformers does."""
     kept = set(plain.state_dict())
     # A model inside another one, such as that of text with images, has its own way to do it.
@@ -195,10 +173,7 @@ def _compute_buffers(plain: Any, buffers: dict[str, Tensor]) -> None:  # noqa: A
 
 
 def _initialized(
-    owner: Any,  # noqa: ANN401
-    module: nn.Module,
-    names: Iterable[str],
-    start: int,
+    owner: Any, module: nn.Module, names: Iterable[str], start: int
 ) -> dict[str, Tensor]:
     """Return a module's buffers as transformers makes them of ones that are full of a number."""
     for name in names:
@@ -218,7 +193,7 @@ def _is_empty(parameter: Tensor) -> bool:
     return isinstance(parameter, DTensor) and not parameter.to_local().numel()
 
 
-def _cut_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
+def _sharded_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
     """Return a parameter without memory that is cut as another one is."""
     if not isinstance(parameter, DTensor):
         return nn.Parameter(like.detach(), requires_grad=False)
@@ -234,12 +209,12 @@ def _cut_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
     return nn.Parameter(cut, requires_grad=False)
 
 
-def _put(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
+def _set_parameter(network: nn.Module, name: str, parameter: nn.Parameter) -> None:
     path, _, short = name.rpartition(".")
     setattr(network.get_submodule(path), short, parameter)
 
 
-def _layers(keys: Any) -> list[list[str]]:  # noqa: ANN401  (names of tensors)
+def _layers(keys: Any) -> list[list[str]]:
     """Return the names by layer: what is fused into one parameter stands under one number."""
     found: dict[str, list[str]] = {}
     for key in keys:

@@ -49,7 +49,7 @@ class CollectiveClock:
 
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (as the original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not self.counting:
                 return original(*args, **kwargs)
             tensor = args[0] if args else next(iter(kwargs.values()))

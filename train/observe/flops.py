@@ -76,7 +76,7 @@ def typical(sizes: Sizes) -> float:
     return squares / tokens
 
 
-def per_token(network: Any, length: float) -> float | None:  # noqa: ANN401  (a transformers model)
+def per_token(network: Any, length: float) -> float | None:
     """Return the operations that training takes for one token, recomputing not counted.
 
     Two for each weight in the forward pass, two for the gradient of what flows through, two more
@@ -105,14 +105,14 @@ def per_token(network: Any, length: float) -> float | None:  # noqa: ANN401  (a 
     return products + 12.0 * sum(map(_width, layers)) * length / 2
 
 
-def _width(layer: Any) -> int:  # noqa: ANN401  (as above)
+def _width(layer: Any) -> int:
     """Return how wide a layer's attention is; 0 for one without heads, such as Mamba's."""
     heads: int = getattr(layer, "num_attention_heads", None) or 0
     size: int | None = getattr(layer, "head_dim", None)
     return heads * size if size else bool(heads) * layer.hidden_size
 
 
-def _active_experts(about: Any) -> float | None:  # noqa: ANN401  (a transformers configuration)
+def _active_experts(about: Any) -> float | None:
     """Return the share of routed experts that a token is sent to."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     experts = next((count for name in names if (count := getattr(about, name, None))), None)

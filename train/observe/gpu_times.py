@@ -25,8 +25,8 @@ class Event(Protocol):
         """Return the milliseconds from this event to another one."""
 
 
-def _event() -> Any:  # noqa: ANN401  (an Event; torch has no types for it)
-    import torch  # noqa: PLC0415  (takes long to import)
+def _event() -> Any:
+    import torch
 
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 

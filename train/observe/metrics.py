@@ -41,14 +41,14 @@ class Ranks(Protocol):
         """This process among the ranks."""
 
     @property
-    def device(self) -> Any:  # noqa: ANN401  (a torch.device; this module needs no torch)
+    def device(self) -> Any:
         """Where this rank computes."""
 
     @property
     def hosts(self) -> Sequence[str]:
         """Every rank's host."""
 
-    def gather(self, value: Any) -> list[Any]:  # noqa: ANN401  (whatever is gathered)
+    def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, on every rank."""
 
 
@@ -64,7 +64,7 @@ class Meter:
         trackers: Trackers | None = None,
     ) -> None:
         """Begin to measure; without `flops_per_token` there is no MFU."""
-        from train.observe.collective_clock import CollectiveClock  # noqa: PLC0415  (torch takes long to import)
+        from train.observe.collective_clock import CollectiveClock
 
         self._config = config
         self._ranks = ranks
@@ -179,7 +179,7 @@ class Meter:
     def forget_peak(self) -> None:
         """Let the most memory used so far not count, such as that of loading."""
         if self._ranks.device.type == "cuda":
-            import torch  # noqa: PLC0415  (there anyway when the device is a GPU)
+            import torch
 
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
 
@@ -227,7 +227,7 @@ class Meter:
             wall=self._window["wall"],
             data=self._window["data"],
             forward=self._window["forward"],
-            # DDP's collectives happen inside its backward, where they cannot be seen.
+            # DDP's collectives happen inside its backward, and cannot be seen.
             waited=waited if waited > 0 and self._config.parallel != "ddp" else None,
             padded_tokens=self._window_padded_tokens,
         )
@@ -295,18 +295,18 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _memory(device: Any) -> int:  # noqa: ANN401  (a torch.device)
+def _memory(device: Any) -> int:
     """Return the most bytes that this rank has used: of its GPU, or of the machine's memory."""
     if device.type == "cuda":
-        import torch  # noqa: PLC0415  (there anyway when the device is a GPU)
+        import torch
 
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _device_name(device: Any) -> str:  # noqa: ANN401  (a torch.device)
-    import torch  # noqa: PLC0415  (as above)
+def _device_name(device: Any) -> str:
+    import torch
 
     return str(torch.cuda.get_device_name(device))
 

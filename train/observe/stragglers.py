@@ -31,7 +31,7 @@ class Window:
     """Waiting for the next batch."""
     forward: float
     waited: float | None
-    """In collectives; None where they cannot be seen (DDP's are inside its backward pass)."""
+    """In collectives; None if they cannot be seen (DDP's are inside its backward pass)."""
     padded_tokens: int
     """Tokens it computed on, padding counted: its work."""
 

@@ -94,7 +94,7 @@ class Tracker(ABC):
         """Send what is left, and end the run."""
 
 
-# ruff: noqa: PLC0415, D102  (each package is optional and slow; the methods are Tracker's)
+# ruff: noqa: D102  (each package is optional and slow; the methods are Tracker's)
 class TensorBoard(Tracker):
     """Event files in `output_dir/tensorboard`."""
 
@@ -207,7 +207,7 @@ def missing(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name, spec in specs.items() if spec is None or spec.origin is None)
 
 
-def without_secrets(value: Any) -> Any:  # noqa: ANN401  (any JSON)
+def without_secrets(value: Any) -> Any:
     """Return a value without passwords in addresses, and without what is named as a secret."""
     if isinstance(value, dict):
         return {
@@ -289,10 +289,7 @@ class Trackers:
     def __init__(self, config: Config, names: Sequence[str], *, step: int) -> None:
         """Start the trackers that are installed, and name the others.
 
-        Args:
-            config: Is sent to the trackers.
-            names: Which trackers; none on other ranks than 0.
-            step: The last step that is done; 0 begins new runs, others continue.
+        Other ranks than 0 have none. `step` is the last one that is done; 0 begins new runs.
         """
         self._file = Path(config.output_dir) / RUNS
         self._lock = threading.Lock()

@@ -4,7 +4,6 @@ Training reads a base in slices, which `.bin` files do not allow. The new files 
 ones, in shards of 2 GB. No more than a shard is in memory, or a file that torch wrote before 1.6.
 Every tensor is compared with its original before the files get their names.
 """
-# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -57,21 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def convert(folder: Path) -> list[Path]:
-    """Write the weights of a folder as safetensors next to their `.bin` files.
-
-    Returns:
-        The new files.
-
-    Raises:
-        ConfigError: There are no such files, or they are damaged, or there is no room.
-        OSError, SafetensorError: A file cannot be read or written.
-    """
+    """Write a folder's weights as safetensors next to their `.bin` files; return the new files."""
     from huggingface_hub import save_torch_state_dict
 
     for name in TARGETS:
         if (folder / name).exists():
             raise ConfigError(
-                (f"{folder}: expected no {name}, found one: nothing to convert",),
+                f"{folder}: expected no {name}, found one: nothing to convert",
                 hint=f"train on it as it is, or move {name} away to convert again",
             )
     sources = _sources(folder)
@@ -79,7 +70,7 @@ def convert(folder: Path) -> list[Path]:
     if needed > free:
         found = f"{free / 2**30:.1f} GiB free"
         raise ConfigError(
-            (f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}",),
+            f"{folder}: expected room for {needed / 2**30:.1f} GiB, found {found}",
             hint=f"free {(needed - free) / 2**30:.1f} GiB on that disk, or move the folder",
         )
     weights = _load(sources)
@@ -110,10 +101,10 @@ def _sources(folder: Path) -> list[Path]:
             names = sorted({os.fspath(name) for name in index["weight_map"].values()})
         except (AttributeError, KeyError, TypeError, ValueError):
             problem = f"{folder / SOURCE_INDEX}: expected JSON with a weight_map, found none"
-            raise ConfigError((problem,), hint=AGAIN) from None
+            raise ConfigError(problem, hint=AGAIN) from None
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise ConfigError((f"{folder}: expected {missing[0]}, found none",), hint=AGAIN)
+        raise ConfigError(f"{folder}: expected {missing[0]}, found none", hint=AGAIN)
     return [folder / name for name in names]
 
 
@@ -133,11 +124,11 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
             said = next(iter(str(error).strip().splitlines()), type(error).__name__)
             problem = f"{path}: expected tensors as torch.save writes them: {said}"
-            raise ConfigError((problem,), hint=AGAIN) from error
+            raise ConfigError(problem, hint=AGAIN) from error
         for name, tensor in found.items() if isinstance(found, dict) else [("", None)]:
             if not isinstance(tensor, torch.Tensor):
                 raise ConfigError(
-                    (f"{path}: expected a tensor by each name, found {name!r}",),
+                    f"{path}: expected a tensor by each name, found {name!r}",
                     hint="it must hold a state_dict and nothing else",
                 )
             # Tied weights share their storage, which safetensors does not write.
@@ -146,7 +137,7 @@ def _load(sources: list[Path]) -> dict[str, Tensor]:
             weights[name] = tensor.clone() if shared else tensor
     if not weights:
         problem = f"{sources[0]}: expected tensors as torch.save writes them: found none"
-        raise ConfigError((problem,), hint=AGAIN)
+        raise ConfigError(problem, hint=AGAIN)
     return weights
 
 
@@ -165,9 +156,9 @@ def _compare(folder: Path, weights: dict[str, Tensor]) -> None:
                 one, other = file.get_tensor(name), left.pop(name)
                 same = one.dtype == other.dtype and one.shape == other.shape
                 if not same or not torch.equal(bits(one), bits(other)):
-                    raise ConfigError((f"{path}: {name} is not what was written",), hint=DISK)
+                    raise ConfigError(f"{path}: {name} is not what was written", hint=DISK)
     if left:
-        raise ConfigError((f"{folder}: {next(iter(left))} was not written",), hint=DISK)
+        raise ConfigError(f"{folder}: {next(iter(left))} was not written", hint=DISK)
 
 
 if __name__ == "__main__":

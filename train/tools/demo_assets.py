@@ -95,7 +95,7 @@ def make(folder: Path, *, steps: int = 50, pretrain: int = 800, seed: int = 0) -
 
 def _samples() -> Iterator[str]:
     """Yield questions with stretches of the language reference as answers."""
-    from pydoc_data.topics import topics  # noqa: PLC0415  (half a megabyte)
+    from pydoc_data.topics import topics
 
     for name in sorted(topics):
         words = topics[name].split()
@@ -105,9 +105,9 @@ def _samples() -> Iterator[str]:
 
 
 def _make_model(folder: Path, prose: list[str], pretrain: int, seed: int) -> None:
-    import torch  # noqa: PLC0415  (takes seconds: not for --help)
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
-    from transformers.utils import logging  # noqa: PLC0415
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
     files = sorted(Path(os.__file__).parent.glob("[a-f]*.py"))  # of the standard library
     code = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
@@ -137,10 +137,10 @@ def _make_model(folder: Path, prose: list[str], pretrain: int, seed: int) -> Non
     tokenizer.save_pretrained(folder)
 
 
-def make_tokenizer(texts: list[str]) -> Any:  # noqa: ANN401  (a transformers tokenizer)
+def make_tokenizer(texts: list[str]) -> Any:
     """Return a tokenizer with a chat template, trained on texts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -162,9 +162,9 @@ def make_tokenizer(texts: list[str]) -> Any:  # noqa: ANN401  (a transformers to
     )
 
 
-def _pretrain(model: Any, ids: list[int], steps: int) -> None:  # noqa: ANN401
+def _pretrain(model: Any, ids: list[int], steps: int) -> None:
     """Have the base read code for some seconds: adapters need something to adapt."""
-    import torch  # noqa: PLC0415  (as above)
+    import torch
 
     tokens, threads = torch.tensor(ids), torch.get_num_threads()
     torch.set_num_threads(1)  # matrices this small gain nothing from more

@@ -3,7 +3,6 @@
 Both run on the GPUs if there are any, and choose the likeliest token each time, as PEFT and other
 programs do without sampling: the answers are the same every time.
 """
-# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -64,22 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def as_text(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (a transformers tokenizer)
+def as_text(tokenizer: Any, prompt: str) -> list[int]:
     """Return the ids of a text to continue: with the begin mark once, without an end mark."""
     ids: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     begin = begin_of(tokenizer)
     return ids if ids[: len(begin)] == begin else [*begin, *ids]
 
 
-def as_question(tokenizer: Any, prompt: str) -> list[int]:  # noqa: ANN401  (as above)
-    """Return the ids of a user's question in the chat template, as in training on messages.
-
-    Raises:
-        ConfigError: The tokenizer has no chat template.
-    """
+def as_question(tokenizer: Any, prompt: str) -> list[int]:
+    """Return the ids of a user's question in the chat template, as in training on messages."""
     if not tokenizer.chat_template:
         raise ConfigError(
-            ("--chat: expected a tokenizer with a chat template, found none",),
+            "--chat: expected a tokenizer with a chat template, found none",
             hint="without --chat the prompt is continued as text",
         )
     text = tokenizer.apply_chat_template(
@@ -101,15 +96,11 @@ def answers(
     *,
     penalty: float = 1.0,
 ) -> dict[str, str]:
-    """Return how the base, and the adapter if there is one, continue a prompt by `most` tokens.
-
-    Raises:
-        ConfigError: The model, the prompt or the adapter cannot be used.
-    """
+    """Return how the base, and the adapter if there is one, continue a prompt by `most` tokens."""
     if adapter and not (adapter / ADAPTER).exists():
         found = f"no {ADAPTER} in it" if adapter.is_dir() else "no such folder"
         raise ConfigError(
-            (f"--adapter: expected an exported adapter, found {found}",),
+            f"--adapter: expected an exported adapter, found {found}",
             hint="a finished training writes one to its output_dir/adapter",
         )
     import torch
@@ -125,7 +116,7 @@ def answers(
             f"--prompt: expected 1 to {max(0, room - most)} tokens, so that {most} new ones fit "
             f"the model's {room} positions, found {len(ids)}"
         )
-        raise ConfigError((message,))
+        raise ConfigError(message)
     texts = {"base": _continue(base, tokenizer, ids, most, penalty)}
     if adapter is not None:
         wanted = f"--adapter: expected an adapter of {model}"
@@ -134,13 +125,7 @@ def answers(
     return texts
 
 
-def _continue(
-    model: Any,  # noqa: ANN401  (a transformers model)
-    tokenizer: Any,  # noqa: ANN401  (as above)
-    ids: list[int],
-    most: int,
-    penalty: float,
-) -> str:
+def _continue(model: Any, tokenizer: Any, ids: list[int], most: int, penalty: float) -> str:
     import torch
 
     given = torch.tensor([ids], device=model.device)

@@ -3,7 +3,6 @@
 The new folder is a model as any other: to train on, to serve, or to export. The weights keep the
 dtype of the base, and are added up in memory: it must have room for the base.
 """
-# ruff: noqa: PLC0415  (libraries take seconds: not for --help)
 
 from __future__ import annotations
 
@@ -40,20 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def merge(adapter: Path, output: Path, model: str | None = None) -> str:
-    """Write the model with the adapter in it, and its tokenizer; return the base's name.
-
-    Raises:
-        ConfigError: The adapter, the base or the output cannot be used.
-    """
+    """Write the model with the adapter in it, and its tokenizer; return the base's name."""
     try:
         about: dict[str, str] = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError((f"{adapter}: expected {ADAPTER} in it, found: {error}",)) from error
+        raise ConfigError(f"{adapter}: expected {ADAPTER} in it, found: {error}") from error
     name = model or about.get("base_model_name_or_path")
     if not name:
-        raise ConfigError((f"--model: expected the base of {adapter}, found no name in it",))
+        raise ConfigError(f"--model: expected the base of {adapter}, found no name in it")
     if output.exists():
-        raise ConfigError((f"{output}: expected a new folder, found that it exists",))
+        raise ConfigError(f"{output}: expected a new folder, found that it exists")
     aside = output.with_name(f"{output.name}.tmp-merge")
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -74,14 +69,14 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
     return name
 
 
-def load_tokenizer(name: str) -> Any:  # noqa: ANN401  (transformers' own types)
+def load_tokenizer(name: str) -> Any:
     """Return a model's tokenizer."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(name)
 
 
-def load_base(name: str, **how: Any) -> Any:  # noqa: ANN401  (as above)
+def load_base(name: str, **how: Any) -> Any:
     """Return a model in the dtype on disk, for which there is room."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -90,7 +85,7 @@ def load_base(name: str, **how: Any) -> Any:  # noqa: ANN401  (as above)
     return AutoModelForCausalLM.from_pretrained(name, dtype="auto", **how)
 
 
-def load_adapter(base: Any, adapter: Path) -> Any:  # noqa: ANN401  (as above)
+def load_adapter(base: Any, adapter: Path) -> Any:
     """Return the base with a trained adapter, which must have weights for all its layers."""
     from peft import PeftModel
 
@@ -102,12 +97,8 @@ def load_adapter(base: Any, adapter: Path) -> Any:  # noqa: ANN401  (as above)
         return PeftModel.from_pretrained(base, str(adapter))
 
 
-def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any:  # noqa: ANN401
-    """Return what is loaded; say what was expected, and the first line of the error, if it fails.
-
-    Raises:
-        ConfigError: It cannot be loaded.
-    """
+def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any:
+    """Return what is loaded; if it fails, say what was expected, and the error's first line."""
     from safetensors import SafetensorError
 
     try:
@@ -118,7 +109,7 @@ def loaded(load: Callable[[], Any], wanted: str, hint: str | None = None) -> Any
         lines = str(error).strip().splitlines() or [""]
         first = lines[0].partition(": [")[0]  # without a list of all the weights it is about
         problem = f"{wanted}, found: {type(error).__name__}: {first}"
-        raise ConfigError((problem,), hint=hint) from error
+        raise ConfigError(problem, hint=hint) from error
 
 
 if __name__ == "__main__":

@@ -107,11 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[Run, ...]:
-    """Return what the runs' records say, in the order of the runs.
+    """Return what the runs' records say, in the order of the runs: name → lines of metrics.jsonl.
 
-    Args:
-        runs: Name → records as metrics.jsonl has them. Where the steps go back, as after a
-            resume, the later records count, and the earlier ones from that step on do not.
+    Where the steps go back, as after a resume, the later records count, and the earlier ones from
+    that step on do not.
     """
     return tuple(Run(name=name, curves=_curves(records)) for name, records in runs.items())
 
@@ -280,11 +279,11 @@ def _picture(runs: Sequence[Run], target: Path, *, is_asked_for: bool) -> list[s
 
 def draw(runs: Sequence[Run], target: Path) -> None:
     """Write the picture: a panel a curve; runs differ in color, dashes and markers."""
-    import matplotlib as mpl  # noqa: PLC0415  (optional, and slow)
+    import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     shown = [name for name in CURVES if any(run.curves[name] for run in runs)]
     size = (9, 3 * len(shown))

@@ -65,7 +65,7 @@ def _keys(arguments: Arguments) -> list[str]:
 
 def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     """Run the parts one by one, and yield what each has verified."""
-    from train.tools import demo_assets  # noqa: PLC0415  (torch is imported in there)
+    from train.tools import demo_assets
 
     demo_assets.make(folder, pretrain=0, steps=STEPS)
     yield "made a toy model and data"
@@ -75,16 +75,16 @@ def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     _train(folder, processes, [*common, f"--output-dir={whole}"])
     losses = _losses(whole)
     if len(losses) != STEPS or not all(map(math.isfinite, losses.values())):
-        raise ConfigError((f"expected {STEPS} steps with finite losses, found {losses}",))
+        raise ConfigError(f"expected {STEPS} steps with finite losses, found {losses}")
     yield f"trained {STEPS} steps on {processes} processes, checkpoints at {SAVED}, {STEPS}"
     checkpoint = next(whole.glob(f"step-*{SAVED}"), None)
     if checkpoint is None:
-        raise ConfigError((f"expected a checkpoint of step {SAVED} in {whole}, found none",))
+        raise ConfigError(f"expected a checkpoint of step {SAVED} in {whole}, found none")
     common += [f"--output-dir={resumed}", f"--resume-from-checkpoint={checkpoint}"]
     _train(folder, processes, common)
     again = _losses(resumed)
     if again != {step: loss for step, loss in losses.items() if step > SAVED}:
-        raise ConfigError((f"expected the same losses after resuming: {losses}, found {again}",))
+        raise ConfigError(f"expected the same losses after resuming: {losses}, found {again}")
     yield f"resumed at step {SAVED}: the same losses bit for bit"
     yield _reload(folder / "model", resumed / "adapter")
 
@@ -93,7 +93,7 @@ def _processes(config: Config) -> int:
     """Return how many processes to train with: two, if there are GPUs for them or none at all."""
     if config.parallel == "single":
         return 1
-    import torch  # noqa: PLC0415  (imported by demo_assets anyway)
+    import torch
 
     return min(2, torch.cuda.device_count()) or 2
 
@@ -109,7 +109,7 @@ def _train(folder: Path, processes: int, keys: list[str]) -> None:
     )
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise ConfigError((f"training ended with {done.returncode}:\n{last}",))
+        raise ConfigError(f"training ended with {done.returncode}:\n{last}")
 
 
 def _losses(output: Path) -> dict[int, float]:
@@ -122,7 +122,7 @@ def _losses(output: Path) -> dict[int, float]:
 
 def _reload(model: Path, adapter: Path) -> str:
     """Load the adapter with PEFT, and verify that it changes the base's logits."""
-    import torch  # noqa: PLC0415  (as above)
+    import torch
 
     if not adapter.is_dir():  # full fine-tuning exports a model instead
         return "exported the model"
@@ -134,6 +134,6 @@ def _reload(model: Path, adapter: Path) -> str:
         after = trained(input_ids=ids).logits
     if torch.equal(before, after):
         problem = "expected an adapter that changes the model, found one that does nothing"
-        raise ConfigError((problem,))
+        raise ConfigError(problem)
     about = json.loads((adapter / ADAPTER).read_text())
     return f"exported an adapter (r={about['r']}) that PEFT loads"

@@ -53,16 +53,16 @@ NODES = [pytest.param((1,), marks=pytest.mark.soak), (2,)]
 
 def quick(_rank: int) -> None:
     """Look at the disk often."""
-    from train.checkpoint import last_copy
+    from train.checkpoint import room
 
-    last_copy.LOOK = 0.2
+    room.LOOK = 0.2
 
 
 def impatient(_rank: int) -> None:
     """Wait for room for a second."""
-    from train.checkpoint import last_copy
+    from train.checkpoint import room
 
-    last_copy.LOOK, last_copy.PATIENCE = 0.2, 1.0
+    room.LOOK, room.PATIENCE = 0.2, 1.0
 
 
 def same_weights(one: Path, other: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.config.aliases import Given, NoEffect, resolve
+from train.config.foreign import Given, NoEffect, resolve
 
 
 @pytest.mark.parametrize(

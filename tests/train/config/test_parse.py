@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.__main__ import main
-from train.config.aliases import FIELDS
-from train.config.columns import IN_LINES, IN_MESSAGES
 from train.config.config import Config
+from train.config.datasets import IN_LINES, IN_MESSAGES
+from train.config.foreign import FIELDS
 from train.config.parse import TYPES, parse
 from train.errors import USAGE, ConfigError
 

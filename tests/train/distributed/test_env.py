@@ -108,7 +108,7 @@ def test_a_variable_that_is_no_such_number_is_refused(name: str, text: str, word
 
 
 def test_a_local_rank_needs_the_number_of_them() -> None:
-    with pytest.raises(LauncherEnvError, match=r"^LOCAL_RANK: .*which is 1 where it is unset"):
+    with pytest.raises(LauncherEnvError, match=r"^LOCAL_RANK: .*which is 1 if it is unset"):
         read(FEW | {"LOCAL_RANK": "3"})
 
 

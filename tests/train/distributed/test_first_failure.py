@@ -69,13 +69,13 @@ def fails_and_stays(rank: int) -> None:
     first_failure.GRACE = 1.0
     broken(rank)
     if rank == 1:
-        real = first_failure.FirstFailure.behind
+        real = first_failure.FirstFailure.cause_of
 
         def behind(*args: Any) -> Any:
             real(*args)
             time.sleep(200)
 
-        patch.object(first_failure.FirstFailure, "behind", behind).start()
+        patch.object(first_failure.FirstFailure, "cause_of", behind).start()
 
 
 def test_a_rank_that_blocks_in_a_collective_hears_of_it(world: World) -> None:
@@ -158,7 +158,7 @@ def meets(port: Any, ending: Any, *, says_why: bool) -> None:
     port.put(store.port)
     ending.wait()
     if says_why:
-        FirstFailure(store, 0, 2).behind(ValueError("the sun has set"))
+        FirstFailure(store, 0, 2).cause_of(ValueError("the sun has set"))
     os._exit(1)
 
 

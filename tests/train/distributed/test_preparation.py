@@ -25,9 +25,9 @@ PATIENCE = 0.6
 def ranks(*works: Callable[[], None]) -> list[BaseException | None]:
     """Prepare with so many ranks, a thread each; return what each ended with."""
     from train.distributed.preparation import Preparation  # noqa: PLC0415  (it needs torch)
-    from train.distributed.process_group import meeting_point  # noqa: PLC0415
+    from train.distributed.process_group import local_store  # noqa: PLC0415
 
-    store = meeting_point()
+    store = local_store()
     ended: list[BaseException | None] = [None] * len(works)
 
     def be(rank: int) -> None:
@@ -61,7 +61,7 @@ def test_a_slow_rank_is_waited_for_beyond_all_patience(slow: int) -> None:
 
 def test_a_failed_rank_ends_the_others_with_its_reason() -> None:
     def fail() -> None:
-        raise ConfigError(("data.jsonl:3: expected text",))
+        raise ConfigError("data.jsonl:3: expected text")
 
     first, second = ranks(nothing, fail)
     assert isinstance(second, ConfigError)
@@ -114,7 +114,7 @@ def ends_in_tokenizing(rank: int) -> None:
         time.sleep(2.0)  # its neighbor waits by now
         if Path("killed").exists():
             os.kill(os.getpid(), signal.SIGKILL)
-        raise ConfigError(("data.jsonl:3: expected text",))
+        raise ConfigError("data.jsonl:3: expected text")
 
     if rank == 0:
         patch.object(token_cache.Maker, "_make", end).start()

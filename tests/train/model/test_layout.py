@@ -71,7 +71,7 @@ def cannot_be_sliced(_rank: int) -> None:
         patch.object(host_memory, "available", lambda: 1 << 16).start()
         raise slices.CannotSlice("a test wants it so")
 
-    vars(slices)["fill"] = fill
+    vars(slices)["load_into"] = fill
 
 
 def test_a_base_that_must_be_read_whole_needs_room_on_the_first_rank(world: World) -> None:

@@ -21,7 +21,7 @@ def targets(base: Config, *names: str) -> Config:
 
 
 def survey(config: Config, folder: Path) -> Weights:
-    from train.model.load import survey as real
+    from train.model.load import count_weights as real
 
     return real(config, folder)
 

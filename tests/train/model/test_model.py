@@ -308,19 +308,19 @@ def test_experts_that_are_modules_may_get_no_token_on_a_rank(
 def test_any_error_of_a_library_that_makes_the_model_is_a_named_refusal(
     base: Config, tmp_path: Path
 ) -> None:
-    from train.model.load import survey
+    from train.model.load import count_weights
 
     about = json.loads((Path(base.name_or_path) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(about | {"vocab_size": -5}))
     with pytest.raises(ConfigError, match=f"language model in {tmp_path}, found: RuntimeError: "):
-        survey(base, tmp_path)
+        count_weights(base, tmp_path)
 
 
 def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(base: Config) -> None:
     from transformers import conversion_mapping
     from transformers.core_model_loading import ConversionOps, WeightConverter
 
-    from train.model.load import survey
+    from train.model.load import count_weights
 
     class OneWay(ConversionOps):  # type: ignore[misc]
         """Has no reverse operation."""
@@ -329,13 +329,13 @@ def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(bas
             return input_dict
 
     one_way = WeightConverter("q.weight", "q_proj.weight", operations=[OneWay()])
-    survey(replace(base, method="full"), Path(base.name_or_path))
+    count_weights(replace(base, method="full"), Path(base.name_or_path))
     with patch.object(
         conversion_mapping, "get_model_conversion_mapping", lambda *_, **__: [one_way]
     ):
-        survey(base, Path(base.name_or_path))  # an adapter needs none of it
+        count_weights(base, Path(base.name_or_path))  # an adapter needs none of it
         with pytest.raises(ConfigError, match="cannot reverse: NotImplementedError") as refusal:
-            survey(replace(base, method="full"), Path(base.name_or_path))
+            count_weights(replace(base, method="full"), Path(base.name_or_path))
     assert str(refusal.value).endswith("hint: method: lora exports an adapter instead")
 
 
@@ -392,7 +392,7 @@ def unused_weight(_: int) -> None:
 
     from train.model import model
 
-    plainly = model._laid_out
+    plainly = model._materialized
 
     def with_one_more(*args: Any) -> Any:
         network, remarks = plainly(*args)
@@ -400,7 +400,7 @@ def unused_weight(_: int) -> None:
         network.never = torch.nn.Parameter(torch.ones(2, device=device))
         return network, remarks
 
-    patch.object(model, "_laid_out", with_one_more).start()
+    patch.object(model, "_materialized", with_one_more).start()
 
 
 def test_ddp_does_not_wait_for_a_weight_that_a_model_never_uses(world: World) -> None:
@@ -628,13 +628,13 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
     from torch.distributed.fsdp import fully_shard
     from transformers import AutoModelForCausalLM
 
-    from train.distributed.process_group import meeting_point
+    from train.distributed.process_group import local_store
     from train.errors import ModelError
     from train.model.load import lora
     from train.model.lora_targets import Targets
-    from train.model.parallelize import prove
+    from train.model.parallelize import verify_sharded
 
-    dist.init_process_group("gloo", store=meeting_point(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=local_store(), rank=0, world_size=1)
     try:
         network = AutoModelForCausalLM.from_pretrained(base.name_or_path)
         mesh = init_device_mesh("cpu", (1,))
@@ -642,7 +642,7 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
             fully_shard(layer, mesh=mesh)
         late = get_peft_model(network, lora(base, Targets(modules="all-linear", parameters=())))
         with pytest.raises(ModelError, match=r"expected every trained parameter sharded"):
-            prove(late, "fsdp")
+            verify_sharded(late, "fsdp")
     finally:
         dist.destroy_process_group()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.train.world import World
-from train.model.positions import count
+from train.model.memory import position_count
 
 QWEN = {"max_position_embeddings": 32768}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
@@ -53,7 +53,7 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
     ],
 )  # fmt: skip
 def test_positions_are_those_after_rope_scaling(about: dict[str, Any], known: int) -> None:
-    assert count(about) == known
+    assert position_count(about) == known
 
 
 @pytest.mark.torch

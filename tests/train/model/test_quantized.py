@@ -225,14 +225,14 @@ def test_other_formats_are_refused_with_their_twin(
 
 
 def test_all_of_it_is_not_trained(base: Config, tiny: Path, tmp_path: Path) -> None:
-    from train.model.load import survey
+    from train.model.load import count_weights
 
     plain = shutil.copytree(tiny / "model", tmp_path / "plain")
     quantize(plain, tmp_path / "small", fine_grained(16, 16), (16, 16))
     config = replace(base, name_or_path=str(tmp_path / "small"))
-    survey(config, tmp_path / "small")
+    count_weights(config, tmp_path / "small")
     with pytest.raises(ConfigError, match="found method: full and fp8"):
-        survey(replace(config, method="full"), tmp_path / "small")
+        count_weights(replace(config, method="full"), tmp_path / "small")
 
 
 def test_mxfp4_is_read_whole_and_right(world: World, tiny: Path, tmp_path: Path) -> None:
@@ -292,25 +292,25 @@ def test_a_tensor_without_a_place_is_refused_before_any_is_read(
 
     folder = shutil.copytree(tiny / "model", tmp_path / "model")
     config = replace(base, name_or_path=str(folder))
-    whole = load.bare(config, folder, torch.float32)
+    whole = load.make_on_meta(config, folder, torch.float32)
     with_another(folder, name)
     (finding,) = [each for each in preflight.check(config) if each.about == "trained"]
     assert finding.state == "fail"
     assert f"found none for {name} (and 0 others)" in finding.said
     # And by both ways to read it, if the names say nothing.
     with pytest.raises(slices.CannotSlice, match=f"{name} has no place"):
-        slices.fill(whole.to_empty(device="cpu"), config, folder)
+        slices.load_into(whole.to_empty(device="cpu"), config, folder)
     with pytest.raises(ConfigError, match=f"found none for {name}"):
         load.make(config, folder, torch.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement, "unplaced", lambda *_: [])
-        load.bare(config, folder, torch.float32)
+        load.make_on_meta(config, folder, torch.float32)
 
 
 def test_tensors_that_the_model_has_no_use_for_are_dropped(
     base: Config, tiny: Path, tmp_path: Path
 ) -> None:
-    from train.model.load import survey
+    from train.model.load import count_weights
 
     folder = make_family(tmp_path / "model", "glm4_moe", tiny / "model")
     config = replace(base, name_or_path=str(folder), lora_target_modules=("q_proj",))
@@ -319,7 +319,7 @@ def test_tensors_that_the_model_has_no_use_for_are_dropped(
         "model.layers.0.self_attn.rotary_emb.inv_freq",
     ):
         with_another(folder, name)
-        survey(config, folder)
+        count_weights(config, folder)
 
 
 @pytest.mark.parametrize("says_so", [True, False])

@@ -32,7 +32,7 @@ def never_read_whole(_rank: int) -> None:
     def loaded(*_: Any) -> None:
         raise AssertionError("the base was read whole")
 
-    vars(model)["_loaded"] = loaded
+    vars(model)["_load_whole"] = loaded
 
 
 @pytest.mark.parametrize("name", ["model", "tied"])
@@ -91,20 +91,20 @@ def fill(env: RankEnv, folder: Path, layout: str) -> None:
 
     from train.distributed.process_group import Ranks
     from train.model import slices
-    from train.model.load import bare
+    from train.model.load import make_on_meta
     from train.model.parallelize import shard
 
     torch.set_num_threads(1)
     disable_progress_bar()
     ranks = Ranks.join(env, timeout=60, rendezvous=f"file://{folder / 'rendezvous'}")
     config = Config(name_or_path=str(folder), dataset_path="-", method="full")
-    network: Any = bare(config, folder, torch.float32)
+    network: Any = make_on_meta(config, folder, torch.float32)
     shard(network, ranks.mesh(layout), config, torch.float32)
     network.to_empty(device="cpu")
     network.tie_weights()
     real = vars(slices)["safe_open"]
     vars(slices)["safe_open"] = lambda *a, **k: Opened(real(*a, **k))
-    slices.fill(network, config, folder)
+    slices.load_into(network, config, folder)
     whole: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for name, wanted in (whole.state_dict() | dict(whole.named_buffers())).items():
         found = network.get_parameter_or_buffer(name)

@@ -69,7 +69,7 @@ class Answers:
         self._chat = chat
         self._tokens = tokens
         self.text = chat.text
-        """The chat; with a token that ends the last answer where the template writes none."""
+        """The chat; with a token that ends the last answer if the template writes none."""
         self.unlearned: Counter[str] = Counter()
         """What is not learned → how often; `tally.UNLEARNED` has the words."""
 
@@ -132,7 +132,7 @@ class Answers:
         """Return where the model begins to write: after what it is given."""
         at = self._chat.places[first][0]
         low, begin = self._after_prompt(index, at) if index else (0, None)
-        # The prompt differs where an empty answer is before it, or where a template begins an
+        # The prompt differs if an empty answer is before it, or if a template begins an
         # answer only after a question; but the answers in the text begin alike.
         header = self._after_header(low if begin is None else begin, at)
         begin = begin if header is None else header

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from train.config.columns import IN_MESSAGES
+from train.config.datasets import IN_MESSAGES
 from train.data.files.bad_line import BadLine
 
 Message = dict[str, Any]
@@ -71,10 +71,7 @@ def renamed(record: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any
 
 
 def messages_of(
-    key: str,
-    found: Any,  # noqa: ANN401  (as the line has it)
-    columns: Mapping[str, str],
-    roles: Mapping[str, str],
+    key: str, found: Any, columns: Mapping[str, str], roles: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Return messages with the roles and keys that chat templates know."""
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
@@ -122,7 +119,7 @@ def _as_openai(item: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]
     return message | {"role": role or name}
 
 
-def _called(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line has it)
+def _called(text: Any) -> list[dict[str, Any]]:
     try:
         found = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -131,7 +128,7 @@ def _called(text: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (as the line ha
     return [{"type": "function", "function": call} for call in calls]
 
 
-def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:
     """Return messages after the line's own system message, if they have none."""
     text = text_of("system", system)
     if not isinstance(text, str):
@@ -142,7 +139,7 @@ def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, A
     return [{"role": "system", "content": text}, *messages]
 
 
-def tools_of(record: dict[str, Any]) -> Any:  # noqa: ANN401  (as the line has them)
+def tools_of(record: dict[str, Any]) -> Any:
     """Return `tools`, or OpenAI's old `functions` as such."""
     functions = record.get("functions")
     old = isinstance(functions, list) and all(
@@ -153,7 +150,7 @@ def tools_of(record: dict[str, Any]) -> Any:  # noqa: ANN401  (as the line has t
     return [{"type": "function", "function": function} for function in functions or ()]
 
 
-def text_of(key: str, value: Any) -> Any:  # noqa: ANN401  (as the line has it)
+def text_of(key: str, value: Any) -> Any:
     """Return a list of text parts as one text, and anything else as it is."""
     if not are_parts(value):
         return value
@@ -163,7 +160,7 @@ def text_of(key: str, value: Any) -> Any:  # noqa: ANN401  (as the line has it)
     return "".join(part["text"] for part in value)
 
 
-def are_parts(value: Any) -> bool:  # noqa: ANN401  (as the line has it)
+def are_parts(value: Any) -> bool:
     """Whether a list is content in parts, and not of messages."""
     return (
         isinstance(value, list)
@@ -222,7 +219,7 @@ class Task:
         return f"{self.system}\n\n{text}" if self.system.strip() else text
 
 
-def _history(turns: Any) -> tuple[tuple[str, str], ...]:  # noqa: ANN401  (as the line has them)
+def _history(turns: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(turns, list):
         raise BadLine("history: expected a list of [question, answer]")
     found = []
@@ -268,7 +265,7 @@ def with_text_arguments(messages: list[Message]) -> list[Message]:
     ]
 
 
-def checked_tools(value: Any) -> list[Any] | None:  # noqa: ANN401  (as the line has them)
+def checked_tools(value: Any) -> list[Any] | None:
     """Return the JSON schemas of functions, which some data sets keep as text; None without any."""
     if isinstance(value, str):
         try:
@@ -282,7 +279,7 @@ def checked_tools(value: Any) -> list[Any] | None:  # noqa: ANN401  (as the line
     return value
 
 
-def checked_arguments(value: Any) -> dict[str, Any]:  # noqa: ANN401  (as the line has them)
+def checked_arguments(value: Any) -> dict[str, Any]:
     """Return a line's own arguments of the template."""
     if value is None:
         return {}
@@ -307,7 +304,7 @@ def _message(message: Message, number: int) -> Message:
     return kept
 
 
-def _content(content: Any, number: int) -> str:  # noqa: ANN401  (as the line has it)
+def _content(content: Any, number: int) -> str:
     """Return a content as text: OpenAI's API has it in parts, too."""
     if isinstance(content, str):
         return content
@@ -324,7 +321,7 @@ def _content(content: Any, number: int) -> str:  # noqa: ANN401  (as the line ha
     return "".join(texts)
 
 
-def _calls(calls: Any, number: int) -> list[Message]:  # noqa: ANN401  (as the line has them)
+def _calls(calls: Any, number: int) -> list[Message]:
     """Return tool calls with arguments as objects: OpenAI's API has them as text."""
     wanted = f'messages: tool_calls of message {number}: expected a list of {{"function"}}'
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):

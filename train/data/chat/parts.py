@@ -156,7 +156,7 @@ class Marks:
         arguments = self._value(call["function"]["arguments"], index, at)
         return {**call, "function": {**call["function"], "name": name, "arguments": arguments}}
 
-    def _value(self, value: Any, index: int, at: int) -> Any:  # noqa: ANN401  (any JSON)
+    def _value(self, value: Any, index: int, at: int) -> Any:
         if isinstance(value, str):
             return self._around(value, index, "call", at)
         if isinstance(value, list):

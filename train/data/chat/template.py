@@ -2,8 +2,8 @@
 
 Templates differ in what they write after an answer, where they put the system message, and which
 thoughts they keep. So nothing is assumed about them: they write a chat twice, the second time with
-marks around the parts of its messages (`chat_parts`), which must not change what they write
-(`chat_text`). Answers are found by these marks (`chat_answers`); one that is not is refused.
+marks around the parts of its messages (`parts`), which must not change what they write
+(`text`). Answers are found by these marks (`answers`); one that is not is refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Chat:
 class ChatTemplate:
     """The chat template of a tokenizer."""
 
-    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401  (a transformers tokenizer)
+    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
         """Take a tokenizer; `arguments` are the template's own, such as enable_thinking."""
         self._tokenizer = tokenizer
         self._arguments = dict(arguments or {})
@@ -67,17 +67,14 @@ class ChatTemplate:
         self,
         messages: list[Message],
         *,
-        tools: Any = None,  # noqa: ANN401  (the same)
-        arguments: Any = None,  # noqa: ANN401  (the same)
+        tools: Any = None,
+        arguments: Any = None,
         learn_from: int = 0,
     ) -> Chat:
         """Return a chat as its template writes it.
 
-        Args:
-            messages: The messages.
-            tools: JSON schemas of the functions that the model may call.
-            arguments: The template's arguments for this chat; they win over everyone's.
-            learn_from: The first message whose answer is learned.
+        The chat's own `arguments` of the template win over everyone's. Answers before message
+        `learn_from` are not learned.
         """
         if not self.exists:
             raise BadLine("messages: expected a tokenizer with a chat template, found none")
@@ -182,7 +179,7 @@ def _none(messages: Sequence[Message], answers: Answers) -> str:
 
 @cache
 def dated(template: str) -> str:
-    """Return a template that prints DATE where it would ask for today's date.
+    """Return a template that prints DATE instead of asking for today's date.
 
     A macro comes before transformers' own function of its name. The line break after it is not
     written, so that the template begins a line as before.

@@ -26,7 +26,7 @@ class Render(Protocol):
         """Return messages as text."""
 
 
-class NotSo(BadLine):
+class FormRefused(BadLine):
     """The template does not take the chat in this form."""
 
 
@@ -39,7 +39,7 @@ class ChatText:
         self._after: dict[int, str | None] = {}
         try:
             self._write(messages)
-        except NotSo:
+        except FormRefused:
             if not any(message.get("tool_calls") for message in messages):
                 raise
             # DeepSeek's joins the arguments of a call to its text.
@@ -100,11 +100,7 @@ class ChatText:
         return until.text[until.places[part][1] :] if part in until.places else None
 
     def given(self, message: int) -> tuple[int, str]:
-        """Return where what is before a message ends with its last part, and what follows that.
-
-        Returns:
-            A place in the text, and what the model is given after it when it writes the message.
-        """
+        """Return where what is before a message ends, and what the model is given after it."""
         prompt = self.prompt(message)
         first = min(self.places[part][0] for part in self.written(message))
         both = [at for at in prompt.places if at in self.places and self.places[at][1] <= first]
@@ -142,7 +138,7 @@ class ChatText:
         try:
             text = self._render(messages)
         except BadLine as error:
-            raise NotSo(str(error)) from None
+            raise FormRefused(str(error)) from None
         if self._is_same(text, messages):
             return
         # Templates look into texts, as for /no_think in a question: those do without a mark there.
@@ -180,7 +176,9 @@ class ChatText:
         said = [str(message["content"]) for message in self._marks.messages]
         for given in map(str, _objects(self._marks.messages)):
             if given in marked and not any(given in text for text in said):
-                raise NotSo("messages: the chat template writes a call's arguments as Python does")
+                raise FormRefused(
+                    "messages: the chat template writes a call's arguments as Python does"
+                )
         self._written = self._marks.read(marked)
         return self._written.text == text
 

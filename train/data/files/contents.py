@@ -56,7 +56,7 @@ def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
         start = stream.bytes.read(START)
     if name := encoding(start):
         hint = None if stream.compressed else to_utf8(path, name)
-        raise ConfigError((f"{key}: expected UTF-8 text in {path}, found {name}",), hint=hint)
+        raise ConfigError(f"{key}: expected UTF-8 text in {path}, found {name}", hint=hint)
     text = start.removeprefix(BOM).lstrip()
     ending, what = _told(text, is_table=is_table)
     if start[TAR[0] :].startswith(TAR[1]):
@@ -66,7 +66,7 @@ def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
         is_sheet = ending == ".zip" and path.suffix.lower() == ".xlsx"
         is_hidden = stream.compressed and ending != ".tar"  # tar decompresses what it reads
         hint = None if is_hidden else way_out(path, ".xlsx" if is_sheet else ending)
-        raise ConfigError((f"{key}: expected {wanted} in {path}, found {what}",), hint=hint)
+        raise ConfigError(f"{key}: expected {wanted} in {path}, found {what}", hint=hint)
 
 
 def _told(text: bytes, *, is_table: bool) -> tuple[str, str]:

@@ -28,10 +28,10 @@ def rows(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes | 
     with streams.opened(path) as start:
         _, keys = next(cells(path, start, 0), (0, []))
     if isinstance(keys, BadLine):
-        raise ConfigError((f"{path}:row 1: {keys}",))
+        raise ConfigError(f"{path}:row 1: {keys}")
     if twice := [key for key, times in Counter(keys).items() if key and times > 1]:
         found = f"found {', '.join(twice)} twice"
-        raise ConfigError((f"{path}:row 1: expected a name for each column, {found}",))
+        raise ConfigError(f"{path}:row 1: expected a name for each column, {found}")
     for offset, row in cells(path, stream, begin):
         if isinstance(row, BadLine):
             yield offset, row

@@ -120,7 +120,7 @@ def rows(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes]]:
         if isinstance(error, json.JSONDecodeError):
             at, found = error.pos, f": {error.msg}"
         problem = f"{path}:{_line(path, at)}: expected JSON, found{found}"
-        raise ConfigError((problem,)) from None
+        raise ConfigError(problem) from None
 
 
 def _line(path: Path, offset: int) -> int:

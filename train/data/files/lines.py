@@ -54,7 +54,7 @@ class FileScan:
     lines: int
     begins: tuple[tuple[int, int], ...]
     """For each target the offset of the next line that a reader can begin at, and the lines
-    before it; fewer where the file ends first."""
+    before it; fewer if the file ends first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def scan(path: Path, targets: Sequence[int]) -> FileScan:
             return _scan_text(stream.bytes, targets)
         for offset, content in rows(path, stream, 0):
             if isinstance(content, Swallowed):
-                raise ConfigError((f"{path}:{kind.noun}{lines + 1}: {content}",))
+                raise ConfigError(f"{path}:{kind.noun}{lines + 1}: {content}")
             places.add(offset, lines)
             lines += 1
     if kind is JSON_LINES and isinstance(content, bytes):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.config.columns import IN_LINES
+from train.config.datasets import IN_LINES
 from train.data import formats
 from train.errors import ConfigError
 
@@ -57,7 +57,7 @@ def read(
             yield from _lines(wanted)
 
 
-def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]:  # noqa: ANN401
+def _groups(metadata: Any, begin: int, end: int | None) -> tuple[list[int], int]:
     """Return the row groups that have rows of a stretch, and the number of their first row."""
     groups: list[int] = []
     row = first = 0
@@ -79,11 +79,11 @@ def count(path: Path) -> int:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        from pyarrow import ArrowException  # noqa: PLC0415  (an extra that few need)
-        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError:
         raise ConfigError(
-            (f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",),
+            f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",
             hint="pip install pyarrow, on every node",
         ) from None
     try:
@@ -91,10 +91,10 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (ArrowException, OSError, OverflowError, ValueError) as error:
         found = " ".join(str(error).split())
-        raise ConfigError((f"{path}: expected Parquet, found: {found}",)) from error
+        raise ConfigError(f"{path}: expected Parquet, found: {found}") from error
 
 
-def _lines(batch: Any) -> Iterator[bytes]:  # noqa: ANN401  (a pyarrow.RecordBatch)
+def _lines(batch: Any) -> Iterator[bytes]:
     try:
         for record in batch.to_pylist():
             yield json.dumps(record, default=str).encode()

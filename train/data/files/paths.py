@@ -54,13 +54,13 @@ def find(path: Path, *, key: str) -> tuple[Path, ...]:
             files = _of_pattern(path, key)
         else:
             found = "found: it is no file" if path.exists() else _instead(path)
-            raise ConfigError((f"{key}: expected a file or folder at {path}, {found}",))
+            raise ConfigError(f"{key}: expected a file or folder at {path}, {found}")
         for file in files:
             if ending(file) != PARQUET:
                 contents.refuse_other(file, key=key, is_table=ending(file) in {".csv", ".tsv"})
     except OSError as error:
         problem = f"{key}: expected a file or folder that can be read at {path}, found: "
-        raise ConfigError((problem + str(error.strerror),)) from error
+        raise ConfigError(problem + str(error.strerror)) from error
     return files
 
 
@@ -73,10 +73,8 @@ def ending(path: Path) -> str:
 def below(folder: Path) -> list[Path]:
     """Return the files in a folder and in those below it, in the order of their names.
 
-    Hidden files and leftovers are none of them, nor is what a training has written there.
-
-    Raises:
-        OSError: a folder cannot be read.
+    Hidden files and leftovers are none of them, nor is what a training has written there. An
+    OSError names a folder that cannot be read.
     """
 
     def fail(error: OSError) -> None:
@@ -122,7 +120,7 @@ def _of_pattern(path: Path, key: str) -> tuple[Path, ...]:
         if not any(_is_passed(part, folder) for part in (item, *item.parents)):
             items += below(item) if item.is_dir() else [item]
     if not items:
-        raise ConfigError((f"{key}: expected files that match {path}, {_instead(path)}",))
+        raise ConfigError(f"{key}: expected files that match {path}, {_instead(path)}")
     items = sorted(set(items))
     return of_folder(folder, items, key=key, name=str(path), chosen=True)
 
@@ -152,15 +150,9 @@ def _listed(names: list[str]) -> str:
 def of_folder(
     folder: Path, items: Iterable[Path], *, key: str, name: str, chosen: bool = False
 ) -> tuple[Path, ...]:
-    """Return those files that a key means: of its own split, where files are named by split.
+    """Return the items of a folder that a key means: of its own split, if they are named by split.
 
-    Args:
-        folder: That the data set is.
-        items: What is in it.
-        key: `dataset_path`, or that of the evaluation.
-        name: What the data set is called.
-        chosen: Whether a user has named the files themselves, by a pattern: if all of them
-            are of another split, those are meant.
+    If a user has `chosen` the files by a pattern, and all are of another split, those are meant.
     """
     items = list(items)
     files = next((of_kind for kind in KINDS if (of_kind := tuple(_of_kind(kind, items)))), ())
@@ -168,7 +160,7 @@ def of_folder(
         other = next((item for item in items if item.suffix.lower() in contents.OTHER), None)
         there = _listed([item.name for item in items])
         raise ConfigError(
-            (f"{key}: expected {READ} files in {name}, found that there {there}",),
+            f"{key}: expected {READ} files in {name}, found that there {there}",
             hint=contents.way_out(other, other.suffix.lower()) if other else None,
         )
     splits = {path: _split(path.relative_to(folder)) for path in files}
@@ -181,7 +173,7 @@ def of_folder(
         found = ", ".join(path.name for path in files)
         wanted = "train" if key == "dataset_path" else " or ".join(HELD_OUT)
         raise ConfigError(
-            (f"{key}: expected files named {wanted} in {name}, found {found}",),
+            f"{key}: expected files named {wanted} in {name}, found {found}",
             hint="give the path of the file that is meant",
         )
     return unnamed or files

@@ -103,7 +103,7 @@ def opened(path: Path, offset: int = 0) -> Iterator[Stream]:
         except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             found = " ".join(str(error).split())
             problem = f"{path}: expected a whole {kind} file, found: {found}"
-            raise ConfigError((problem,)) from error
+            raise ConfigError(problem) from error
 
 
 def compression(start: bytes) -> str | None:
@@ -120,7 +120,7 @@ def size(path: Path) -> int:
         return read * stream.size // max(1, stream.raw.tell())
 
 
-def _decompressed(path: Path, kind: str, raw: BinaryIO) -> Any:  # noqa: ANN401  (an io.RawIOBase)
+def _decompressed(path: Path, kind: str, raw: BinaryIO) -> Any:
     match kind:
         case "gzip":
             return gzip.GzipFile(fileobj=raw)
@@ -129,10 +129,10 @@ def _decompressed(path: Path, kind: str, raw: BinaryIO) -> Any:  # noqa: ANN401 
         case "xz":
             return lzma.LZMAFile(raw)
     try:
-        import pyarrow  # noqa: PLC0415, ICN001  (an extra that few need)
+        import pyarrow  # noqa: ICN001  (an extra that few need)
     except ModuleNotFoundError:
         raise ConfigError(
-            (f"{path}: expected pyarrow, which reads zstd, found that it is not installed",),
+            f"{path}: expected pyarrow, which reads zstd, found that it is not installed",
             hint="pip install pyarrow, on every node",
         ) from None
     return cast("Any", pyarrow.CompressedInputStream(raw, "zstd"))
