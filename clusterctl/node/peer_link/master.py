@@ -153,9 +153,9 @@ class Master:
             channel.send({"pong": parse_time(message, "ping"), "at": time.time()})
         elif "ending" in message:
             ending = {**parse_ending(message), "node": channel.name}  # it speaks for itself alone
-            if not self._events.leaves(ending):
+            if not self._events.peer_leaves(ending):
                 self.send_ending(ending)
-                self._events.ending(ending)
+                self._events.peer_ending(ending)
         elif "bye" in message:
             self._finished.add(channel.name)
             channel.send({"bye": True})
@@ -188,10 +188,10 @@ class Master:
             self._finished.discard(name)
             self._lost.discard(name)
             self.missing.discard(name)
-            self._events.joined(name)
+            self._events.peer_joined(name)
         elif name in self.missing:
             self.missing.remove(name)
-            self._events.joined(name)
+            self._events.peer_joined(name)
 
     def _forget_channel(self, name: str) -> None:
         channel = self._channels.pop(name, None)
@@ -213,4 +213,4 @@ class Master:
                 self._finished.add(name)
                 self._lost.add(name)
                 self._forget_channel(name)
-                self._events.lost(name, self._last_error.get(name, "it stopped answering"))
+                self._events.peer_lost(name, self._last_error.get(name, "it stopped answering"))

@@ -1,30 +1,43 @@
-"""The messages between the supervisors of a run, and the events that these cause."""
+"""The messages between the supervisors of a run, and the events that these cause.
+
+The worker connects and says `hello` with its token; the master answers `welcome`, or closes.
+The worker sends `ping` every 2 s, and the master answers `pong` with its own clock.
+Either tells an `ending` at once and the master tells it to all; a worker says `bye` once the run
+is over on it, and the master answers `bye`. The master says `over` when it is over there.
+
+Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Dict, Protocol, Tuple
 
 PeerMessage = Dict[str, Any]
 SilentPeer = Dict[str, Any]
 """`peer`, `since` when it was not heard, and as `message` the last words of its connection."""
 
 
-class PeerEvents(NamedTuple):
-    """The callbacks for events of the link."""
+class PeerEvents(Protocol):
+    """Who hears what happens on the other nodes: the supervisor."""
 
-    ending: Callable[[PeerMessage], None]
-    """The run is ending on another node, and why."""
-    lost: Callable[[str, str], None]
-    """A node (its name) has been silent too long, with the last words of its connection."""
-    joined: Callable[[str], None]
-    """A node's supervisor is there for the first time."""
-    clock: Callable[[float, float], None]
-    """This node's clock minus the master's, and by how much that may be wrong."""
-    over: Callable[[str], None]
-    """The run is over on the master, and the state it left there."""
-    leaves: Callable[[PeerMessage], bool] = lambda message: False  # noqa: ARG005
-    """A node ends its part; True: the run continues without it."""
+    def clock_measured(self, offset: float, error: float) -> None:
+        """Take this node's clock minus the master's, and by how much that may be wrong."""
+
+    def peer_joined(self, node: str) -> None:
+        """A node's supervisor is there for the first time."""
+
+    def peer_lost(self, node: str, words: str) -> None:
+        """A node has been silent too long; `words` are the last of its connection."""
+
+    def peer_ending(self, message: PeerMessage) -> None:
+        """The run is ending on another node, and why."""
+
+    def peer_leaves(self, ending: PeerMessage) -> bool:
+        """A node ends its part; True: the run continues without it."""
+
+    def master_over(self, state: str) -> None:
+        """The run is over on the master, and the state it left there."""
 
 
 SILENT_SECONDS = 4.0

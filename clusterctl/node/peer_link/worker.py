@@ -160,14 +160,14 @@ class Worker:
                 channel.send(unsent)
             if self.missing:
                 self.missing.clear()
-                self._events.joined(self._master)
+                self._events.peer_joined(self._master)
             self._ping()
         elif "pong" in message:
             self._measure_clock(parse_time(message, "pong"), parse_time(message, "at"))
         elif "ending" in message:
-            self._events.ending(parse_ending(message))
+            self._events.peer_ending(parse_ending(message))
         elif "over" in message:
-            self._events.over(parse_over(message))
+            self._events.master_over(parse_over(message))
             self.others_over = True
         elif "bye" in message:
             self.acknowledged = True
@@ -180,7 +180,7 @@ class Worker:
             self._ping()  # the first ones at once: the offset is wanted from the start
             return
         error, offset = self._clock.best()
-        self._events.clock(offset, error)
+        self._events.clock_measured(offset, error)
         self._loop.call_later(CLOCK_SECONDS, self._clock.round_trips.clear)
 
     def _ping(self) -> None:
@@ -196,7 +196,7 @@ class Worker:
         if silent > self._lost_after:
             self._given_up = True
             self.acknowledged = self.acknowledged or self._bye
-            self._events.lost(self._master, self._last_error)
+            self._events.peer_lost(self._master, self._last_error)
         elif silent > self._lost_after / 3 and self._channel is not None:
             # TCP would wait ever longer before it tries again; a new connection does not.
             self._channel.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Phases
-from clusterctl.node.supervisor.supervisor import HEARTBEAT_SECONDS, Supervisor
+from clusterctl.node.supervisor.supervisor import Supervisor
 
 
 class Finisher(Supervisor):
@@ -21,7 +21,7 @@ class Finisher(Supervisor):
         self._began = saved.get("began", self._began)
         self._stop_file = saved.get("stop_file", "")
         self._ranks.restore(saved.get("ranks", ()))
-        self.loop.call_every(HEARTBEAT_SECONDS, self._heartbeat)
+        self._housekeeping.start_heartbeat()
         end, node = saved.get("end"), self._job["node"]
         if end is None:
             self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerEvents
+from clusterctl.node.peer_link.messages import REASON_LIMIT
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run.files import ray_folder, stop_file
 from clusterctl.node.run.files.node_job import NodeJob
@@ -20,8 +20,7 @@ from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.run_processes import Process, living_descendants
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
-from clusterctl.node.supervisor.guard_watch import GuardWatch
-from clusterctl.node.supervisor.log_space import LogSpace
+from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.members import Members
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
@@ -33,12 +32,7 @@ from clusterctl.node.supervisor.shutdown import (
     Phases,
     Shutdown,
 )
-from clusterctl.node.supervisor.worlds.nested_launchers import NestedLaunchers
 
-HEARTBEAT_SECONDS = 1.0
-TIMES_SECONDS = 0.5
-SCAN_SECONDS = 2.0
-FRESH_SECONDS = 86400.0
 SETTLE_POLL = 0.05
 WAITERS_SECONDS, AGAIN_SECONDS = 2.0, 3.0
 RELAY_SECONDS = 5.0
@@ -50,7 +44,11 @@ RECORD_SECONDS = 60.0
 
 
 class Supervisor:
-    """A run on one node. Everything happens in its event loop's one thread."""
+    """A run on one node. Everything happens in its event loop's one thread.
+
+    Its parts know nothing of each other. The ranks report to it (`RankEvents`), the link reports
+    what happens on other nodes (`PeerEvents`), the control socket what is asked here.
+    """
 
     def __init__(
         self,
@@ -65,48 +63,23 @@ class Supervisor:
         Raises:
             OSError: the link's address cannot be listened on.
         """
-        self.loop = EventLoop()
+        self.loop = loop = EventLoop()
         self.done = False
         self._job, self._record, self._spawner = job, record, spawner
         self._began = time.time()
         self._key = processes.key_of(os.getpid())
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
-        self._guard = GuardWatch(record, guard)
-        self._ranks = Ranks(
-            self.loop,
-            job,
-            spawner,
-            record,
-            on_failure=self._end_everywhere,
-            on_success=self._succeeded,
-            on_end=self._update,
-        )
-        self._members = Members(job)
+        # How the run ends here: nothing of it yet.
         self._ending: Optional[Shutdown] = None
-        self._echo = EchoGrace(self.loop, self._end_here)
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
-        self._nested = NestedLaunchers(record, job)
-        events = PeerEvents(
-            ending=self._peer_is_ending,
-            lost=self._peer_is_lost,
-            joined=self._peer_joined,
-            clock=lambda offset, error: record.event(
-                "clock", offset_s=round(offset, 6), error_s=round(error, 6)
-            ),
-            over=self._over_on_master,
-            leaves=lambda ending: (
-                ending["by"] != "stop" and self._continues_without(ending["node"], ending["reason"])
-            ),
-        )
-        self._peers = connect(self.loop, job, secrets, events)
-        self._admission = Admission(
-            self.loop,
-            self._members,
-            self._peers,
-            secrets["token"],
-            on_change=lambda: record.write_snapshot(self.snapshot()),
-        )
+        self._echo = EchoGrace(loop, self._end_here)
+        # This node, then the others.
+        self._ranks = Ranks(loop, job, spawner, record, self)
+        self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard)
+        self._peers = connect(loop, job, secrets, self)
+        self._members = Members(job)
+        self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
 
     @property
     def link_port(self) -> int:
@@ -124,11 +97,7 @@ class Supervisor:
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
-        self.loop.call_every(HEARTBEAT_SECONDS, self._heartbeat)
-        self.loop.call_every(TIMES_SECONDS, self._record.log_times)
-        self.loop.call_every(TIMES_SECONDS, LogSpace(self._record).check)
-        self.loop.call_every(SCAN_SECONDS, self._remember_processes)
-        self.loop.call_every(FRESH_SECONDS, self._keep_fresh)
+        self._housekeeping.start()
         if self._job.get("start_timeout"):
             self.loop.call_later(self._job["start_timeout"], self._check_start)
 
@@ -144,7 +113,7 @@ class Supervisor:
             "schema": 1,
             "pid": pid,
             "start": start,
-            "guard": self._guard.key,
+            "guard": self._housekeeping.guard,
             "boot_id": boot_id(),
             "lock": self._job["lock"],
             "cgroup": self._job.get("cgroup", ""),
@@ -155,7 +124,7 @@ class Supervisor:
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.gathering.launcher_joined,
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
-            "elsewhere": self._nested.elsewhere,
+            "elsewhere": self._housekeeping.elsewhere,
             "end": self._end,
         }
 
@@ -166,7 +135,7 @@ class Supervisor:
             return {"error": "this is run %s on node %s, not the one that was asked for" % own}
         if ask == "rank":
             answer = self._ranks.report(request, peer.pid)
-            self._record.write_snapshot(self.snapshot())
+            self._save()
             return answer
         if ask == "state":
             return {"account": self.snapshot()}
@@ -192,17 +161,27 @@ class Supervisor:
         else:
             self.stop({"reason": reason, "grace": 0})
 
-    def _peer_joined(self, node: str) -> None:
-        self._admission.arrive(node)
-        self._record.event("peer-joined", peer=node)
+    def _save(self) -> None:
         self._record.write_snapshot(self.snapshot())
 
-    # Causes of an end.
+    # What the ranks report.
 
-    def _succeeded(self) -> None:
+    def rank_failed(self, cause: Cause) -> None:
+        """End the run on every node: here is why."""
+        self._end_everywhere(cause)
+
+    def rank_ended(self) -> None:
+        """Look whether that was all that an end waits for."""
+        if self._ending is not None:
+            self._ending.check()
+        elif self._echo.cause is not None and self._ranks.all_over:
+            self._end_here(self._echo.cause)
+        self._save()
+
+    def ranks_succeeded(self) -> None:
         """Every rank ended well; what they left behind gets a moment, then the same end."""
         if self._echo.cause is not None:
-            return  # `_update` ends it
+            return  # `rank_ended` ends it
         self._ranks.stopping = True
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
@@ -218,7 +197,19 @@ class Supervisor:
         commands = [" ".join(each)[:COMMAND_LIMIT] for each in words]
         self._record.event("leftovers-ended", count=len(left), commands=commands[:MOST_COMMANDS])
 
-    def _over_on_master(self, state: str) -> None:
+    # What the link reports of other nodes.
+
+    def clock_measured(self, offset: float, error: float) -> None:
+        """Note how this clock differs from the master's."""
+        self._record.event("clock", offset_s=round(offset, 6), error_s=round(error, 6))
+
+    def peer_joined(self, node: str) -> None:
+        """Count a node as there."""
+        self._admission.arrive(node)
+        self._record.event("peer-joined", peer=node)
+        self._save()
+
+    def master_over(self, state: str) -> None:
         """End what only served the master's processes: no one needs it any longer."""
         if not self._job.get("ends_with_master"):
             return
@@ -230,6 +221,57 @@ class Supervisor:
             reason = "the run has finished on node %s" % self._job["master"]["node"]
             self._set_end(state, "master", reason, 0)
             self._ending = self._shutdown(at_once)
+
+    def peer_lost(self, node: str, words: str) -> None:
+        """End the run, unless it is one that continues without this node."""
+        seconds = self._job["link"]["lost_after"]
+        reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
+        if self._continues_without(node, reason):
+            return
+        own = self._job["node"]
+        self._end_everywhere(Cause(by="lost", reason=reason, node=own, lost=node))
+        since = time.time() - seconds
+        self._record.event("peer-lost", peer=node, message=words, since=since)
+
+    def peer_leaves(self, ending: Dict[str, Any]) -> bool:
+        """Tell whether the run continues without a node that ends its part."""
+        return ending["by"] != "stop" and self._continues_without(ending["node"], ending["reason"])
+
+    def _continues_without(self, node: str, words: str) -> bool:
+        """Tell whether enough nodes are left; the launcher then starts the ranks again.
+
+        Only the master counts them. Its own end is that of the run: it has the launcher's store.
+        """
+        if self._job["node_rank"] != 0 or self._ending is not None:
+            return False
+        known = self._members.has_left(node)
+        if not self._members.leave(node):
+            return False
+        if not known:  # however often it tells us
+            self._record.event("peer-left", peer=node, message=words)
+        return True
+
+    def peer_ending(self, message: Dict[str, Any]) -> None:
+        """End with another node, and note why that ends."""
+        cause = Cause.read(message)
+        if cause.by == "stop" or self._ending is not None:
+            self._end_here(cause)
+        else:
+            reason = "%s: %s" % (cause.node, cause.reason)
+            end = Cause("peer", reason, cause.node, lines_grace=cause.lines_grace)
+            self._end_here(end, late=cause.by == "start-timeout")
+            self._record.event(
+                "peer-bad-end",
+                peer=cause.node,
+                message=cause.reason,
+                by=cause.by,
+                rank=cause.rank,
+                exit_code=cause.exit_code,
+                signal=cause.killed_by,
+                lost=cause.lost,
+            )
+
+    # What the system or the clock ends.
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was asked to end (%s)" % number.name})
@@ -261,49 +303,6 @@ class Supervisor:
             for name in missing:
                 message = "it was not there within %g s" % self._job["start_timeout"]
                 self._record.event("start-timeout", peer=name, message=message)
-
-    def _peer_is_lost(self, node: str, words: str) -> None:
-        seconds = self._job["link"]["lost_after"]
-        reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
-        if self._continues_without(node, reason):
-            return
-        own = self._job["node"]
-        self._end_everywhere(Cause(by="lost", reason=reason, node=own, lost=node))
-        since = time.time() - seconds
-        self._record.event("peer-lost", peer=node, message=words, since=since)
-
-    def _continues_without(self, node: str, words: str) -> bool:
-        """Tell whether enough nodes are left; the launcher then starts the ranks again.
-
-        Only the master counts them. Its own end is that of the run: it has the launcher's store.
-        """
-        if self._job["node_rank"] != 0 or self._ending is not None:
-            return False
-        known = self._members.has_left(node)
-        if not self._members.leave(node):
-            return False
-        if not known:  # however often it tells us
-            self._record.event("peer-left", peer=node, message=words)
-        return True
-
-    def _peer_is_ending(self, message: Dict[str, Any]) -> None:
-        cause = Cause.read(message)
-        if cause.by == "stop" or self._ending is not None:
-            self._end_here(cause)
-        else:
-            reason = "%s: %s" % (cause.node, cause.reason)
-            end = Cause("peer", reason, cause.node, lines_grace=cause.lines_grace)
-            self._end_here(end, late=cause.by == "start-timeout")
-            self._record.event(
-                "peer-bad-end",
-                peer=cause.node,
-                message=cause.reason,
-                by=cause.by,
-                rank=cause.rank,
-                exit_code=cause.exit_code,
-                signal=cause.killed_by,
-                lost=cause.lost,
-            )
 
     # The end.
 
@@ -339,7 +338,7 @@ class Supervisor:
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         if why_late:
             self._record.event("late", message=why_late)
-        self._record.write_snapshot(self.snapshot())
+        self._save()
 
     def _shutdown(
         self, phases: Phases, on_term: Optional[Callable[[List[Process]], None]] = None
@@ -350,13 +349,6 @@ class Supervisor:
     def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
         end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
         self._end = {**end, "time": time.time()}
-
-    def _update(self) -> None:
-        if self._ending is not None:
-            self._ending.check()
-        elif self._echo.cause is not None and self._ranks.all_over:
-            self._end_here(self._echo.cause)
-        self._record.write_snapshot(self.snapshot())
 
     def _all_exited(self, left: List[Process]) -> None:
         """Nothing of the run is left on this node: settle with the others, then leave."""
@@ -391,33 +383,14 @@ class Supervisor:
     def _write_end(self, until: float) -> None:
         assert self._end is not None
         value = {"schema": 1, **self._end, "ranks": self._ranks.snapshots()}
-        self._record.write_snapshot(self.snapshot())
+        self._save()
         if self._record.end(value) or time.monotonic() > until:
             self._peers.close()
             self.done = True
         else:
             self.loop.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
 
-    # Housekeeping.
-
     def _state(self) -> str:
         if self._end is not None:
             return "running" if self._end["state"] == "finished" else "stopping"
         return "running" if self._ranks.all_started else "starting"
-
-    def _heartbeat(self) -> None:
-        self._guard.check()
-        self._record.heartbeat()
-        self._record.flush()
-
-    def _keep_fresh(self) -> None:
-        self._record.keep_fresh()
-        ray_folder.keep_fresh(self._record.paths.folder)
-
-    def _remember_processes(self) -> None:
-        try:
-            living = living_descendants()
-            self._record.record_processes([process.key for process in living])
-            self._nested.check(living, self._ranks.snapshots())
-        except OSError:
-            return  # it cannot be checked now; the next scan will

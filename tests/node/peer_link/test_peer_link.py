@@ -19,7 +19,7 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link import master, tls_channel
 from clusterctl.node.peer_link.master import Master
-from clusterctl.node.peer_link.messages import PeerEvents
+from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peer_link import NoPeers, connect
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
@@ -35,14 +35,25 @@ class Heard:
     def __init__(self) -> None:
         self.all: list[tuple[str, object]] = []
 
-    def said(self) -> PeerEvents:
-        return PeerEvents(
-            ending=lambda message: self.all.append(("ending", message)),
-            lost=lambda node, _words: self.all.append(("lost", node)),
-            joined=lambda node: self.all.append(("joined", node)),
-            clock=lambda offset, error: self.all.append(("clock", (offset, error))),
-            over=lambda state: self.all.append(("over", state)),
-        )
+    def clock_measured(self, offset: float, error: float) -> None:
+        self.all.append(("clock", (offset, error)))
+
+    def peer_joined(self, node: str) -> None:
+        self.all.append(("joined", node))
+
+    def peer_lost(self, node: str, words: str) -> None:
+        del words
+        self.all.append(("lost", node))
+
+    def peer_ending(self, message: PeerMessage) -> None:
+        self.all.append(("ending", message))
+
+    def peer_leaves(self, ending: PeerMessage) -> bool:
+        del ending
+        return False
+
+    def master_over(self, state: str) -> None:
+        self.all.append(("over", state))
 
     def of(self, kind: str) -> list[object]:
         return [what for each, what in self.all if each == kind]
@@ -81,7 +92,7 @@ class Link:
         secrets = {"token": token or node_token(identity.token, name), "key": identity.key}
         if not port:
             secrets["token"] = identity.token  # of the master alone
-        made = connect(self.loop, job, secrets, self.heard[name].said())
+        made = connect(self.loop, job, secrets, self.heard[name])
         assert not isinstance(made, NoPeers)
         self.sides.append(made)
         return made
@@ -478,8 +489,7 @@ def test_what_fails_on_a_message_closes_its_channel_only(
                 raise failure
             net.heard["master"].all.append(("ending", message))
 
-        assert isinstance(net.master, Master)
-        net.master._events = net.master._events._replace(ending=fail_once)
+        net.heard["master"].peer_ending = fail_once  # type: ignore[method-assign]
         workers[0].send_ending({"by": "rank", "node": "w0", "reason": "why"})
         net.until(lambda: net.heard["w1"].of("ending"))
         net.until(lambda: net.heard["master"].of("ending"))  # said again when it is back
@@ -510,7 +520,7 @@ FIRST_OF_TWO: Any = {"nnodes": 2, "node_rank": 0}
 
 
 def test_a_run_on_one_node_has_nobody_to_hear() -> None:
-    alone = connect(EventLoop(), ALONE, {}, Heard().said())
+    alone = connect(EventLoop(), ALONE, {}, Heard())
     assert alone.all_done
     assert not alone.missing
 
@@ -521,7 +531,7 @@ def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
     for name in ("tls_channel", "master", "worker"):
         monkeypatch.delitem(sys.modules, f"clusterctl.node.peer_link.{name}")
     monkeypatch.setitem(sys.modules, "ssl", None)  # importing it fails, as without _ssl
-    loop, said = EventLoop(), Heard().said()
+    loop, said = EventLoop(), Heard()
     assert isinstance(connect(loop, ALONE, {}, said), NoPeers)
     with pytest.raises(OperationError, match="cannot encrypt the supervisors' link") as refused:
         connect(loop, FIRST_OF_TWO, {}, said)

@@ -120,7 +120,7 @@ def test_a_long_run_keeps_its_files_from_cleaners(
 ) -> None:
     """Ranks are restarted through the agent in its folder."""
     often = altered(
-        "clusterctl.node.supervisor.supervisor",
+        "clusterctl.node.supervisor.housekeeping",
         b"FRESH_SECONDS = 86400.0",
         b"FRESH_SECONDS = 0.2",
     )

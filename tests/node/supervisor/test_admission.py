@@ -25,7 +25,7 @@ class World:
         self.members = Members(JOB)
         loop: Any = EventLoop()
         loop.call_later = self.call_later
-        self.admission = Admission(loop, self.members, NoPeers(), "secret", on_change=lambda: None)
+        self.admission = Admission(loop, self.members, NoPeers(), "secret", lambda: None)
 
     def call_later(self, seconds: float, callback: Any) -> Timer:
         self.timers.append(Timer(self.now + seconds, callback))

@@ -33,7 +33,7 @@ class World:
         )
         made._job = {"node": "a", "stop": {"grace": 9.0, "signal": "USR1", "file": "STOP"}}
         made._began, made._end = 50.0, None
-        made.loop = SimpleNamespace(call_every=lambda *_: None)
+        made._housekeeping = SimpleNamespace(start_heartbeat=lambda: None)
         made._end_everywhere = self.everywhere.append
         self.finisher: Any = made
 

@@ -14,6 +14,7 @@ import pytest
 
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
+from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.tcp_sockets import tcp_table
 
 TCP = """\
@@ -56,11 +57,18 @@ class World:
             job,
             SimpleNamespace(),  # type: ignore[arg-type]
             record,
-            on_failure=lambda c: self.ends.append((c.by, c.exit_code, c.killed_by, c.rank)),
-            on_success=lambda: self.ends.append(("success",)),
-            on_end=lambda: None,
+            self,
         )
         self.ranks._launcher = (os.getpid(), 0)
+
+    def rank_failed(self, cause: Cause) -> None:
+        self.ends.append((cause.by, cause.exit_code, cause.killed_by, cause.rank))
+
+    def rank_ended(self) -> None:
+        """Nothing waits for it."""
+
+    def ranks_succeeded(self) -> None:
+        self.ends.append(("success",))
 
     def report(self, rank: int = 0, **changes: object) -> dict[str, Any]:
         request = {"run": "r", "rank": rank, "local_rank": rank, "restarts": 0}

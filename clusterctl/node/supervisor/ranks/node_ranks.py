@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Protocol
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
@@ -42,6 +42,19 @@ class Unknown(NamedTuple):
     """When to look for it no longer, on the clock that no one sets."""
 
 
+class RankEvents(Protocol):
+    """Who hears what becomes of the ranks: the supervisor."""
+
+    def rank_failed(self, cause: Cause) -> None:
+        """A rank, or their launcher, failed by itself."""
+
+    def rank_ended(self) -> None:
+        """A rank or the launcher has ended, and that is recorded."""
+
+    def ranks_succeeded(self) -> None:
+        """Every rank has ended well."""
+
+
 class Ranks:
     """All ranks of this node, and their launcher where they have one."""
 
@@ -51,14 +64,11 @@ class Ranks:
         job: NodeJob,
         spawner: Spawner,
         record: RunFiles,
-        *,
-        on_failure: Callable[[Cause], None],
-        on_success: Callable[[], None],
-        on_end: Callable[[], None],
+        events: RankEvents,
     ) -> None:
-        """Expect the job's ranks; `on_end`: one of them has ended, and that is recorded."""
+        """Expect the job's ranks, and report what becomes of them."""
         self._loop, self._job, self._spawner, self._record = loop, job, spawner, record
-        self._on_failure, self._on_success, self._on_end = on_failure, on_success, on_end
+        self._events = events
         self._children = ChildWatcher(loop)
         first = job["first_rank"]
         self._ranks = {n: Rank(first + n, n) for n in range(job["procs"])}
@@ -164,7 +174,7 @@ class Ranks:
             return
         who = "" if rank is None else "rank %d does not meet the other nodes: " % rank.rank
         number = None if rank is None else rank.rank
-        self._on_failure(Cause("world", who + found, self._job["node"], rank=number))
+        self._events.rank_failed(Cause("world", who + found, self._job["node"], rank=number))
 
     def restore(self, snapshots: Iterable[Dict[str, Any]]) -> None:
         """Take the ranks as a supervisor that died last knew them; what ran then was killed."""
@@ -199,7 +209,7 @@ class Ranks:
         """Act on an end whose code is known, or will never be."""
         decided = self.stopping or self._job["launcher_decides"] or self._terminated_after(rank)
         if rank.exit_code and not decided:
-            self._on_failure(self._cause_of(rank))
+            self._events.rank_failed(self._cause_of(rank))
         killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
         self._record.event(
             "rank-ended",
@@ -212,8 +222,8 @@ class Ranks:
             ordered=ordered,
         )
         if not self.stopping and self._all_ended and not self._job["launcher_argv"]:
-            self._on_success()
-        self._on_end()
+            self._events.ranks_succeeded()
+        self._events.rank_ended()
 
     def _oom_kills(self) -> Optional[int]:
         """Return how many processes the out-of-memory killer ended since the start."""
@@ -255,20 +265,22 @@ class Ranks:
         if not self.stopping:
             self._explain_launcher_end(code, number)
         self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
-        self._on_end()
+        self._events.rank_ended()
 
     def _explain_launcher_end(self, code: int, number: Optional[int]) -> None:
         """Find out what the launcher's end means: the ranks' end, or its own."""
         if code == 0 and not self._job.get("ends_with_master"):
-            self._on_success()
+            self._events.ranks_succeeded()
             return
         ended = [r for r in self._ranks.values() if r.state == "ended" and r.exit_code]
         failed = [rank for rank in ended if not self._terminated_after(rank)]
         if failed:
-            self._on_failure(self._cause_of(min(failed, key=lambda rank: rank.ended or 0)))
+            self._events.rank_failed(self._cause_of(min(failed, key=lambda rank: rank.ended or 0)))
         else:
             reason, node = "the launcher ended with exit code %d" % code, self._job["node"]
-            self._on_failure(Cause("launcher", reason, node, exit_code=code, killed_by=number))
+            self._events.rank_failed(
+                Cause("launcher", reason, node, exit_code=code, killed_by=number)
+            )
 
     def _cause_of(self, rank: Rank) -> Cause:
         cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
