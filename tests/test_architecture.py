@@ -241,6 +241,22 @@ def test_the_page_names_files_that_exist() -> None:
     assert inner == {path.parent.name for path in (folder / "node").glob("*/__init__.py")}
 
 
+def test_the_check_of_the_page_is_written_in_the_three_files_that_it_names() -> None:
+    section = PAGE.read_text().partition("### Add a check\n")[2].partition("\n## ")[0]
+    steps = [
+        line for line in section.partition("\nThen:")[0].splitlines() if re.match(r"\d\.", line)
+    ]
+    files = [re.findall(r"`((?:clusterctl|tests)/[^`]+\.\w+)`", step)[0] for step in steps]
+    root = PAGE.parents[2]
+    written = [
+        path.relative_to(root).as_posix()
+        for folder in ("clusterctl", "tests/checks", "tests/facts")
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in {".py", ".json"} and "overcommit" in path.read_text()
+    ]
+    assert sorted(files) == sorted(written)
+
+
 def _raised(docstring: str) -> list[str]:
     """Return the errors that a docstring lists under `Raises:`."""
     _, _, section = docstring.partition("Raises:\n")

@@ -48,7 +48,7 @@ Ask = Callable[[FactRequest], Question]
 """Returns what to ask if that depends on what is wanted."""
 
 
-class Unreadable(Exception):  # noqa: N818  (it is a value of a fact, not an error of ours)
+class Unreadable(Exception):  # noqa: N818  (it tells of a fact, not of a fault)
     """A fact that was asked for is unknown; its arguments say why."""
 
 

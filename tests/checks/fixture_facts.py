@@ -37,16 +37,23 @@ class Case:
 @functools.cache
 def cases_of(identity: str) -> tuple[Case, ...]:
     """Return the fixtures of a check."""
-    return tuple(map(_case, sorted((FOLDER / identity).glob("*.json"))))
+    paths = sorted((FOLDER / identity).glob("*.json"))
+    return tuple(_case(path.stem, case) for path in paths for case in read_cases(path))
 
 
-def _case(path: Path) -> Case:
-    case = json.loads(path.read_text())
+def read_cases(path: Path) -> list[dict[str, Any]]:
+    """Return the cases of a file: one, or a list of them."""
+    found = json.loads(path.read_text())
+    return found if isinstance(found, list) else [found]
+
+
+def _case(stem: str, case: dict[str, Any]) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         inventory = Path(folder, "hosts.yaml")
         inventory.write_text(json.dumps(case["inventory"]))
         cluster = load(inventory)
-    return Case(name=path.stem, cluster=cluster, facts=facts_of(case), findings=case["findings"])
+    name = f"{stem}: {case['about']}"
+    return Case(name=name, cluster=cluster, facts=facts_of(case), findings=case["findings"])
 
 
 def facts_of(case: dict[str, Any]) -> list[dict[str, Any]]:

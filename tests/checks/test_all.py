@@ -30,6 +30,7 @@ from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.report.check import print_check
 from clusterctl.report.page import write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
+from tests.checks.fixture_facts import read_cases
 from tests.damage import ANY_TEXT, damaged_json
 
 NAMES = ("a", "b", "c")
@@ -93,7 +94,7 @@ def known_facts(listed: list[dict[str, Any]]) -> dict[str, NodeFacts]:
 @functools.cache
 def recorded() -> tuple[dict[str, Any], ...]:
     """Return the facts of every rule's fixtures, each of one node."""
-    cases = [json.loads(path.read_text())["facts"] for path in FIXTURES]
+    cases = [case["facts"] for path in FIXTURES for case in read_cases(path)]
     return tuple(one for case in cases for one in case)
 
 

@@ -19,6 +19,7 @@ SMALLER = 0.97
 """A machine has less memory than its peers if it has less than this part of theirs."""
 OOM_DAYS = 7
 _DAY = 86400.0
+_STRICT = 2
 _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
 
 
@@ -187,6 +188,29 @@ def _usual_settings(facts: Facts) -> dict[str, str | None]:
         name: value if count > 1 and 2 * count > counts.total() else None
         for name, (counts, value, count) in most.items()
     }
+
+
+@Check(
+    "node.overcommit",
+    title="the kernel lets programs reserve more memory than they use",
+    why="With vm.overcommit_memory=2, a rank fails with `Cannot allocate memory` while memory is"
+    " free: CUDA reserves far more than it uses, and each data loader counts like a copy of its"
+    " rank.",
+    fix="Set vm.overcommit_memory to 0, the kernel's default, in /etc/sysctl.d.",
+    source="https://docs.kernel.org/mm/overcommit-accounting.html",
+    blocks=False,
+    applies=lambda node, _cluster: node.machine is not None and node.machine.overcommit is not None,
+)
+def overcommit(node: NodeFacts) -> Iterator[Finding]:
+    """Judge the kernel's mode: 0 and 1 let programs reserve more, 2 does not."""
+    if node.machine is not None and node.machine.overcommit == _STRICT:
+        yield warn(
+            node.node,
+            "the kernel refuses programs memory that they only reserve",
+            wanted="vm.overcommit_memory=0 or 1",
+            found="vm.overcommit_memory=2",
+            remedy="sudo sysctl -w vm.overcommit_memory=0 (on the node)",
+        )
 
 
 @Check(

@@ -24,10 +24,17 @@ KERNEL_SETTINGS = (
     ("NUMA balancing", "/proc/sys/kernel/numa_balancing"),
 )
 """Settings that change the speed of a node; of the CPUs the first stands for all."""
+OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 MACHINE = Question(
     files=(
         *("/etc/machine-id", "/sys/devices/system/cpu/online", "/proc/uptime", "/proc/meminfo"),
-        *("/proc/vmstat", MOUNTS, *(path for _, path in KERNEL_SETTINGS), *LOGIND.files),
+        *(
+            "/proc/vmstat",
+            OVERCOMMIT,
+            MOUNTS,
+            *(path for _, path in KERNEL_SETTINGS),
+            *LOGIND.files,
+        ),
     ),
     globs=LOGIND.globs,
 )
@@ -94,6 +101,8 @@ class MachineState:
     memory: MemoryUse | None = None
     kernel_settings: tuple[tuple[str, str], ...] = ()
     """Settings that change the speed, by the names of `KERNEL_SETTINGS`."""
+    overcommit: int | None = None
+    """`vm.overcommit_memory`; 2: the kernel promises programs no more memory than it has."""
     clock_synchronized: bool | None = None
     """A time daemon disciplines the kernel's clock."""
     login_s: float | None = None
@@ -130,6 +139,7 @@ def parse_machine_state(answers: Answers) -> MachineState | None:
             for name, path in KERNEL_SETTINGS
             if (text := answers.word(path)) is not None
         ),
+        overcommit=answers.number(OVERCOMMIT),
         clock_synchronized=not unsynchronized if isinstance(unsynchronized, bool) else None,
         login_s=_seconds(seen.get("login")),
         reboot_required=seen.get("reboot") is True if "reboot" in seen else None,
