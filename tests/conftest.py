@@ -83,7 +83,6 @@ LONGEST = (
     "tests/cli/test_setup.py::test_it_is_made_once",
     "tests/cli/test_json.py::test_verbs_print_what_the_schema_says",
     "tests/cli/test_sharing.py",
-    "tests/cli/test_join.py",
     "tests/node/supervisor/test_elastic.py",
 )
 """The tests that take longest, by `make test`, longest first.

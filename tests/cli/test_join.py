@@ -107,17 +107,17 @@ def stop_everywhere(training: Project, launched: subprocess.Popen[str]) -> None:
         assert found.stdout == ""
 
 
-def test_a_node_joins_a_training(training: Project) -> None:
-    launched = grown(training)
+def is_seen_by_everybody(training: Project) -> None:
+    """See all nodes run, from here and from a laptop without a record."""
     assert states(training) == EVERYBODY
-    other = str(training.folder.parent / "another")  # a laptop without a record
+    other = str(training.folder.parent / "another")
     assert states(training, CLUSTERCTL_STATE=other) == EVERYBODY
-    stop_everywhere(training, launched)
 
 
-@pytest.mark.soak
+@pytest.mark.soak  # test_open_ports.py has a node join, and watches
 def test_a_node_that_was_lost_joins_a_training_again(training: Project) -> None:
     launched = grown(training, "--lost-after", "20")
+    is_seen_by_everybody(training)
     refused = training.run("join", "--nodes", "node2", env=SECRET)
     assert refused.returncode == 1
     assert "part of the run already" in refused.stderr

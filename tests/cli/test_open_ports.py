@@ -1,4 +1,4 @@
-"""The page of open ports names every kind of port that opens, and no other."""
+"""The page of open ports names every kind of port that opens, and no other, as a node joins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from clusterctl.sandbox.netns import Netns
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.runs import Project
-from tests.cli.test_join import grown, stop_everywhere, training
+from tests.cli.test_join import grown, is_seen_by_everybody, stop_everywhere, training
 
 __all__ = ["training"]
 
@@ -161,7 +161,9 @@ def _target(descriptor: Path) -> str:
         return ""  # closed meanwhile, unlike the others of its process
 
 
-def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path) -> None:
+def test_a_node_joins_a_training_and_every_port_that_opens_is_on_the_page(
+    training: Project, tmp_path: Path
+) -> None:
     box = training.sandbox
     (tmp_path / "big").write_bytes(os.urandom(1 << 20))
     opened: set[tuple[str, str, str, str]] = set()
@@ -183,6 +185,7 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
     watch = Watch(box)
     with watch.watching():
         launched = grown(training)
+    is_seen_by_everybody(training)
     stop_everywhere(training, launched)
     note(watch, "launch")
 

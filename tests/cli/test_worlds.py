@@ -44,10 +44,7 @@ LAUNCH = ("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", 
 @pytest.mark.parametrize(
     "kind",
     # `standalone` is what is forced below; how the others are found, a test of the node shows.
-    [
-        kind if kind in {"localhost", "one node"} else pytest.param(kind, marks=pytest.mark.soak)
-        for kind in ALONE
-    ],
+    [kind if kind == "one node" else pytest.param(kind, marks=pytest.mark.soak) for kind in ALONE],
 )
 def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, kind: str) -> None:
     (project.folder / "train.py").write_text(TRAIN)

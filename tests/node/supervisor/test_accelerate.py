@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,16 +10,19 @@ import pytest
 
 from clusterctl.inventory.cluster import Job
 from tests.node.conftest import Run
+from tests.node.supervisor.test_rank_variables import assert_variables
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
 RANK = """
-import os, sys, time
+import json, os, sys, time
+variables = dict(os.environ)
 from accelerate import Accelerator
 one = Accelerator()
 total = one.reduce(one.process_index * __import__("torch").ones(1))
-print(one.process_index, one.num_processes, int(total), sys.argv[1:], flush=True)
+found = [one.process_index, one.num_processes, int(total), sys.argv[1:], variables]
+print(json.dumps(found), flush=True)
 while not os.path.exists("go"): time.sleep(0.01)
 if one.process_index == one.num_processes - 1: sys.exit(7)
 time.sleep(300)
@@ -27,9 +31,11 @@ time.sleep(300)
 
 def test_two_nodes_train_together_and_one_failure_ends_both(make_run: Callable[..., Run]) -> None:
     run = make_run(RANK, "--a b", nodes=2, procs=2, launcher="accelerate").start()
-    for rank, n in ((0, 0), (1, 0), (2, 1), (3, 1)):
-        run.wait_for_log(rank, b"\n", n=n, seconds=120)
-        assert run.log(rank, n=n).splitlines()[-1] == b"%d 4 6 ['--a b']" % rank
+    for rank, local, n in ((0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)):
+        run.wait_for_log(rank, b"}]\n", n=n, seconds=120)
+        *found, variables = json.loads(run.log(rank, n=n).splitlines()[-1])
+        assert found == [rank, 4, 6, ["--a b"]]
+        assert_variables(variables, rank, local, (2, 2))
     wait_until(lambda: all(rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]))
     (run.workdir / "go").touch()
     worker, master = run.ended(1), run.ended(0)
@@ -43,7 +49,7 @@ def test_two_nodes_train_together_and_one_failure_ends_both(make_run: Callable[.
 
 def test_a_single_rank_is_accounted_for_without_an_agent(make_run: Callable[..., Run]) -> None:
     run = make_run(RANK, launcher="accelerate").start()
-    run.wait_for_log(0, b"0 1 0 []", seconds=120)
+    run.wait_for_log(0, b"[0, 1, 0, [], {", seconds=120)
     (run.workdir / "go").touch()
     ended = run.ended()
     assert ended["end"]["reason"] == "rank 0 ended with exit code 7"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.node.conftest import Run
+from tests.node.supervisor.test_rank_variables import assert_variables
 from tests.waiting import wait_until
 
 RANK = """
-import os, sys, time
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-print([os.environ[name] for name in names], sys.argv[1:], flush=True)
+import json, os, sys, time
+print(json.dumps([sys.argv[1:], dict(os.environ)]), flush=True)
 while not os.path.exists("go"): time.sleep(0.01)
 if os.environ["RANK"] == "2": sys.exit(7)
 time.sleep(300)
@@ -23,10 +24,11 @@ time.sleep(300)
 @pytest.mark.torch
 def test_unequal_nodes_gather_and_one_failure_ends_all(make_run: Callable[..., Run]) -> None:
     run = make_run(RANK, "--a b", "$HOME", nodes=2, procs=(2, 1), launcher="torchrun").start()
-    for rank, n in ((0, 0), (1, 0), (2, 1)):
+    for rank, local, n in ((0, 0, 0), (1, 1, 0), (2, 0, 1)):
         run.wait_for_log(rank, b"\n", n=n)
-    assert run.log(1) == b"['1', '1', '3', '2', '127.0.0.1'] ['--a b', '$HOME']\n"
-    assert run.log(2, n=1) == b"['2', '0', '3', '1', '127.0.0.1'] ['--a b', '$HOME']\n"
+        arguments, variables = json.loads(run.log(rank, n=n))
+        assert arguments == ["--a b", "$HOME"]
+        assert_variables(variables, rank, local, (2, 1))
     # Its ranks make no process group: only the launcher has joined.
     wait_until(lambda: all(run.status(n)["launcher_joined"] for n in (0, 1)))
     assert [rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]] == [False] * 3

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,13 @@ def cpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use_workers
 
 
+@pytest.fixture
+def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers from a process that has their libraries, which they import for seconds."""
+    server = context()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _spawn: server)
+
+
 def files_in(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -99,6 +108,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path, cpus: Any) -> None:
     config = configured(tiny, tmp_path, ['{"txt": "words"}'] * 2000)
     told = []
@@ -109,25 +119,26 @@ def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path,
         told.append(str(error.value))
     assert told[0] == told[1]
     assert "data.jsonl:1: expected text, messages, " in told[0]
-    assert not workers_of(psutil.Process())
+    assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_a_killed_worker_is_an_error_and_ends_the_others(
     tiny: Path, tmp_path: Path, cpus: Any
 ) -> None:
     config = configured(tiny, tmp_path, lines_of(300))
     cpus(2)
-    killed: list[psutil.Process] = []
+    killed: list[BaseProcess] = []
 
     def kill_one() -> None:
-        if workers := workers_of(psutil.Process()):
+        if workers := multiprocessing.active_children():
             killed.append(workers[0])
             workers[0].kill()
 
     with pytest.raises(RuntimeError, match="a process that tokenizes ended with code -9"):
         dataset.prepare(config, RankEnv(), check=kill_one)
     assert killed
-    assert not workers_of(psutil.Process())
+    assert not multiprocessing.active_children()
 
 
 def tokenize(config: Config) -> None:

@@ -333,7 +333,10 @@ def test_where_nobody_answers_no_network_is_judged(make_sandbox: MakeSandbox) ->
 
 @pytest.mark.netns
 @pytest.mark.torch
-def test_a_deep_check_sums_with_the_jobs_own_torch(sandbox3: Sandbox) -> None:
+def test_a_deep_check_sums_with_the_jobs_own_torch_what_the_network_gives(
+    sandbox3: Sandbox,
+) -> None:
+    """The hosts' links claim 10 Gb/s."""
     code, document = checked(sandbox3, "--deep")
 
     # Processes that share a few cores are not equally fast: only that may be said.
@@ -344,6 +347,15 @@ def test_a_deep_check_sums_with_the_jobs_own_torch(sandbox3: Sandbox) -> None:
     assert [(pair["from"], pair["peer"]) for pair in document["pairs"]] == list(
         itertools.permutations(["node1", "node2", "node3"], 2)
     )
+    pairs = [found for found in document["findings"] if found["check"] == "deep.pairs"]
+    assert pairs
+    for found in pairs:
+        assert "of the 10 Gb/s of the slowest link" in found["message"] or found["status"] == "warn"
+        assert found["wanted"].startswith("at least 2 Gb/s, 20 %")
+    skipped = {f["check"]: f["message"] for f in document["findings"] if f["status"] == "skip"}
+    assert skipped["deep.rails"] == "only with --deep, if all nodes have GPUs"
+    assert skipped["deep.history"] == "only with --deep, after an earlier good one"
+    assert document["ladder"]["rails"] == []
 
 
 @pytest.mark.netns
