@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -104,7 +104,7 @@ class _Growing:
         self._path, self._stream = path, stream
         self._file: BinaryIO | None = None
 
-    def read(self) -> Generator[Event, None, None]:
+    def read(self) -> Iterator[Printed]:
         """Yield what is new."""
         if self._file is None:
             try:
