@@ -29,7 +29,6 @@ from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import Prefixed
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import drive
 from clusterctl.verbs.follow import follow
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message, read_message
@@ -82,7 +81,8 @@ def follower(cluster: Cluster, sockets: Mapping[str, socket.socket], result: Con
     with Path("/dev/null").open("w", encoding="utf-8") as sink:
         shown = EventPrinter(screen=Screen(), lines=Prefixed(sink))
         pool = Sockets(cluster, sockets)
-        drive(follow(pool, RunLog(RUN, cluster)), shown.show)  # type: ignore[arg-type]
+        for event in follow(pool, RunLog(RUN, cluster), errors={}):  # type: ignore[arg-type]
+            shown.show(event)
     after = resource.getrusage(resource.RUSAGE_SELF)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     result.send((seconds, before.ru_maxrss / MIB, after.ru_maxrss / MIB))

@@ -11,7 +11,7 @@ from clusterctl.inventory.cluster import LauncherName
 from clusterctl.plan.options import SETTINGS, Options, node_folder
 
 if TYPE_CHECKING:
-    from clusterctl.verbs.launch.launch import LaunchOptions
+    from clusterctl.verbs.launch.options import LaunchOptions
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -68,7 +68,7 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
         TypeError: there is no such flag.
         UsageError: a value cannot be.
     """
-    from clusterctl.verbs.launch.launch import LaunchOptions
+    from clusterctl.verbs.launch.options import LaunchOptions
 
     unknown = sorted(flags.keys() - LaunchFlags.__annotations__.keys())
     if unknown:

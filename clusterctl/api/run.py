@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.errors import CouldNotTell, NodeError, NotEnded
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.safe_text import keep_colors
-from clusterctl.verbs.events import Event, Notice, Result, drive, map_events
+from clusterctl.verbs.events import Emit, Event, Notice
 from clusterctl.verbs.runs.records import Records, RunRecord
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.runs.run_status import RunStatus
     from clusterctl.verbs.stop import StopResult
 
-OnEvent = Callable[[Event], object]
+OnEvent = Emit
 """Hears the events of a method while it runs; what it raises ends the method."""
 
 logger = logging.getLogger("clusterctl")
@@ -38,11 +39,6 @@ def log_warning(event: Event) -> None:
     """Log a warning."""
     if isinstance(event, Notice) and event.level != "info":
         logger.warning("%s%s", f"{event.node}: " if event.node else "", event.text)
-
-
-def run_to_end(steps: Generator[Event, None, Result], on_event: OnEvent | None) -> Result:
-    """Run a use case to its end; if no caller asks for its events, log the warnings among them."""
-    return drive(steps, on_event or log_warning)
 
 
 class LogLine(NamedTuple):
@@ -102,8 +98,8 @@ class Run:
         """Ask every node what the run is doing, or how it ended and why."""
         from clusterctl.verbs.status import status
 
-        steps = status(self._pool(), self.id, self.cluster, self._history)
-        view = run_to_end(steps, on_event)
+        emit = on_event or log_warning
+        view = status(self._pool(), self.id, self.cluster, self._history, emit=emit)
         if self.record is None:
             return view
         view = replace(view, remembered=self._records.end(self.record))
@@ -149,16 +145,19 @@ class Run:
             grep=grep,
             sink=PassThrough,
         )
-        errors = yield from map_events(self._log_events(query), _lines)
+        errors: dict[str, NodeError] = {}
+        with closing(self._log_events(query, errors)) as events:
+            for event in events:
+                yield from _lines(event)
         if errors:
             listed = (f"{error.node}: {error}" for error in errors.values())
             raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(listed))
 
-    def _log_events(self, query: LogQuery) -> Generator[Event, None, dict[str, NodeError]]:
-        """Yield what `logs` is made of, and return the nodes that could not be read."""
+    def _log_events(self, query: LogQuery, errors: dict[str, NodeError]) -> Generator[Event]:
+        """Yield what `logs` is made of; `errors` gets the nodes that could not be read."""
         from clusterctl.verbs.logs import show_logs
 
-        return show_logs(self._pool(), self.id, self.cluster, query)
+        return show_logs(self._pool(), self.id, self.cluster, query, errors=errors)
 
     def collect(
         self,
@@ -175,7 +174,7 @@ class Run:
         from clusterctl.verbs.logs import collect, run_log
 
         log = run_log(self.id, self.cluster, node)
-        return run_to_end(collect(self._pool(), log, Path(folder)), on_event)
+        return collect(self._pool(), log, Path(folder), emit=on_event or log_warning)
 
     def events(self) -> Iterator[Event]:
         """Yield what happens until the run is over, from its beginning; `RunResult` comes last.
@@ -183,7 +182,16 @@ class Run:
         No log is read: `logs` yields the lines. A run that was just launched is ended if its ranks
         do not join in time.
         """
-        yield (yield from map_events(self._monitor().monitor(), _news))
+        from clusterctl.verbs.follow import Tick
+
+        monitor = self._monitor()
+        news: list[Event] = []
+        with closing(monitor.stream()) as events:
+            for event in events:
+                monitor.see(event, emit=news.append)
+                yield from (one for one in news if not isinstance(one, Tick))
+                news.clear()
+        yield monitor.end()
 
     def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> RunResult:
         """Wait until the run is over; return its exit code and the first cause of a failure.
@@ -205,7 +213,7 @@ class Run:
             if not isinstance(event, Tick):
                 (on_event or log_warning)(event)
 
-        return drive(self._monitor().monitor(), show)
+        return self._monitor().run(emit=show)
 
     def stop(
         self,
@@ -224,8 +232,15 @@ class Run:
         from clusterctl.verbs.stop import stop
 
         plan = self.record.plan if self.record else None
-        steps = stop(self._pool(), self.id, self.cluster, grace=grace, reason=reason, plan=plan)
-        return run_to_end(steps, on_event)
+        return stop(
+            self._pool(),
+            self.id,
+            self.cluster,
+            grace=grace,
+            reason=reason,
+            plan=plan,
+            emit=on_event or log_warning,
+        )
 
     def checkpoints(self, *, on_event: OnEvent | None = None) -> tuple[ListedCheckpoint, ...]:
         """Return the run's checkpoints, the newest first, by a quick look at their files.
@@ -235,7 +250,8 @@ class Run:
         """
         from clusterctl.verbs.checkpoints.choose import list_checkpoints
 
-        return run_to_end(list_checkpoints(self._pool(), self.cluster, self._history), on_event)
+        emit = on_event or log_warning
+        return list_checkpoints(self._pool(), self.cluster, self._history, emit=emit)
 
     @property
     def _history(self) -> History:
@@ -276,15 +292,7 @@ class Run:
             self._records.write_end(self.record, {**ended.document(), **when})
 
 
-def _news(event: Event) -> Generator[Event, None, None]:
-    """Yield an event, unless it tells nothing."""
-    from clusterctl.verbs.follow import Tick
-
-    if not isinstance(event, Tick):
-        yield event
-
-
-def _lines(event: Event) -> Generator[LogLine, None, None]:
+def _lines(event: Event) -> Iterator[LogLine]:
     """Yield the lines of an event, and warn of what is missing among them."""
     from clusterctl.verbs.follow import LogLines, NodeLost
 

@@ -20,7 +20,7 @@ from clusterctl.api.flags import (
     lists_flags,
 )
 from clusterctl.api.pools import Pools
-from clusterctl.api.run import OnEvent, Run, run_to_end
+from clusterctl.api.run import OnEvent, Run, log_warning
 from clusterctl.errors import LargeCopy, NodeError, UsageError
 from clusterctl.inventory import default_path, load, select
 from clusterctl.inventory.cluster import Cluster
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.exec import ExecResult
     from clusterctl.verbs.join import JoinResult
-    from clusterctl.verbs.launch.launch import LaunchOptions
+    from clusterctl.verbs.launch.options import LaunchOptions
     from clusterctl.verbs.pull.result import PullResult
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.runs.list_runs import RunList
@@ -148,7 +148,7 @@ class Session:
         if facts is not None:
             result = judge(cluster, load_facts(Path(facts)), options)
         else:
-            result = run_to_end(check(cluster, self._pool(cluster), options), on_event)
+            result = check(cluster, self._pool(cluster), options, emit=on_event or log_warning)
             result = compare_with_last_good(result, self._records)
         return CheckReport(**{field.name: getattr(result, field.name) for field in fields(result)})
 
@@ -180,7 +180,7 @@ class Session:
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         options = SyncOptions(delete=delete, command=cluster.job.command, may_copy=agreement(yes))
-        return run_to_end(sync(cluster, self._pool(cluster), Path.cwd(), options), on_event)
+        return sync(cluster, self._pool(cluster), Path.cwd(), options, emit=on_event or log_warning)
 
     def exec(
         self,
@@ -209,7 +209,7 @@ class Session:
 
         cluster = self._select(nodes, exclude)
         options = ExecOptions(cwd=cwd, timeout=timeout)
-        return run_to_end(exec_command(self._pool(cluster), command, options), on_event)
+        return exec_command(self._pool(cluster), command, options, emit=on_event or log_warning)
 
     def push(
         self,
@@ -244,7 +244,7 @@ class Session:
             source = named(self.cluster, source, option="--from")[0].name
         options = PushOptions(paths=paths, source=source, to=to, dry_run=dry_run)
         with Pool(this_machine(cluster)) as here:
-            return run_to_end(push(cluster, self._pool(cluster), here, options), on_event)
+            return push(cluster, self._pool(cluster), here, options, emit=on_event or log_warning)
 
     def pull(
         self,
@@ -278,7 +278,7 @@ class Session:
         folder = Path.cwd() / (DEFAULT if to is None else Path(to).expanduser())
         options = PullOptions(paths=paths, to=folder, overwrite=overwrite)
         with Pool(this_machine(cluster)) as here:
-            return run_to_end(pull(cluster, self._pool(cluster), here, options), on_event)
+            return pull(cluster, self._pool(cluster), here, options, emit=on_event or log_warning)
 
     def setup(
         self,
@@ -312,7 +312,7 @@ class Session:
         given = None if requirements is None else Path(requirements)
         wanted = read_requirements(given, Path.cwd())
         options = SetupOptions(base=base, offline=offline)
-        return run_to_end(setup(self._pool(cluster), wanted, options), on_event)
+        return setup(self._pool(cluster), wanted, options, emit=on_event or log_warning)
 
     @lists_flags
     def launch(
@@ -390,7 +390,7 @@ class Session:
             cluster, options = self._resumed(
                 before, checkpoint, command, flags, on_event, needs_secrets=False
             )
-        _, plan, _ = run_to_end(prepare(cluster, self._pool(cluster), options), on_event)
+        _, plan, _ = prepare(cluster, self._pool(cluster), options, emit=on_event or log_warning)
         return plan
 
     def join(
@@ -430,10 +430,16 @@ class Session:
             environment=os.environ,
             force=force,
         )
-        steps = join(
-            self.cluster, self._pool, known.id, known.cluster, chosen, options, self._records
+        return join(
+            self.cluster,
+            self._pool,
+            known.id,
+            known.cluster,
+            chosen,
+            options,
+            self._records,
+            emit=on_event or log_warning,
         )
-        return run_to_end(steps, on_event)
 
     def run(self, run: str | None = None, *, part: bool = False) -> Run:
         """Return a run.
@@ -560,8 +566,9 @@ class Session:
     def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
         from clusterctl.verbs.launch.launch import launch
 
-        steps = launch(cluster, self._pool(cluster), self._records, options)
-        plan, record = run_to_end(steps, on_event)
+        plan, record = launch(
+            cluster, self._pool(cluster), self._records, options, emit=on_event or log_warning
+        )
         return self._run(plan.run, record.cluster, record, plan)
 
     def _resumed(
@@ -587,7 +594,7 @@ class Session:
         cluster = self._select(nodes, exclude)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
             report_job(Path(cluster.file), before, cluster.job, launch.overrides, find)
-        steps = resume(
+        return resume(
             before,
             cluster,
             self._pool(cluster),
@@ -595,8 +602,8 @@ class Session:
             checkpoint=checkpoint,
             history=history_of(before, find),
             needs_secrets=needs_secrets,
+            emit=on_event or log_warning,
         )
-        return run_to_end(steps, on_event)
 
     def _run(
         self, run: str, cluster: Cluster, record: RunRecord | None = None, plan: Plan | None = None

@@ -15,7 +15,7 @@ from clusterctl.cli.shared.options import add_inventory, add_json, complete_file
 from clusterctl.errors import CouldNotTell, UsageError
 from clusterctl.inventory.load import DEFAULT
 from clusterctl.report.console import Screen
-from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.events import Notice
 from clusterctl.verbs.init.draft import (
     Draft,
     completed,
@@ -137,7 +137,7 @@ def _connected(args: argparse.Namespace, path: Path, drafted: Draft) -> Looked:
 
     def look_once() -> Looked:
         with screen.progress() as progress:
-            return drive(look(drafted, folder, accept_new=args.accept_new), progress.show)
+            return look(drafted, folder, accept_new=args.accept_new, emit=progress.show)
 
     try:
         looked = look_once()

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from clusterctl.cli.shared.batch import batch_of, print_batch
@@ -26,7 +26,7 @@ from clusterctl.report.lines import (
 )
 from clusterctl.verbs.batch.job import BatchJob
 from clusterctl.verbs.batch.slurm import SlurmState
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Notice
 from clusterctl.verbs.follow import LogLines
 from clusterctl.verbs.logs import LogQuery
 from clusterctl.verbs.runs.chain import chain_of
@@ -141,15 +141,12 @@ def _of_run(args: argparse.Namespace) -> int:
                 sink=PassThrough if args.raw or args.json else LineDeduplicator,
                 uncut=args.raw and not args.json,
             )
-            events = opened._log_events(query)  # noqa: SLF001  (not public: how lines are shown)
-            printed = False
-
-            def show(event: Event) -> None:
-                nonlocal printed
-                printed = printed or isinstance(event, LogLines)
-                shown.show(event)
-
-            errors = drive(events, show)
+            errors, printed = {}, False
+            # Not public: how lines are shown.
+            with closing(opened._log_events(query, errors)) as events:  # noqa: SLF001
+                for event in events:
+                    printed = printed or isinstance(event, LogLines)
+                    shown.show(event)
             if not (printed or args.json or args.follow or errors):
                 asked = (args.grep, args.rank, args.node, args.since)
                 text = "no line matches" if any(asked) else "nothing has been printed yet"

@@ -22,8 +22,9 @@ from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
-from clusterctl.verbs.launch.launch import Checked, Planned, Synced
+from clusterctl.verbs.launch.launch import Checked, Planned
 from clusterctl.verbs.launch.run_result import RunResult
+from clusterctl.verbs.launch.sync_code import Synced
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult

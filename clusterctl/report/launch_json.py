@@ -10,8 +10,9 @@ from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
 from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
-from clusterctl.verbs.launch.launch import Checked, Planned, Synced
+from clusterctl.verbs.launch.launch import Checked, Planned
 from clusterctl.verbs.launch.run_result import RunResult
+from clusterctl.verbs.launch.sync_code import Synced
 from clusterctl.verbs.stop import Stopped, StopResult
 from clusterctl.wire import SCHEMA, plain
 

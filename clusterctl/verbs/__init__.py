@@ -1,1 +1,1 @@
-"""One file a use-case: a generator of frozen events that ends in its result."""
+"""One file a use case: a function that calls `emit` with frozen events and returns its result."""

@@ -1,21 +1,18 @@
 """The events of a use case: frozen values that `report` prints and the API returns.
 
-A use-case is a generator of these that returns its result:
-`def check(...) -> Generator[Event, None, CheckResult]`.
+A use case is a function that takes `emit`, calls it with each event, and returns its result:
+`def check(..., *, emit: Emit) -> CheckResult`. What `emit` raises is raised there: Ctrl-C while an
+event is shown too, so the use case can still end what it has begun.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 from clusterctl.values import dataclass
 
 Level = Literal["info", "warning", "error"]
-
-Result = TypeVar("Result")
-Outer = TypeVar("Outer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,48 +87,9 @@ class NodeEvent(Event):
     event: Mapping[str, Any]
 
 
-def drive(
-    events: Generator[Event, None, Result], show: Callable[[Event], object] | None = None
-) -> Result:
-    """Run a use-case to its end, showing its events; return its result.
-
-    What goes wrong while an event is shown, Ctrl-C too, is raised in the use-case: there it can
-    still end what it has begun.
-    """
-    raised: BaseException | None = None
-    while True:
-        try:
-            event = next(events) if raised is None else events.throw(raised)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        raised = None
-        try:
-            if show is not None:
-                show(event)
-        except BaseException as error:  # noqa: BLE001  (raised again, where it can be dealt with)
-            raised = error
+Emit = Callable[[Event], object]
+"""Hears the events of a use case; what it raises ends the use case."""
 
 
-def map_events(
-    events: Generator[Event, None, Result],
-    each: Callable[[Event], Generator[Outer, None, None]],
-) -> Generator[Outer, None, Result]:
-    """Run a use-case within another one: yield what `each` makes of its events.
-
-    Args:
-        events: the use-case within.
-        each: called with every event of it; yields the event and what belongs around it.
-
-    Returns:
-        The result of the use-case within.
-    """
-    # Closed at once when this one is left: a traceback would keep it, and its sessions, for long.
-    with contextlib.closing(events):
-        while True:
-            try:
-                event = next(events)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            yield from each(event)
+def ignore(event: Event) -> None:
+    """Hear an event for which there is no listener."""

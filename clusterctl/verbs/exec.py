@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any, Literal, cast
 
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import Emit, Event, Progress
 from clusterctl.verbs.response_schema import EXECUTED, schema_error
 from clusterctl.verbs.rpc import Nodes, bad_output, node_error
 from clusterctl.wire import SCHEMA, Message
@@ -130,11 +130,11 @@ class _Progress:
 
 
 def exec_command(
-    nodes: Nodes, command: Sequence[str], options: ExecOptions | None = None
-) -> Generator[Event, None, ExecResult]:
+    nodes: Nodes, command: Sequence[str], options: ExecOptions | None = None, *, emit: Emit
+) -> ExecResult:
     """Run a command on every node; a node whose connection breaks ends it there.
 
-    Yields:
+    Emits:
         `Progress`, and `Printed` as output comes.
 
     Raises:
@@ -147,7 +147,7 @@ def exec_command(
     options = options or ExecOptions()
     names = [node.name for node in nodes.cluster.nodes]
     known = {name: _Progress() for name in names}
-    yield from _run(nodes, known, _request(command, options), options.timeout)
+    _run(nodes, known, _request(command, options), options.timeout, emit=emit)
     return ExecResult(
         command=tuple(command), nodes=tuple(_finished(name, known[name]) for name in names)
     )
@@ -159,8 +159,13 @@ def _request(command: Sequence[str], options: ExecOptions) -> Request:
 
 
 def _run(
-    nodes: Nodes, known: dict[str, _Progress], request: Request, timeout: float | None
-) -> Generator[Event]:
+    nodes: Nodes,
+    known: dict[str, _Progress],
+    request: Request,
+    timeout: float | None,
+    *,
+    emit: Emit,
+) -> None:
     calls: dict[str, Call] = {}
     ended: set[str] = set()
     for reply in nodes.open():
@@ -178,12 +183,12 @@ def _run(
         if isinstance(item, Reply):
             found.error = found.error or node_error(item)
             ended.add(name)
-            yield Progress.of_nodes("running", known, ended)
+            emit(Progress.of_nodes("running", known, ended))
             continue
         stream = item.head.get("stream")
         if stream in {"stdout", "stderr"}:
             found.keep(cast("StreamName", stream), item.body)
-            yield Printed(node=name, stream=cast("StreamName", stream), data=item.body)
+            emit(Printed(node=name, stream=cast("StreamName", stream), data=item.body))
         elif "error" in item.head:
             found.error = node_error(Reply(node=name, messages=(item,)))
         else:

@@ -80,24 +80,20 @@ class _Lost:
     """Those that let us in before and do not now: the agent's keys are locked or have expired."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """How following ended."""
-
-    log: RunLog
-    errors: dict[str, NodeError]
-    """Nodes whose part could not be read to its end, and why."""
-
-
 def follow(
-    nodes: Nodes, log: RunLog, lines: MergedLines | None = None
-) -> Generator[Event, None, Followed]:
+    nodes: Nodes,
+    log: RunLog,
+    lines: MergedLines | None = None,
+    *,
+    errors: dict[str, NodeError],
+) -> Generator[Event]:
     """Follow until every node's part of the run has ended.
 
     Args:
         nodes: where to follow.
         log: what was read already; reading resumes there.
         lines: what is shown of the lines, and those that wait to be shown already.
+        errors: gets the nodes whose part could not be read to its end, and why.
 
     Yields:
         `LogLines`, `NodeEvent`, `NodeLost`, `NodeBack`, `Notice`, `Tick`.
@@ -105,7 +101,6 @@ def follow(
     names = [node.name for node in log.cluster.nodes]
     lines = lines or MergedLines()
     lines.open(names)
-    errors: dict[str, NodeError] = {}
     lost = _Lost()
     waiting = {name for name in names if name not in log.node_runs}
     requests = {name: log.follow_request(name) for name in names}
@@ -137,7 +132,6 @@ def follow(
         silence = "stopped answering; its part of the run may still be running"
         errors.setdefault(name, NodeError("lost", FOLLOW, silence, node=name))
     yield from lines.rest(finished=log.finished)
-    return Followed(log=log, errors=errors)
 
 
 def _add_newcomer(
@@ -196,17 +190,17 @@ class MergedLines:
         """Expect no more of this node."""
         self._merger.close(node)
 
-    def ready(self) -> Generator[LogLines, None, None]:
+    def ready(self) -> Iterator[LogLines]:
         """Yield what is to be shown now."""
         now = time.monotonic()
-        yield from self._shown(self._merger.ready(now=now), now)
+        return self._shown(self._merger.ready(now=now), now)
 
-    def rest(self, *, finished: bool) -> Generator[LogLines, None, None]:
+    def rest(self, *, finished: bool) -> Iterator[LogLines]:
         """Yield what waited; `finished`: the run has ended well, on every node."""
         yield from self._shown(self._merger.flush(), time.monotonic())
         yield from _batch(self._sink.flush(finished=finished))
 
-    def _shown(self, pieces: Iterator[Piece], now: float) -> Generator[LogLines, None, None]:
+    def _shown(self, pieces: Iterator[Piece], now: float) -> Iterator[LogLines]:
         """Yield what is to be shown now that these came."""
         size = 0
         for piece in pieces:
@@ -220,10 +214,9 @@ class MergedLines:
         yield from _batch(self._sink.ready(now=now))
 
 
-def _batch(lines: list[Folded]) -> Generator[LogLines, None, None]:
-    """Yield lines as one event; none where there are none."""
-    if lines:
-        yield LogLines(lines=tuple(lines))
+def _batch(lines: list[Folded]) -> list[LogLines]:
+    """Return lines as one event; none where there are none."""
+    return [LogLines(lines=tuple(lines))] if lines else []
 
 
 def _ended(
@@ -233,29 +226,30 @@ def _ended(
     stream: MultiStream,
     lost: _Lost,
     errors: dict[str, NodeError],
-) -> Generator[Event, None, None]:
-    """A node's stream is over: its part has ended, or the way to it broke."""
+) -> list[Event]:
+    """A node's stream is over: its part has ended, or the way to it broke; return what to show."""
     error = log.node_error(reply)
     locked = error is not None and error.state == "auth" and node in lost.tries
-    if locked and not lost.locked:
-        text = f"{error}; it is tried again; unlock your SSH agent, or add its key: ssh-add"
-        yield Notice(node=node, level="warning", text=text)
+    is_first_locked = locked and not lost.locked
     (lost.locked.add if locked else lost.locked.discard)(node)
     if error is None:
         lost.tries.pop(node, None)
-        return
+        return []
     if error.answered or error.state == "hostkey" or (error.state == "auth" and not locked):
         errors[node] = error
         lost.tries.pop(node, None)
-        yield Notice(node=node, level="warning", text=str(error))
-        return
+        return [Notice(node=node, level="warning", text=str(error))]
     tries = lost.tries.get(node, 0)
-    if tries == 0:
-        why = error.message if error.state == "lost" else str(error)
-        yield NodeLost(node=node, message=why)
     lost.tries[node] = tries + 1
     after = LOCKED_RETRY if locked else BACKOFF[min(tries, len(BACKOFF) - 1)]
     stream.add(node, log.follow_request(node), after=after)
+    if is_first_locked:
+        text = f"{error}; it is tried again; unlock your SSH agent, or add its key: ssh-add"
+        return [Notice(node=node, level="warning", text=text)]
+    if tries == 0:
+        why = error.message if error.state == "lost" else str(error)
+        return [NodeLost(node=node, message=why)]
+    return []
 
 
 def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from clusterctl.plan.plan import NodePlan
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.launch.start_run import START_SECONDS
 from clusterctl.verbs.launch.validate_job import notice_job, require_secrets
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
@@ -103,7 +103,9 @@ def join(
     nodes: Sequence[Node],
     options: JoinOptions,
     records: Records,
-) -> Generator[Event, None, JoinResult]:
+    *,
+    emit: Emit,
+) -> JoinResult:
     """Let nodes join a run, one after the other.
 
     Args:
@@ -114,9 +116,7 @@ def join(
         nodes: of the inventory: those that are to join.
         options: how they join.
         records: of this machine; the run's gets each node as soon as it has joined.
-
-    Yields:
-        `Progress`, `Notice`.
+        emit: called with each event: `Progress`, `Notice`.
 
     Raises:
         CouldNotTell: the run's master does not answer, and no node has joined.
@@ -126,10 +126,12 @@ def join(
     outcomes: list[NodeJoin] = []
     for node in nodes:
         try:
-            view = yield from node_answers(pool_of(run_cluster), run, run_cluster)
+            view = node_answers(pool_of(run_cluster), run, run_cluster, emit=emit)
             master = _master(view, inventory, run_cluster.file)
-            newcomer = _Newcomer(inventory, pool_of, master, node, options, records, run_cluster)
-            joined = yield from newcomer.join(run, view)
+            newcomer = _Newcomer(
+                inventory, pool_of, master, node, options, records, run_cluster, emit
+            )
+            joined = newcomer.join(run, view)
         except _Refused as error:
             outcomes.append(error.of(node))
             continue
@@ -188,10 +190,9 @@ class _Newcomer:
     options: JoinOptions
     records: Records
     run_cluster: Cluster
+    emit: Emit
 
-    def join(
-        self, run: str, view: RunStatus
-    ) -> Generator[Event, None, tuple[RunRecord, Node, NodePlan]]:
+    def join(self, run: str, view: RunStatus) -> tuple[RunRecord, Node, NodePlan]:
         """Check the node, verify its code, and start its part.
 
         Returns:
@@ -212,17 +213,17 @@ class _Newcomer:
             ) from error
         running = replace(running, launched=prove(record, running.plan, self.records.root))
         cluster = running.cluster(self.inventory, self.node)
-        yield from notice_job(cluster.job, node=name)
+        notice_job(cluster.job, node=name, emit=self.emit)
         require_secrets(cluster)
-        verdict = yield from check(cluster, self.pool_of(cluster), CheckOptions(code=False))
-        yield from self._judge(verdict)
-        yield from self._bring_code(cluster, running)
+        verdict = check(cluster, self.pool_of(cluster), CheckOptions(code=False), emit=self.emit)
+        self._judge(verdict)
+        self._bring_code(cluster, running)
         if cluster.job.check:
             own = cluster.with_nodes((cluster.node(name),))
-            verdict_of_code = yield from check_code(own, self.pool_of(own), verdict)
-            yield from self._judge(verdict_of_code)
+            verdict_of_code = check_code(own, self.pool_of(own), verdict, emit=self.emit)
+            self._judge(verdict_of_code)
         plan = self._start(run, running, cluster, verdict, view)
-        yield Progress(phase="join", done=1, total=1)
+        self.emit(Progress(phase="join", done=1, total=1))
         return record, cluster.node(name), plan
 
     def _trusted(self, run: str, job: Mapping[str, Any]) -> RunRecord:
@@ -270,7 +271,7 @@ class _Newcomer:
             raise _Refused(str(found), found.hint)
         raise CouldNotTell(f"{run}: its master does not answer: {self.master.name}: {found}")
 
-    def _judge(self, verdict: CheckResult) -> Generator[Event, None, None]:
+    def _judge(self, verdict: CheckResult) -> None:
         """Refuse a node on which a check failed that the run depends on.
 
         The master is judged too, but it runs the job: what is found there alone does not count.
@@ -289,9 +290,9 @@ class _Newcomer:
         for finding in verdict.findings:
             if finding.nodes == (name,) and finding.status in {"warn", "fail", "unknown"}:
                 text = f"{finding.message} ({finding.check})"
-                yield Notice(text=text, level="warning", node=name)
+                self.emit(Notice(text=text, level="warning", node=name))
 
-    def _bring_code(self, cluster: Cluster, running: RunningJob) -> Generator[Event, None, None]:
+    def _bring_code(self, cluster: Cluster, running: RunningJob) -> None:
         """Verify that the node has the run's code; if not, sync it.
 
         Raises:
@@ -315,7 +316,7 @@ class _Newcomer:
             may_copy=lambda _: True,  # the other nodes of the run were given it
         )
         try:
-            synced = yield from sync(own, pool, self.options.source, options)
+            synced = sync(own, pool, self.options.source, options, emit=self.emit)
         except SyncRefused as error:
             raise _Refused(str(error), error.hint or "") from error
         for result in synced.nodes:

@@ -18,7 +18,7 @@ from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
 from clusterctl.transport.interface import Reply
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, NodeEvent, Notice
+from clusterctl.verbs.events import Emit, Event, NodeEvent, Notice, ignore
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.moment import moment
 from clusterctl.verbs.response_schema import LOG_NAME, tail_schema_error
@@ -81,8 +81,8 @@ class LogQuery:
 
 
 def show_logs(
-    nodes: Nodes, run: str, cluster: Cluster, query: LogQuery
-) -> Generator[Event, None, dict[str, NodeError]]:
+    nodes: Nodes, run: str, cluster: Cluster, query: LogQuery, *, errors: dict[str, NodeError]
+) -> Generator[Event]:
     """Read what there is, or the last lines of it, then follow if asked to.
 
     Args:
@@ -90,12 +90,10 @@ def show_logs(
         run: its name.
         cluster: the nodes that ran it.
         query: which lines, and how they are shown.
+        errors: gets the nodes that could not be read to the end, and why.
 
     Yields:
         What `read_logs` and `follow` yield.
-
-    Returns:
-        The nodes that could not be read to the end, and why.
 
     Raises:
         UsageError: an option cannot be read, or the run has no such node or rank.
@@ -105,8 +103,7 @@ def show_logs(
     if wanted.ranks is not None:
         from clusterctl.verbs.runs.node_answers import node_answers  # noqa: PLC0415  (imports much)
 
-        require_ranks(wanted, (yield from node_answers(nodes, run, log.cluster)))
-    errors: dict[str, NodeError] = {}
+        require_ranks(wanted, node_answers(nodes, run, log.cluster, emit=ignore))
     if query.tail is not None or not query.follow:
         log.goes_on = query.follow
         sink, lines_per_log = query.sink(), 0
@@ -114,12 +111,12 @@ def show_logs(
             sink, lines_per_log = LastLines(sink, query.tail), lines_to_read(query.tail, wanted)
         uncut = query.uncut and query.tail is None
         lines = MergedLines(wanted, sink, uncut=uncut, patience=UNTIL_ALL_HAVE_SENT)
-        errors = yield from read_logs(nodes, log, lines, tail=lines_per_log)
+        yield from read_logs(nodes, log, lines, tail=lines_per_log, errors=errors)
         log.go_on()
     if query.follow:
         lines = MergedLines(wanted, query.sink(), uncut=query.uncut)
-        errors = (yield from follow(nodes, log, lines)).errors
-    return errors
+        errors.clear()  # what could not be read is tried again
+        yield from follow(nodes, log, lines, errors=errors)
 
 
 def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:
@@ -134,20 +131,23 @@ def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:
 
 
 def read_logs(
-    nodes: Nodes, log: RunLog, lines: MergedLines | None = None, *, tail: int = 0
-) -> Generator[Event, None, dict[str, NodeError]]:
+    nodes: Nodes,
+    log: RunLog,
+    lines: MergedLines | None = None,
+    *,
+    tail: int = 0,
+    errors: dict[str, NodeError],
+) -> Generator[Event]:
     """Read what there is and yield it in order of time; with `tail` the last so many lines a log.
+
+    `errors` gets the nodes that could not be read, and why.
 
     Yields:
         `LogLines`, `Notice`.
-
-    Returns:
-        The nodes that could not be read, and why.
     """
     names = [node.name for node in log.cluster.nodes]
     lines = lines or MergedLines(patience=UNTIL_ALL_HAVE_SENT)
     lines.open(names)
-    errors: dict[str, NodeError] = {}
     requests = {name: log.read_request(name, lines=tail) for name in names}
     with nodes.following(requests, tick=TICK, answer_timeout=ANSWER_SECONDS) as stream:
         for item in stream:
@@ -171,7 +171,6 @@ def read_logs(
                                 stream.add(joined, requests[joined])
             yield from lines.ready()
     yield from lines.rest(finished=log.finished)
-    return errors
 
 
 def lines_to_read(lines: int, wanted: Filter) -> int:
@@ -204,12 +203,10 @@ class Collected(Event):
     size: int
 
 
-def collect(
-    nodes: Nodes, log: RunLog, folder: Path
-) -> Generator[Event, None, dict[str, NodeError]]:
+def collect(nodes: Nodes, log: RunLog, folder: Path, *, emit: Emit) -> dict[str, NodeError]:
     """Copy every log and the events of the nodes to `folder/NODE/`, byte for byte.
 
-    Yields:
+    Emits:
         `Collected`.
 
     Raises:
@@ -234,7 +231,7 @@ def collect(
                 if error := node_error(message):
                     errors[node] = error
                 else:
-                    yield Collected(node=node, folder=folder / node, size=copies[node].size)
+                    emit(Collected(node=node, folder=folder / node, size=copies[node].size))
                 continue
             try:
                 copies[node].keep(message)

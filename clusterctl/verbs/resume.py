@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
 from dataclasses import replace
 
 from clusterctl.errors import UsageError
@@ -18,8 +17,8 @@ from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
 from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
-from clusterctl.verbs.events import Event, Notice
-from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.events import Emit, Event, Notice
+from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_secrets
 from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.recorded_job import completed
@@ -50,7 +49,8 @@ def resume(
     checkpoint: str,
     history: History,
     needs_secrets: bool = True,
-) -> Generator[Event, None, tuple[Cluster, LaunchOptions]]:
+    emit: Emit,
+) -> tuple[Cluster, LaunchOptions]:
     """Verify the checkpoint, and return what to launch.
 
     Args:
@@ -61,9 +61,7 @@ def resume(
         checkpoint: `latest`, or a path.
         history: the run and those that it resumes.
         needs_secrets: the variables that `env_from` names must be set.
-
-    Yields:
-        `CheckpointChosen`, `Progress`, `Notice`.
+        emit: called with each event: `CheckpointChosen`, `Progress`, `Notice`.
 
     Returns:
         What `launch` takes: the nodes, the job with the checkpoint in its command, the options.
@@ -76,31 +74,15 @@ def resume(
     if before.discovered:
         _require_own_command(before, cluster, launch)
         before = replace(before, cluster=replace(before.cluster, job=cluster.job))
-    job, added = completed(before.cluster.job, cluster.job)
-    if added:
-        why = "taken from the inventory, because the run was launched without them"
-        yield Notice(text=f"{' and '.join(added)}: {why}")
-    command = tuple((before.resumed or {}).get("command") or job.command)
-    job = replace(job, command=command, debug=False)
     overrides = _taken_over(before, launch.overrides)
-    cluster = effective(replace(cluster, job=job, origins=()), overrides)
+    cluster = _with_job_of(before, cluster, overrides, emit=emit)
     require_job(cluster)
     if needs_secrets:
         require_secrets(cluster)
     template = _template(cluster.job, checkpoint)
-    chosen = yield from choose_checkpoint(
-        pool,
-        cluster,
-        checkpoint,
-        history=history,
-        ranks=_ranks(before, cluster, overrides),
-    )
-    for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
-        yield Notice(text=why, level="warning")
-    yield CheckpointChosen(chosen=chosen)
-    for why in chosen.others[:1]:  # what is likely wanted, and no list of a folder
-        more = f" (and {chosen.more_others} more)" if chosen.more_others else ""
-        yield Notice(text=f"not taken: {why}{more}")
+    ranks = _ranks(before, cluster, overrides)
+    chosen = choose_checkpoint(pool, cluster, checkpoint, history=history, ranks=ranks, emit=emit)
+    _report(chosen, emit=emit)
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
     resumed = {
         "run": before.run,
@@ -110,13 +92,39 @@ def resume(
         "tree": before.tree,
         "commit": before.commit,
     }
+    overrides = replace(overrides, command=command)
+    name = launch.name or str(before.options.get("name") or "")
+    options = replace(launch, overrides=overrides, resumed=resumed, name=name)
+    return _with_command(before, cluster, command), options
+
+
+def _with_job_of(before: RunRecord, cluster: Cluster, overrides: Options, *, emit: Emit) -> Cluster:
+    """Return the nodes with the job of the run before, as it was written there."""
+    job, added = completed(before.cluster.job, cluster.job)
+    if added:
+        why = "taken from the inventory, because the run was launched without them"
+        emit(Notice(text=f"{' and '.join(added)}: {why}"))
+    command = tuple((before.resumed or {}).get("command") or job.command)
+    job = replace(job, command=command, debug=False)
+    return effective(replace(cluster, job=job, origins=()), overrides)
+
+
+def _report(chosen: ChosenCheckpoint, *, emit: Emit) -> None:
+    """Emit which checkpoint it is, what was skipped for it, and what speaks against it."""
+    for why in (*(f"skipped: {one}" for one in chosen.skipped), *chosen.doubts):
+        emit(Notice(text=why, level="warning"))
+    emit(CheckpointChosen(chosen=chosen))
+    for why in chosen.others[:1]:  # what is likely wanted, and no list of a folder
+        more = f" (and {chosen.more_others} more)" if chosen.more_others else ""
+        emit(Notice(text=f"not taken: {why}{more}"))
+
+
+def _with_command(before: RunRecord, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
+    """Return the cluster with a command that has the checkpoint in it."""
     whose = {} if before.discovered else {"command": _origin(before)}
     origins = {**whose, **dict(cluster.origins)}
     job = replace(cluster.job, command=command)
-    cluster = replace(cluster, job=job, origins=tuple(origins.items()))
-    overrides = replace(overrides, command=command)
-    name = launch.name or str(before.options.get("name") or "")
-    return cluster, replace(launch, overrides=overrides, resumed=resumed, name=name)
+    return replace(cluster, job=job, origins=tuple(origins.items()))
 
 
 def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOptions) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from clusterctl.errors import OPERATION, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Call, Reply, Request
-from clusterctl.verbs.events import Progress
+from clusterctl.verbs.events import Emit, Progress
 from clusterctl.verbs.response_schema import ERROR, NOT_OURS, Schema, schema_error
 from clusterctl.wire import Message
 
@@ -135,7 +135,8 @@ def call_all(
     *,
     phase: str,
     timeout: float = ANSWER_SECONDS,
-) -> Generator[Progress, None, dict[str, Reply]]:
+    emit: Emit,
+) -> dict[str, Reply]:
     """Run one operation on each of some nodes, showing the progress of `phase`.
 
     `timeout` is in seconds, for each of them. Returns each one's reply.
@@ -143,5 +144,5 @@ def call_all(
     replies: dict[str, Reply] = {}
     for reply in nodes.call(requests, timeout=timeout) if requests else ():
         replies[reply.node] = reply
-        yield Progress.of_nodes(phase, requests, replies)
+        emit(Progress.of_nodes(phase, requests, replies))
     return replies

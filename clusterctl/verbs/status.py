@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
 from clusterctl.verbs.checkpoints.other_runs import with_other_runs
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.response_schema import CHECKPOINTS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
@@ -21,8 +21,8 @@ from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, NodeAnswer, R
 
 
 def status(
-    nodes: Nodes, run: str, cluster: Cluster, history: History | None = None
-) -> Generator[Event, None, RunStatus]:
+    nodes: Nodes, run: str, cluster: Cluster, history: History | None = None, *, emit: Emit
+) -> RunStatus:
     """Ask every node of a run.
 
     Args:
@@ -30,11 +30,9 @@ def status(
         run: its name.
         cluster: the nodes that ran it, in launch order.
         history: the run and those that it resumes; None: nothing is known of those.
-
-    Yields:
-        `Progress`.
+        emit: called with each event: `Progress`.
     """
-    view = yield from node_answers(nodes, run, cluster)
+    view = node_answers(nodes, run, cluster, emit=emit)
     job = fill_job(cluster.job, run, view.name)
     view = replace(view, command=job.command or view.command)
     if view.state in BAD_ENDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterctl.errors import NodeError
@@ -12,7 +12,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit, Event
 from clusterctl.verbs.response_schema import STOPPED
 from clusterctl.verbs.rpc import Nodes, joined_later, run_args, validated_answer
 
@@ -89,7 +89,8 @@ def stop(
     by: str = "stop",
     prevent_start: bool = False,
     plan: Mapping[str, Any] | None = None,
-) -> Generator[Event, None, StopResult]:
+    emit: Emit,
+) -> StopResult:
     """Ask the ranks as the job says, then TERM, then KILL the whole tree; verify that all exited.
 
     Args:
@@ -101,9 +102,7 @@ def stop(
         by: kept there, too: `stop`, or `start-timeout` of a run whose ranks did not join.
         prevent_start: a node on which the start is still under way must not start the run.
         plan: of the run's record; it tells what to verify on a node that has no folder of the run.
-
-    Yields:
-        `Stopping`.
+        emit: called with each event: `Stopping`.
     """
     seconds = cluster.job.stop.grace if grace is None else grace
     order = {
@@ -139,7 +138,7 @@ def stop(
                         requests[joined.name] = request(joined)
                         stream.add(joined.name, requests[joined.name])
             elif "stage" in message.head:
-                yield Stopping(node=node, stage=str(message.head["stage"]))
+                emit(Stopping(node=node, stage=str(message.head["stage"])))
     for name in requests:
         late = StoppedNode(node=name, gone=False, failure=f"timeout: not done in {limit:.0f} s")
         outcomes.setdefault(name, late)

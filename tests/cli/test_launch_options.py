@@ -22,7 +22,7 @@ from clusterctl.errors import (
     UsageError,
 )
 from clusterctl.report.launch_json import JsonDisplay
-from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.launch.options import LaunchOptions
 
 
 def options(*words: str, command: tuple[str, ...] = ()) -> LaunchOptions:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.verbs.events import Event
@@ -74,14 +75,19 @@ def ended(node: str, state: str = "finished", **more: Any) -> Message:
     return Message({"node": part(node, state, **more)})
 
 
-def finish(events: Generator[Event, None, T]) -> tuple[list[Event], T]:
-    """Run a use-case to its end; return its events and its result."""
-    seen = []
-    while True:
-        try:
-            seen.append(next(events))
-        except StopIteration as stopped:
-            return seen, stopped.value
+def finish(use_case: Callable[..., T], *args: Any, **more: Any) -> tuple[list[Event], T]:
+    """Run a use case; return its events and its result."""
+    seen: list[Event] = []
+    result = use_case(*args, **more, emit=seen.append)
+    return seen, result
+
+
+def drained(
+    stream: Callable[..., Iterable[Event]], *args: Any, **more: Any
+) -> tuple[list[Event], dict[str, NodeError]]:
+    """Read a stream of events to its end; return them, and the nodes that could not be read."""
+    errors: dict[str, NodeError] = {}
+    return list(stream(*args, **more, errors=errors)), errors
 
 
 def node_plan(name: str, rank: int) -> NodePlan:

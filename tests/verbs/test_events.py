@@ -1,62 +1,32 @@
-"""Use-cases are generators: one drives them to their result, or relays them within another."""
+"""What `emit` raises is raised in the use case: there it can still end what it has begun."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import pytest
 
-from clusterctl.verbs.events import Event, Notice, drive, map_events
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.events import Event, Notice, Progress, ignore
+from clusterctl.verbs.rpc import call_all
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+from tests.verbs.run_answers import CLUSTER
 
 
-def use_case() -> Generator[Event, None, str]:
-    yield Notice(text="one")
-    yield Notice(text="two")
-    return "the end"
-
-
-def twice(event: Event) -> Generator[Event, None, None]:
-    yield event
-    yield event
-
-
-def test_driving_shows_every_event_and_returns_the_result() -> None:
+def test_progress_is_emitted_as_each_node_answers() -> None:
+    pool = FakePool(CLUSTER, {name: {"read": [Message({})]} for name in "ab"})
     seen: list[Event] = []
-    assert drive(use_case(), seen.append) == "the end"
-    assert seen == [Notice(text="one"), Notice(text="two")]
-    assert drive(use_case()) == "the end"
+    requests = {name: Request(op="read", args={}) for name in "ab"}
+    replies = call_all(pool, requests, phase="asking", emit=seen.append)
+    assert sorted(replies) == ["a", "b"]
+    assert [(one.done, one.total) for one in seen if isinstance(one, Progress)] == [(1, 2), (2, 2)]
 
 
-def test_relaying_yields_what_is_made_of_each_event() -> None:
-    seen: list[Event] = []
-    assert drive(map_events(use_case(), twice), seen.append) == "the end"
-    assert seen == [Notice(text=text) for text in ("one", "one", "two", "two")]
-
-
-def test_an_error_within_comes_out() -> None:
-    def broken() -> Generator[Event, None, None]:
-        yield Notice(text="one")
-        raise ValueError
-
-    with pytest.raises(ValueError):
-        drive(map_events(broken(), twice))
-
-
-def test_who_is_interrupted_while_relaying_closes_the_use_case_within() -> None:
-    ended: list[str] = []
-
-    def within() -> Generator[Event, None, None]:
-        try:
-            yield Notice(text="one")
-            yield Notice(text="two")
-        finally:
-            ended.append("within")
+def test_a_use_case_ends_where_its_listener_is_interrupted() -> None:
+    pool = FakePool(CLUSTER, {name: {"read": [Message({})]} for name in "ab"})
 
     def interrupt(_event: Event) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) as caught:
-        drive(map_events(within(), twice), interrupt)
-    # The traceback would keep the generator open as long as somebody looks at it.
-    assert caught.tb is not None
-    assert ended == ["within"]
+    with pytest.raises(KeyboardInterrupt):
+        call_all(pool, {"a": Request(op="read", args={})}, phase="asking", emit=interrupt)
+    ignore(Notice(text="heard by none"))

@@ -28,7 +28,7 @@ from clusterctl.verbs.runs import run_log
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool, streamed
-from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened
+from tests.verbs.run_answers import CLUSTER, RUN, data, drained, ended, happened
 
 
 class Streaming(FakePool):
@@ -69,10 +69,11 @@ def test_lines_are_prefixed_and_equal_ones_folded() -> None:
         a=[data(0, 0, b"same\nmine\n"), ended("a")],
         b=[data(1, 0, b"same\n"), data(1, 5, b"no end"), ended("b")],
     )
-    seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    log = RunLog(RUN, CLUSTER)
+    seen, errors = drained(follow, pool, log)
     assert sorted(lines(seen)) == ["[*:0-1] same", "[a:0] mine", "[b:1] no end"]
-    assert followed.errors == {}
-    assert followed.log.node_runs["a"]["state"] == "finished"
+    assert errors == {}
+    assert log.node_runs["a"]["state"] == "finished"
 
 
 def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
@@ -95,7 +96,7 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         return [data(1, offset, whole[offset:]), happened(50, "end"), ended("b")]
 
     pool = tails(a=[ended("a")], b=answer)
-    seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    seen, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
     assert lines(seen) == ["[b:1] one", "[b:1] two", "[b:1] three"]
     assert asked[1:] == [{"events.jsonl": 50, "ranks/1.log": 8}] * 2
     assert [event for event in seen if isinstance(event, NodeLost | NodeBack)] == [
@@ -106,7 +107,7 @@ def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(
         "supervisor-up",
         "end",
     ]
-    assert followed.errors == {}
+    assert errors == {}
 
 
 def test_a_login_that_fails_after_a_cut_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +127,8 @@ def test_a_login_that_fails_after_a_cut_is_waited_for(monkeypatch: pytest.Monkey
         return [ended(node)]
 
     pool = tails(a=lambda _: answer("a"), b=lambda _: answer("b"))
-    seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert followed.errors == {}
+    seen, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
+    assert errors == {}
     assert asked == {"a": 5, "b": 5}
     (notice,) = [event for event in seen if isinstance(event, Notice)]
     assert "no key to offer" in notice.text
@@ -148,15 +149,15 @@ def test_an_agent_that_stays_locked_is_given_up(monkeypatch: pytest.MonkeyPatch)
         return Reply.failed("b", NodeError(state, "auth"))
 
     pool = tails(a=[ended("a")], b=answer)
-    _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert list(followed.errors) == ["b"]
+    _, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
+    assert list(errors) == ["b"]
     assert asked > 2
 
 
 def test_a_login_that_never_worked_is_final() -> None:
     pool = tails(a=[ended("a")], b=Reply.failed("b", NodeError("auth", "auth", "no key")))
-    _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert followed.errors["b"].state == "auth"
+    _, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
+    assert errors["b"].state == "auth"
 
 
 def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> None:
@@ -164,7 +165,7 @@ def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> Non
         a=[data(0, 0, b"one\ntw"), data(0, 4, b"two\n"), data(0, 100, b"later\n"), ended("a")],
         b=[ended("b")],
     )
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    seen, _ = drained(follow, pool, RunLog(RUN, CLUSTER))
     assert lines(seen) == ["[a:0] one", "[a:0] two", "[a:0] later"]
     (warning,) = [event for event in seen if isinstance(event, Notice)]
     assert "92 bytes of ranks/0.log are missing" in warning.text
@@ -174,7 +175,7 @@ def test_bytes_that_were_dropped_to_make_room_are_reported_once() -> None:
     late = data(0, 4096, b"later\n")
     late.head["dropped"] = 4092
     pool = tails(a=[data(0, 0, b"one\n"), late, ended("a")], b=[ended("b")])
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    seen, _ = drained(follow, pool, RunLog(RUN, CLUSTER))
     assert lines(seen) == ["[a:0] one", "[a:0] later"]
     (warning,) = [event for event in seen if isinstance(event, Notice)]
     assert warning.text == "4092 bytes of ranks/0.log were dropped: its disk was nearly full"
@@ -186,16 +187,16 @@ def test_a_node_that_stays_lost_is_given_up_after_the_others_ended(
     monkeypatch.setattr(module, "BACKOFF", (0.01,))
     monkeypatch.setattr(module, "LAST_WAIT", 0.05)
     pool = tails(a=[ended("a")], b=Reply.failed("b", NodeError("timeout", "connect")))
-    _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert list(followed.errors) == ["b"]
-    assert not followed.errors["b"].answered
+    _, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
+    assert list(errors) == ["b"]
+    assert not errors["b"].answered
 
 
 def test_a_node_that_refuses_is_not_asked_again() -> None:
     error = Message({"error": {"kind": "no-run", "message": "no such run here"}})
     pool = tails(a=[ended("a")], b=[error])
-    seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    assert followed.errors["b"].state == "no-run"
+    seen, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
+    assert errors["b"].state == "no-run"
     assert [event.text for event in seen if isinstance(event, Notice)] == ["no such run here"]
 
 
@@ -211,7 +212,7 @@ def test_only_what_is_wanted_is_shown(wanted: Filter, expected: list[str]) -> No
         a=[data(0, 0, b"a at 10\n", time=10.0), ended("a")],
         b=[data(1, 0, b"b at 20\n", time=20.0), ended("b")],
     )
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(wanted)))
+    seen, _ = drained(follow, pool, RunLog(RUN, CLUSTER), MergedLines(wanted))
     assert lines(seen) == expected
 
 
@@ -221,7 +222,7 @@ def test_lines_are_ordered_on_the_masters_clock() -> None:
         a=[data(0, 0, b"second\n", time=20.0), ended("a")],
         b=[ahead, data(1, 0, b"first\n", time=70.0), ended("b")],
     )
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough())))
+    seen, _ = drained(follow, pool, RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough()))
     assert lines(seen) == ["[b:1] first", "[a:0] second"]
 
 
@@ -232,8 +233,9 @@ def test_what_was_read_says_the_first_cause() -> None:
         a=[stop, ended("a", "stopped")],
         b=[data(1, 0, b"ValueError: no\n"), bad, ended("b", "failed")],
     )
-    _, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
-    cause = followed.log.first_cause()
+    log = RunLog(RUN, CLUSTER)
+    drained(follow, pool, log)
+    cause = log.first_cause()
     assert cause is not None
     assert (cause.node, cause.rank, cause.exit_status) == ("b", 1, 3)
     assert "ValueError: no" in cause.message
@@ -254,10 +256,10 @@ def test_an_interrupted_follower_goes_on_without_losing_or_doubling_a_line(
 
     pool = tails(a=answer, b=[ended("b")])
     log, shown = RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough())
-    first = follow(pool, log, shown)
+    first = follow(pool, log, shown, errors={})
     seen = [next(first) for _ in range(3)]
     first.close()
-    rest, _ = finish(follow(pool, log, shown))
+    rest, _ = drained(follow, pool, log, shown)
     assert lines([*seen, *rest]) == [f"[a:0] line {n}" for n in range(100)]
 
 
@@ -287,8 +289,8 @@ def test_a_node_that_is_back_but_has_nothing_to_say_is_not_lost(
         ) -> MultiStream:
             return MultiStream(streamed(answer), requests, tick=tick, answer_timeout=answer_timeout)
 
-    seen, followed = finish(follow(Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER)))
-    assert followed.errors == {}
+    seen, errors = drained(follow, Quiet(CLUSTER, {}), RunLog(RUN, CLUSTER))
+    assert errors == {}
     assert sum(isinstance(event, NodeBack) for event in seen) == 2
 
 
@@ -310,7 +312,7 @@ def memory(folded_lines: int) -> tuple[int, int]:
         printer, lines, log = Prefixed(sink), MergedLines(), RunLog(RUN, CLUSTER)
         tracemalloc.start()
         try:
-            for event in follow(Streaming(messages), log, lines):
+            for event in follow(Streaming(messages), log, lines, errors={}):
                 if isinstance(event, LogLines):
                     printer.show(event.lines)
                 del event
@@ -359,8 +361,8 @@ def test_a_node_that_stays_lost_is_tried_as_long_as_another_runs(
                 yield from found
                 yield Reply(node=node)
 
-    _, followed = finish(follow(OneLost(running), RunLog(RUN, CLUSTER)))
-    assert (tries, followed.errors) == (5, {})
+    _, errors = drained(follow, OneLost(running), RunLog(RUN, CLUSTER))
+    assert (tries, errors) == (5, {})
 
 
 @pytest.mark.parametrize(("state", "count"), [("finished", 0), ("failed", 2)])
@@ -371,7 +373,7 @@ def test_torchs_exit_barrier_is_left_out_only_once_the_run_has_finished(
     page = page.replace(b"E1 ", b"E1122 07:07:27.8 3 ")
     launcher = Message({"data": "launcher.log", "rank": None, "offset": 0}, page)
     pool = tails(a=[launcher, ended("a")], b=[ended("b", state)])
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER)))
+    seen, _ = drained(follow, pool, RunLog(RUN, CLUSTER))
     assert len(lines(seen)) == count
-    seen, _ = finish(follow(pool, RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough())))
+    seen, _ = drained(follow, pool, RunLog(RUN, CLUSTER), MergedLines(sink=PassThrough()))
     assert len(lines(seen)) == 2

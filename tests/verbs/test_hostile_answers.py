@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from clusterctl.report.sync import show_sync
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Notice
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor
 from clusterctl.verbs.launch.run_result import run_result
@@ -47,7 +47,7 @@ from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.hostile import MEETING, UNSAFE, Mutation, answers, mutated, mutations
 from tests.verbs.run_answers import CLUSTER as PLAIN
-from tests.verbs.run_answers import PLAN, RUN
+from tests.verbs.run_answers import PLAN, RUN, drained
 
 CLUSTER = replace(
     PLAIN,
@@ -65,11 +65,11 @@ class Shown:
         self.stream = io.StringIO()
         self.screen = Screen(make_console(self.stream), make_console(self.stream))
 
-    def run(self, events: Generator[Event, None, T]) -> T:
+    def run(self, use_case: Callable[..., T], *args: Any, **more: Any) -> T:
         """Run a use case and show its events."""
         display = self.person
         try:
-            return drive(events, display.show)
+            return use_case(*args, **more, emit=display.show)
         finally:
             display.quiet()
 
@@ -79,7 +79,7 @@ class Shown:
 
 
 def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    view = shown.run(status(pool, RUN, CLUSTER))
+    view = shown.run(status, pool, RUN, CLUSTER)
     show_status(shown.screen, view)
     view.document()
     assert view.nodes[1].node_run, "the good node's answer is used"
@@ -106,12 +106,12 @@ def by_prune(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 
 def by_start(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    shown.run(start_run(pool, CLUSTER, PLAN, {}))
+    shown.run(start_run, pool, CLUSTER, PLAN, {})
     return []
 
 
 def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    result = shown.run(stop(pool, RUN, CLUSTER))
+    result = shown.run(stop, pool, RUN, CLUSTER)
     show_stop(shown.screen.out, result)
     assert result.nodes[1].gone
     assert result.exit_code in {0, 1, 3}
@@ -119,23 +119,27 @@ def by_stop(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 
 def by_logs(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    errors = shown.run(logs.read_logs(pool, RunLog(RUN, CLUSTER)))
+    seen, errors = drained(logs.read_logs, pool, RunLog(RUN, CLUSTER))
+    for event in seen:
+        shown.person.show(event)
     assert "second of 1" in shown.stream.getvalue()
     return errors
 
 
 def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     log = RunLog(RUN, CLUSTER)
-    events = JoinMonitor(PLAN).watch(follow(pool, log, MergedLines()))
-    followed = shown.run(events)
-    ended = run_result(log, followed.errors, None)
+    seen, errors = drained(follow, pool, log, MergedLines())
+    monitor = JoinMonitor(PLAN)
+    for event in seen:
+        monitor.see(event, emit=shown.person.show)
+    ended = run_result(log, errors, None)
     shown.person.ended(ended)
     assert 0 <= ended.exit_code <= 255
-    return followed.errors
+    return errors
 
 
 def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
-    errors = shown.run(logs.collect(pool, RunLog(RUN, CLUSTER), folder))
+    errors = shown.run(logs.collect, pool, RunLog(RUN, CLUSTER), folder)
     copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert all(
         re.fullmatch(r"[ab]/(events\.jsonl|launcher\.log|ranks/\d+\.log)", p) for p in copied
@@ -145,21 +149,21 @@ def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
 
 
 def by_resume(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    chosen = shown.run(choose.choose_checkpoint(pool, CLUSTER, "latest", history=unrecorded(RUN)))
+    chosen = shown.run(choose.choose_checkpoint, pool, CLUSTER, "latest", history=unrecorded(RUN))
     assert shlex.quote(chosen.path)
     return []
 
 
 def by_sync(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
     (folder / "train.py").write_text("print(1)\n")
-    result = shown.run(sync(CLUSTER, pool, folder))
+    result = shown.run(sync, CLUSTER, pool, folder)
     show_sync(shown.screen.out, result)
     assert result.exit_code in {0, 1, 3}
     return [node.node for node in result.nodes if not node.ok]
 
 
 def by_check(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
-    verdict = shown.run(check(CLUSTER, pool, CheckOptions(code=False)))
+    verdict = shown.run(check, CLUSTER, pool, CheckOptions(code=False))
     assert verdict.exit_code in {0, 1, 3}
     assert verdict.facts["b"].answered
     return [name for name, facts in verdict.facts.items() if not facts.answered]

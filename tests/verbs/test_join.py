@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job
 from clusterctl.plan.plan import ElasticPlan
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import Event, NodeEvent, Notice, drive
+from clusterctl.verbs.events import Event, NodeEvent, Notice, ignore
 from clusterctl.verbs.follow import LogLines, follow
 from clusterctl.verbs.join import JoinOptions, JoinResult, _Newcomer, _Refused, join, remember
 from clusterctl.verbs.logs import collect, read_logs
@@ -34,6 +34,7 @@ from tests.verbs.run_answers import (
     PLAN,
     RUN,
     data,
+    drained,
     ended,
     finish,
     happened,
@@ -58,22 +59,23 @@ def texts(events: list[Any]) -> set[str]:
 
 
 def test_who_follows_or_reads_gets_the_lines_of_a_node_that_joined() -> None:
-    seen, followed = finish(follow(tails(), RunLog(RUN, AT_LAUNCH)))
+    log = RunLog(RUN, AT_LAUNCH)
+    seen, _ = drained(follow, tails(), log)
     assert texts(seen) == {"of a", "of b"}
-    assert set(followed.log.node_runs) == {"a", "b"}
-    assert [node.name for node in followed.log.cluster.nodes] == ["a", "b"]
-    seen_once, errors = finish(read_logs(tails(), RunLog(RUN, AT_LAUNCH)))
+    assert set(log.node_runs) == {"a", "b"}
+    assert [node.name for node in log.cluster.nodes] == ["a", "b"]
+    seen_once, errors = drained(read_logs, tails(), RunLog(RUN, AT_LAUNCH))
     assert (texts(seen_once), errors) == ({"of a", "of b"}, {})
 
 
 def test_the_logs_of_a_node_that_joined_are_collected(tmp_path: Path) -> None:
-    finish(collect(tails(), RunLog(RUN, AT_LAUNCH), tmp_path))
+    finish(collect, tails(), RunLog(RUN, AT_LAUNCH), tmp_path)
     assert (tmp_path / "b" / "ranks" / "1.log").read_bytes() == b"of b\n"
 
 
 def test_some_nodes_that_were_asked_for_stay_alone() -> None:
     log = RunLog(RUN, AT_LAUNCH, some_nodes=True)
-    seen, _ = finish(follow(tails(), log))
+    seen, _ = drained(follow, tails(), log)
     assert texts(seen) == {"of a"}
 
 
@@ -99,17 +101,17 @@ def test_a_node_that_was_lost_is_read_on_and_its_earlier_ends_are_no_cause() -> 
 def test_stop_verifies_a_node_that_this_machine_did_not_know_of() -> None:
     answers = {"a": {**STOPPED, "nodes": ["a", "b", "unknown"]}, "b": STOPPED}
     pool = FakePool(CLUSTER, {name: {"stop": [Message(head)]} for name, head in answers.items()})
-    _, result = finish(stop(pool, RUN, AT_LAUNCH))
+    _, result = finish(stop, pool, RUN, AT_LAUNCH)
     assert [(node.node, node.gone) for node in result.nodes] == [("a", True), ("b", True)]
     pool = FakePool(CLUSTER, {"a": {"stop": [Message(answers["a"])]}})
-    _, result = finish(stop(pool, RUN, AT_LAUNCH))
+    _, result = finish(stop, pool, RUN, AT_LAUNCH)
     assert result.exit_code == 3
 
 
 def test_status_asks_a_node_that_this_machine_did_not_know_of() -> None:
     runs = {"a": part("a", nodes=["a", "b"]), "b": part("b")}
     pool = FakePool(CLUSTER, {n: {"status": [Message({"node": one})]} for n, one in runs.items()})
-    _, view = finish(node_answers(pool, RUN, AT_LAUNCH))
+    _, view = finish(node_answers, pool, RUN, AT_LAUNCH)
     assert list(view.node_runs) == ["a", "b"]
 
 
@@ -155,7 +157,7 @@ def try_join(
     options = JoinOptions(source=Path(), environment={})
     again: Any = pool.again  # a FakePool is no Pool
     joining = [CLUSTER.node(name) for name in nodes]
-    return drive(join(inventory, again, RUN, AT_LAUNCH, joining, options, records))
+    return join(inventory, again, RUN, AT_LAUNCH, joining, options, records, emit=ignore)
 
 
 def pool_of(status: Any, **answers: Any) -> FakePool:
@@ -271,13 +273,12 @@ def test_with_a_proof_the_command_and_the_secrets_names_are_shown_before_anythin
     )
     pool = pool_of(live(), join=[Message({"job": json.loads(json.dumps(kept))})])
     monkeypatch.delenv("TOKEN", raising=False)
-    steps = join(
-        CLUSTER, cast("Any", pool.again), RUN, AT_LAUNCH, [CLUSTER.node("b")],
-        JoinOptions(source=Path(), environment={}), records,
-    )  # fmt: skip
     seen: list[Event] = []
     with pytest.raises(UsageError, match="env_from: expected TOKEN"):
-        drive(steps, seen.append)
+        join(
+            CLUSTER, cast("Any", pool.again), RUN, AT_LAUNCH, [CLUSTER.node("b")],
+            JoinOptions(source=Path(), environment={}), records, emit=seen.append,
+        )  # fmt: skip
     told = [event.text for event in seen if isinstance(event, Notice)]
     assert told == ["command: train.py 'a b'", "env_from: TOKEN, KEY"]
     assert tried(pool) == ["status", "join"]
@@ -288,8 +289,7 @@ def test_each_node_that_joins_is_recorded_whatever_becomes_of_the_next(
 ) -> None:
     records.write(LAUNCHED)
 
-    def join_or_fail(newcomer: Any, _run: str, _view: RunStatus) -> Generator[Any, None, Any]:
-        yield from ()
+    def join_or_fail(newcomer: Any, _run: str, _view: RunStatus) -> Any:
         if newcomer.node.name == "a":
             raise CouldNotTell("the master does not answer", hint="clusterctl check")
         return LAUNCHED, newcomer.node, node_plan("b", 1)
@@ -321,6 +321,7 @@ def test_a_master_that_falls_silent_hides_no_error(records: Records, error: Base
         options,
         records,
         CLUSTER,
+        ignore,
     )
     with pytest.raises(type(error)) as caught, newcomer._admitted(RUN):
         raise error

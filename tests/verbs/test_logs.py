@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ from clusterctl.report.lines import Raw
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import follow as module
 from clusterctl.verbs import logs
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.follow import LogLines, MergedLines, follow
 from clusterctl.verbs.logs import LogQuery, lines_to_read, read_logs
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
-from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened, part
+from tests.verbs.run_answers import CLUSTER, RUN, data, drained, ended, finish, happened, part
 
 NOW = 1_000_000.0
 
@@ -65,7 +66,7 @@ def test_what_the_state_of_a_run_does_not_tell_is_a_warning(
 ) -> None:
     pool = FakePool(CLUSTER, {"a": {"tail": [happened(0, kind, **more), ended("a")]}})
     seen: list[Event] = []
-    drive(logs.read_logs(pool, RunLog(RUN, CLUSTER)), seen.append)
+    seen, _ = drained(logs.read_logs, pool, RunLog(RUN, CLUSTER))
     notices = [event for event in seen if isinstance(event, Notice) and event.node == "a"]
     assert [event.level for event in notices] == ["warning"]
     assert told in notices[0].text
@@ -80,12 +81,8 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
         "b": {"tail": [nested(1), ended("b")]},
     }
     script = replace(CLUSTER, job=Job(command=("bash", "train all.sh")))
-    for events in (
-        logs.read_logs(FakePool(script, nodes), RunLog(RUN, script)),
-        follow(FakePool(script, nodes), RunLog(RUN, script)),
-    ):
-        seen: list[Event] = []
-        drive(events, seen.append)
+    for stream in (logs.read_logs, follow):
+        seen, _ = drained(stream, FakePool(script, nodes), RunLog(RUN, script))
         (warning,) = [event for event in seen if isinstance(event, Notice)]
         assert warning.level == "warning"
         assert "started torchrun of its own, and so may every rank" in warning.text
@@ -95,7 +92,7 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
 
 
 def test_history_is_in_order_of_time() -> None:
-    seen, errors = finish(logs.read_logs(pool(), RunLog(RUN, CLUSTER)))
+    seen, errors = drained(logs.read_logs, pool(), RunLog(RUN, CLUSTER))
     lines = [
         line.line.text for event in seen if isinstance(event, LogLines) for line in event.lines
     ]
@@ -141,8 +138,7 @@ def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
         wanted = Filter(pattern=pattern, ranks=ranks)
         log = RunLog(RUN, CLUSTER, judged=False)
         lines = MergedLines(wanted, PassThrough(), uncut=uncut, patience=logs.UNTIL_ALL_HAVE_SENT)
-        reading = logs.read_logs(FakePool(CLUSTER, nodes), log, lines)
-        for event in finish(reading)[0]:
+        for event in logs.read_logs(FakePool(CLUSTER, nodes), log, lines, errors={}):
             assert isinstance(event, LogLines)
             Raw(sink).show(event.lines)
         return sink.buffer.getvalue()
@@ -161,15 +157,15 @@ def test_lines_that_were_read_are_shown_before_all_are_cut(
     tail = [data(0, at, b"line\n", time=1.0) for at in range(0, 50, 5)]
     nodes = FakePool(CLUSTER, {"a": {"tail": [*tail, ended("a")]}, "b": {"tail": [ended("b")]}})
     lines = MergedLines(sink=PassThrough(), patience=logs.UNTIL_ALL_HAVE_SENT)
-    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), lines)
-    shown = [len(event.lines) for event in finish(reading)[0] if isinstance(event, LogLines)]
+    reading = logs.read_logs(nodes, RunLog(RUN, CLUSTER), lines, errors={})
+    shown = [len(event.lines) for event in reading if isinstance(event, LogLines)]
     assert sum(shown) == 10
     assert max(shown) == 3
 
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
     nodes = FakePool(CLUSTER, {"a": {"tail": [data(0, 0, b"here\n"), ended("a")]}})
-    seen, errors = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
+    seen, errors = drained(logs.read_logs, nodes, RunLog(RUN, CLUSTER))
     assert len(seen) == 1
     assert list(errors) == ["b"]
 
@@ -177,12 +173,12 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_shown() -> None:
 def test_a_broken_connection_is_a_trouble() -> None:
     broken = replace(Reply.failed("b", NodeError("lost", "answer")), messages=(data(1, 0, b"x\n"),))
     nodes = FakePool(CLUSTER, {"a": {"tail": [ended("a")]}, "b": {"tail": broken}})
-    _, errors = finish(logs.read_logs(nodes, RunLog(RUN, CLUSTER)))
+    _, errors = drained(logs.read_logs, nodes, RunLog(RUN, CLUSTER))
     assert errors["b"].state == "lost"
 
 
 def test_collected_files_are_the_bytes_of_the_nodes(tmp_path: Path) -> None:
-    seen, _ = finish(logs.collect(pool(), RunLog(RUN, CLUSTER), tmp_path / "all"))
+    seen, _ = finish(logs.collect, pool(), RunLog(RUN, CLUSTER), tmp_path / "all")
     assert len(seen) == 2
     assert (tmp_path / "all/a/ranks/0.log").read_bytes() == b"first\nthird \xff\n"
     event = json.loads((tmp_path / "all/a/events.jsonl").read_text())
@@ -224,7 +220,7 @@ def test_what_cannot_be_read_is_named(
 def test_a_node_does_not_choose_where_its_logs_are_written(tmp_path: Path, name: str) -> None:
     evil = Message({"data": name, "rank": 0, "offset": 0}, b"evil")
     nodes = FakePool(CLUSTER, {"a": {"tail": [evil, ended("a")]}, "b": {"tail": [ended("b")]}})
-    _, errors = finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path / "in" / "out"))
+    _, errors = finish(logs.collect, nodes, RunLog(RUN, CLUSTER), tmp_path / "in" / "out")
     assert errors["a"].state == "bad-output"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -233,7 +229,7 @@ def test_collecting_again_leaves_nothing_of_the_last_time(tmp_path: Path) -> Non
     for body in (b"xxxxxxxxxx", b"yyy"):
         tails = {"tail": [happened(0, "supervisor-up"), data(0, 0, body), ended("a")]}
         nodes = FakePool(CLUSTER, {"a": tails, "b": {"tail": [ended("b")]}})
-        finish(logs.collect(nodes, RunLog(RUN, CLUSTER), tmp_path))
+        finish(logs.collect, nodes, RunLog(RUN, CLUSTER), tmp_path)
     assert (tmp_path / "a/ranks/0.log").read_bytes() == b"yyy"
     assert len((tmp_path / "a/events.jsonl").read_text().splitlines()) == 1
 
@@ -266,16 +262,17 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
     log.goes_on = True
     seen: list[str] = []
 
-    def show(event: object) -> None:
-        if isinstance(event, LogLines):
-            seen.extend(line.line.text for line in event.lines)
+    def show(events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, LogLines):
+                seen.extend(line.line.text for line in event.lines)
 
     lines = MergedLines(sink=LastLines(LineDeduplicator(), 2), patience=logs.UNTIL_ALL_HAVE_SENT)
-    drive(read_logs(pool, log, lines, tail=2), show)
+    show(read_logs(pool, log, lines, tail=2, errors={}))
     assert seen == ["line 3", "line 4"]
     assert asked[0]["lines"] == 2
     log.go_on()
-    drive(follow(pool, log), show)
+    show(follow(pool, log, errors={}))
     assert seen == ["line 3", "line 4", "half"]
     assert asked[1]["from"]["ranks/0.log"] == len(whole)
 
@@ -292,7 +289,7 @@ def test_a_run_counts_as_finished_only_if_all_its_nodes_were_read(
     *, chosen: str | None, finished: bool
 ) -> None:
     log = logs.run_log(RUN, CLUSTER, chosen)
-    finish(logs.read_logs(FakePool(CLUSTER, {n: {"tail": [ended(n)]} for n in "ab"}), log))
+    drained(logs.read_logs, FakePool(CLUSTER, {n: {"tail": [ended(n)]} for n in "ab"}), log)
     assert log.finished is finished
 
 
@@ -317,7 +314,7 @@ def test_a_node_cannot_fill_the_disk_of_who_collects(
     if words == "of room left":
         monkeypatch.setattr(logs, "SPARE_BYTES", 1 << 62)
     tails = {"a": {"tail": [*messages, ended("a")]}, "b": {"tail": [data(0, 0, b"b"), ended("b")]}}
-    _, errors = finish(logs.collect(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path))
+    _, errors = finish(logs.collect, FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path)
     assert list(errors) == ["a"]
     assert words in str(errors["a"])
     assert (tmp_path / "b/ranks/0.log").read_bytes() == b"b"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clusterctl.api.run import run_to_end
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
+from clusterctl.verbs.events import ignore
 from clusterctl.verbs.exec import SILENT, exec_command
 from clusterctl.verbs.preflight.check import CheckOptions, check
 from tests.sshd_servers import Sshd, cluster_of
@@ -41,7 +41,7 @@ def losing_pool(make_sshd: Callable[..., Sshd]) -> Iterator[Pool]:
 def test_a_connection_that_dies_before_its_command_ends_exec_on_that_node_only(
     losing_pool: Pool,
 ) -> None:
-    result = run_to_end(exec_command(losing_pool, ["echo", "ran"]), None)
+    result = exec_command(losing_pool, ["echo", "ran"], emit=ignore)
     lost, alive = result.nodes
     assert (alive.exit_code, alive.text()) == (0, "ran\n")
     assert lost.error is not None
@@ -52,7 +52,7 @@ def test_a_connection_that_dies_before_its_command_ends_exec_on_that_node_only(
 def test_a_connection_that_dies_before_its_facts_ends_the_check_of_that_node_only(
     losing_pool: Pool,
 ) -> None:
-    result = run_to_end(check(losing_pool.cluster, losing_pool, CheckOptions()), None)
+    result = check(losing_pool.cluster, losing_pool, CheckOptions(), emit=ignore)
     assert result.facts["alive"].answered
     assert result.facts["lost"].reach.state == "lost"
     found = [f for f in result.findings if f.check == "ssh.connect" and f.status == "fail"]

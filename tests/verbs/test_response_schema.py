@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.status import show_status
 from clusterctl.verbs import logs
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Notice, ignore
 from clusterctl.verbs.follow import LogLines, follow
 from clusterctl.verbs.launch.run_result import run_result
 from clusterctl.verbs.runs import find_run
@@ -23,7 +23,7 @@ from clusterctl.verbs.stop import stop
 from clusterctl.wire import Message
 from tests.damage import damaged_json
 from tests.fake_pool import FakePool
-from tests.verbs.run_answers import CLUSTER, RUN, data, ended, happened, part
+from tests.verbs.run_answers import CLUSTER, RUN, data, drained, ended, happened, part
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\n[red]"
 
@@ -48,7 +48,7 @@ def test_a_part_that_is_none_is_named_and_the_other_nodes_shown(bad: object) -> 
     a = {"status": [Message({"node": bad})], "runs": [Message({"runs": [bad]})]}
     b = {"status": [Message({"node": part("b")})], "runs": [Message({"runs": [part("b")]})]}
     pool = FakePool(CLUSTER, {"a": a, "b": b})
-    view = drive(status(pool, RUN, CLUSTER))
+    view = status(pool, RUN, CLUSTER, emit=ignore)
     assert [node.state for node in view.nodes] == ["unreachable", "running"]
     assert "not a clusterctl message" in str(view.nodes[0].error)
     stream = io.StringIO()
@@ -87,8 +87,7 @@ def test_a_piece_of_a_log_that_is_none_is_passed_over(bad: Message) -> None:
         "b": {"tail": [ended("b")]},
     }
     for read in (logs.read_logs, follow):
-        seen: list[Event] = []
-        drive(read(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)), seen.append)
+        seen, _ = drained(read, FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER))
         said = [event for event in seen if isinstance(event, Notice)]
         lines = [line for event in seen if isinstance(event, LogLines) for line in event.lines]
         assert ["not a clusterctl message" in one.text for one in said] == [True]
@@ -101,8 +100,8 @@ def test_a_piece_of_a_log_that_is_none_is_not_collected(bad: Message, tmp_path: 
         "a": {"tail": [bad, ended("a")]},
         "b": {"tail": [data(1, 0, b"good\n"), ended("b")]},
     }
-    collected = logs.collect(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER), tmp_path)
-    errors = drive(collected)
+    pool, log = FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)
+    errors = logs.collect(pool, log, tmp_path, emit=ignore)
     assert [error.node for error in errors.values()] == ["a"]
     assert "not a clusterctl message" in errors["a"].message
     assert (tmp_path / "b/ranks/1.log").read_bytes() == b"good\n"
@@ -111,12 +110,13 @@ def test_a_piece_of_a_log_that_is_none_is_not_collected(bad: Message, tmp_path: 
 @pytest.mark.parametrize("end", [Message({"node": {"state": 5}}), Message({})])
 def test_a_part_without_an_end_of_ours_is_not_taken_for_a_good_one(end: Message) -> None:
     tails: dict[str, Any] = {"a": {"tail": [end]}, "b": {"tail": [ended("b")]}}
-    read = drive(logs.read_logs(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
-    followed = drive(follow(FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER)))
-    for errors in (read, followed.errors):
+    _, read = drained(logs.read_logs, FakePool(CLUSTER, tails), RunLog(RUN, CLUSTER))
+    log = RunLog(RUN, CLUSTER)
+    _, followed = drained(follow, FakePool(CLUSTER, tails), log)
+    for errors in (read, followed):
         assert [error.node for error in errors.values()] == ["a"]
         assert "not a clusterctl message" in errors["a"].message
-    judged = run_result(followed.log, followed.errors, None)
+    judged = run_result(log, followed, None)
     assert (judged.exit_code, judged.ended_by) == (125, "unknown")
 
 
@@ -126,7 +126,7 @@ def test_a_proof_that_is_none_proves_nothing(bad: dict[str, Any]) -> None:
     pool = FakePool(
         CLUSTER, {"a": {"stop": [Message({"gone": True, **bad})]}, "b": {"stop": [gone]}}
     )
-    result = drive(stop(pool, RUN, CLUSTER))
+    result = stop(pool, RUN, CLUSTER, emit=ignore)
     assert [node.gone for node in result.nodes] == [False, True]
     assert result.exit_code == 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,8 +12,8 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
-from clusterctl.verbs.events import Event, Notice, drive
-from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.events import Emit, Event, Notice, ignore
+from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message, plain
@@ -48,7 +47,7 @@ def test_the_name_is_inherited_unless_another_is_given(given: str, name: str) ->
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     cluster = replace(CLUSTER, job=replace(CLUSTER.job, resume_args=("--from", "{checkpoint}")))
     before = replace(named, cluster=cluster)
-    _, launch = drive(resumed(before, cluster, pool, LaunchOptions(name=given)), lambda _: None)
+    _, launch = resumed(before, cluster, pool, LaunchOptions(name=given))
     assert launch.name == name
 
 
@@ -71,7 +70,9 @@ def resumed(
     pool: FakePool,
     launch: LaunchOptions | None = None,
     checkpoint: str = "/out/step-7",
-) -> Generator[Event, None, tuple[Cluster, LaunchOptions]]:
+    *,
+    emit: Emit = ignore,
+) -> tuple[Cluster, LaunchOptions]:
     """Resume a run of which only this record is known."""
     return resume.resume(
         before,
@@ -80,6 +81,7 @@ def resumed(
         launch or LaunchOptions(),
         checkpoint=checkpoint,
         history=history_of(before, lambda _run: None),
+        emit=emit,
     )
 
 
@@ -100,7 +102,7 @@ def test_the_command_is_said_to_be_whose_it_is(
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     launch = LaunchOptions(overrides=Options(command=said))
-    again, wanted = drive(resumed(before, CLUSTER, pool, launch))
+    again, wanted = resumed(before, CLUSTER, pool, launch)
     assert wanted.overrides.command == command
     assert (again.job.command, again.origin("command", "")) == (command, origin)
 
@@ -136,7 +138,7 @@ def test_the_inventorys_arguments_of_a_launcher_come_back_with_it() -> None:
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     for given, args in ((Options(launcher="torchrun"), ("--tee", "3")), (Options(), ())):
         launch = LaunchOptions(overrides=given)
-        again, _ = drive(resumed(before, CLUSTER, pool, launch))
+        again, _ = resumed(before, CLUSTER, pool, launch)
         assert again.job.args == args
 
 
@@ -148,7 +150,7 @@ def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) 
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
     commands = []
     for _ in range(2):
-        ran, wanted = drive(resumed(before, CLUSTER, pool))
+        ran, wanted = resumed(before, CLUSTER, pool)
         commands.append(ran.job.command)
         before = replace(before, cluster=ran, resumed=wanted.resumed)
     assert commands[0] == commands[1]
@@ -213,9 +215,9 @@ def test_what_was_added_is_said(asked: tuple[str, ...]) -> None:
     now = replace(CLUSTER, job=replace(CLUSTER.job, resume_args=args))
     answer = [Message({"candidates": [CHECKPOINT]})]
     pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
-    said: list[str] = []
-    steps = resumed(before, now, pool)
-    drive(steps, lambda event: said.append(event.text) if isinstance(event, Notice) else None)
+    seen: list[Event] = []
+    resumed(before, now, pool, emit=seen.append)
+    said = [event.text for event in seen if isinstance(event, Notice)]
     whose = "taken from the inventory, because the run was launched without them"
     assert said == [f"{name}: {whose}" for name in asked]
 
@@ -224,7 +226,6 @@ def test_a_word_that_is_no_checkpoint_is_refused_before_anyone_is_asked() -> Non
     pool = FakePool(CLUSTER, {})
     job = replace(CLUSTER.job, resume_args=("--from", "{checkpoint}"))
     before = replace(BEFORE, cluster=replace(CLUSTER, job=job))
-    steps = resumed(before, CLUSTER, pool, checkpoint=" ")
     with pytest.raises(UsageError, match="found an empty word"):
-        drive(steps)
+        resumed(before, CLUSTER, pool, checkpoint=" ")
     assert pool.requests == []

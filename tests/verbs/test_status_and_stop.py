@@ -141,7 +141,7 @@ def test_status_of_a_failed_run_names_the_cause() -> None:
             },
         },
     )
-    _, view = finish(status(pool, RUN, CLUSTER))
+    _, view = finish(status, pool, RUN, CLUSTER)
     document = view.document()
     assert document["schema"] == 1
     assert (document["run"], document["state"], document["ended_by"]) == (RUN, "failed", "job")
@@ -159,9 +159,10 @@ def test_status_says_that_there_is_no_checkpoint_yet(capsys: pytest.CaptureFixtu
     cluster = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
     for looked, expected in ((cluster, "out"), (CLUSTER, None)):
         _, view = finish(
-            status(
-                FakePool(looked, nodes | {"a": {**nodes["a"], "checkpoints": empty}}), RUN, looked
-            )
+            status,
+            FakePool(looked, nodes | {"a": {**nodes["a"], "checkpoints": empty}}),
+            RUN,
+            looked,
         )
         assert (view.document()["checkpoints"], view.document()["checkpoint"]) == (expected, None)
         show_status(Screen(), view)
@@ -191,7 +192,7 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
         a["checkpoints"] = checkpoints
         nodes = FakePool(cluster, {"a": a, "b": {"status": [Message({"node": part("b")})]}})
         history = history_of(second, {"lab-first": first}.get)
-        _, view = finish(status(nodes, RUN, cluster, history))
+        _, view = finish(status, nodes, RUN, cluster, history)
         show_status(Screen(), view)
         return view.document(), capsys.readouterr().out
 
@@ -224,7 +225,7 @@ def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
     ]
     a = {"status": [Message({"node": part("a", "failed")})], "tail": tail}
     b = {"status": [NO_RUN]}
-    _, view = finish(status(FakePool(CLUSTER, {"a": a, "b": b}), RUN, CLUSTER))
+    _, view = finish(status, FakePool(CLUSTER, {"a": a, "b": b}), RUN, CLUSTER)
     assert view.first_cause is not None
     assert view.first_cause.lines[-1] == "last \\xff"
     assert max(map(len, view.first_cause.lines)) < 3000
@@ -233,7 +234,7 @@ def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
 
 def test_status_says_which_node_did_not_answer() -> None:
     pool = FakePool(CLUSTER, {"a": {"status": [Message({"node": part("a")})]}})
-    seen, view = finish(status(pool, RUN, CLUSTER))
+    seen, view = finish(status, pool, RUN, CLUSTER)
     last = [event for event in seen if isinstance(event, Progress)][-1]
     assert (last.done, last.total, last.waiting_for) == (2, 2, ())
     assert [(one.state) for one in view.nodes] == ["running", "unreachable"]
@@ -242,7 +243,7 @@ def test_status_says_which_node_did_not_answer() -> None:
 
 def stopping(**answers: Any) -> tuple[list[Event], StopResult]:
     pool = FakePool(CLUSTER, {name: {"stop": answer} for name, answer in answers.items()})
-    return finish(stop(pool, RUN, CLUSTER))
+    return finish(stop, pool, RUN, CLUSTER)
 
 
 GONE = [Message({"stage": "asking"}), Message({"gone": True, "left": [], "port_free": True})]
@@ -254,7 +255,7 @@ def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     pool = FakePool(CLUSTER, {name: {"stop": GONE} for name in "ab"})
-    finish(stop(pool, RUN, CLUSTER))
+    finish(stop, pool, RUN, CLUSTER)
     assert {request.args["prevent_start"] for _, request in pool.requests} == {False}
     assert {str(request.args["reason"]) for _, request in pool.requests} == {
         f"stopped by {os.getuid()} on {socket.gethostname()}"
@@ -265,7 +266,7 @@ def test_who_stops_may_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: float) -> None:
     cluster = replace(CLUSTER, job=Job(stop=Stop(grace=7.0, signal="USR1", file="STOP")))
     pool = FakePool(cluster, {name: {"stop": GONE} for name in "ab"})
-    finish(stop(pool, RUN, cluster, grace=grace, reason="a test", prevent_start=True))
+    finish(stop, pool, RUN, cluster, grace=grace, reason="a test", prevent_start=True)
     orders = [request.args for _, request in pool.requests]
     asked = {"grace": told, "reason": "a test", "prevent_start": True}
     assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
@@ -353,7 +354,7 @@ def stages() -> Iterator[Message | Reply]:
 def test_a_node_that_takes_long_to_reach_has_its_full_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_module, "VERIFY_SECONDS", 0.3)
     pool = Streams(a=stopped_after(0.0, "a"), b=stopped_after(1.0, "b"))
-    _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
+    _, result = finish(stop, pool, RUN, CLUSTER, grace=0.0)
     assert [node.failure for node in result.nodes] == ["", ""]
     assert pool.answer_timeout == 0.3
 
@@ -362,7 +363,7 @@ def test_a_node_that_takes_long_to_reach_has_its_full_time(monkeypatch: pytest.M
 def test_a_node_that_stops_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_module, "VERIFY_SECONDS", 0.3)
     pool = Streams(a=stopped_after(0.0, "a"), b=stages())
-    _, result = finish(stop(pool, RUN, CLUSTER, grace=0.0))
+    _, result = finish(stop, pool, RUN, CLUSTER, grace=0.0)
     assert "not done in" in result.nodes[1].failure
     assert result.exit_code == 3
 
@@ -433,7 +434,7 @@ def test_a_run_without_a_record_is_shown_with_what_its_nodes_claim_to_run() -> N
     assert [node.name for node in cluster.nodes] == ["a"]
     assert cluster.job.command == ()
     pool = FakePool(CLUSTER, {"a": {"status": [Message({"node": theirs})]}})
-    _, view = finish(status(pool, ID.format("liv1"), cluster))
+    _, view = finish(status, pool, ID.format("liv1"), cluster)
     assert view.command == ("/bin/python", "other.py", "7")
 
 
@@ -635,7 +636,7 @@ def test_status_shows_what_ranks_use_and_gpus_only_if_there_are_some(
 def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
     strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
     a = {"status": [Message({"node": strange})]}
-    _, view = finish(status(FakePool(CLUSTER, {"a": a}), RUN, CLUSTER))
+    _, view = finish(status, FakePool(CLUSTER, {"a": a}), RUN, CLUSTER)
     assert "line of last of node is 7" in str(view.nodes[0].error)
 
 
@@ -682,7 +683,7 @@ def test_a_log_that_never_ends_does_not_hold_status_up(
     said: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterctl.verbs.runs.node_answers.ANSWER_SECONDS", 1.0)
-    _, view = finish(status(_Endless(said), RUN, CLUSTER))
+    _, view = finish(status, _Endless(said), RUN, CLUSTER)
     assert view.state == "failed"
     assert view.first_cause is not None
     assert view.first_cause.node == "a"

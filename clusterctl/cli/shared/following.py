@@ -18,7 +18,7 @@ from clusterctl.report.console import Screen
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.follow import LONGEST_WAIT
 
 EXIT_STOPPED_FOLLOWING = 130
@@ -54,7 +54,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
     while True:
         try:
             with shown(display) as show:
-                ended = drive(monitor.monitor(), show)
+                ended = monitor.run(emit=show)
         except KeyboardInterrupt as interrupt:
             wish = LEAVE if isinstance(interrupt, Terminated) else ask()
             if wish == LEAVE:

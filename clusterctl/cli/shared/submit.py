@@ -21,7 +21,7 @@ from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.follow import Printed, follow
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.submit import plan_submission, submit
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.validate_job import require_job, require_secrets
 from clusterctl.verbs.runs.records import Records
 from clusterctl.wire import SCHEMA
@@ -65,7 +65,7 @@ def follow_batch(batch: BatchJob, *, asks: bool = True) -> int:
     screen, jobs = Screen(), BatchJobs(Records())
     while True:
         try:
-            end = drive(follow(batch, jobs), partial(_show, screen))
+            end = follow(batch, jobs, emit=partial(_show, screen))
         except KeyboardInterrupt as interrupt:
             if not asks:
                 raise

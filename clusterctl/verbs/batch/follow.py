@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -12,7 +12,7 @@ from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.slurm import SlurmState
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.events import Emit, Event, Notice
 
 READ_SECONDS = 0.3
 ASK_SECONDS = 2.0
@@ -41,10 +41,10 @@ class BatchEnd:
     """Why, if clusterctl could not report it itself."""
 
 
-def follow(batch: BatchJob, jobs: BatchJobs) -> Generator[Event, None, BatchEnd]:
+def follow(batch: BatchJob, jobs: BatchJobs, *, emit: Emit) -> BatchEnd:
     """Follow to the end.
 
-    Yields:
+    Emits:
         `Notice` for each new state, `Printed`.
     """
     folder = jobs.folder(batch)
@@ -57,7 +57,7 @@ def follow(batch: BatchJob, jobs: BatchJobs) -> Generator[Event, None, BatchEnd]
             for file in files:
                 for event in file.read():
                     printed = True
-                    yield event
+                    emit(event)
             if code is not None:
                 return BatchEnd(exit_code=code)
             now = time.monotonic()
@@ -71,7 +71,7 @@ def follow(batch: BatchJob, jobs: BatchJobs) -> Generator[Event, None, BatchEnd]
                 ended = now if state.phase == "ended" else 0.0
                 words = _words(batch, state)
                 if words and words != said and not printed:
-                    yield Notice(text=words)
+                    emit(Notice(text=words))
                 said = words
             time.sleep(READ_SECONDS)
     finally:
@@ -104,7 +104,7 @@ class _Growing:
         self._path, self._stream = path, stream
         self._file: BinaryIO | None = None
 
-    def read(self) -> Generator[Event, None, None]:
+    def read(self) -> Iterator[Printed]:
         """Yield what is new."""
         if self._file is None:
             try:

@@ -7,7 +7,7 @@ node if it is on shared storage, by every node if not.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -26,7 +26,7 @@ from clusterctl.verbs.checkpoints.candidates import (
 )
 from clusterctl.verbs.checkpoints.other_runs import with_other_runs
 from clusterctl.verbs.checkpoints.query import LATEST, CheckpointQuery, ChosenCheckpoint
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import History
@@ -44,7 +44,8 @@ def choose_checkpoint(
     *,
     history: History,
     ranks: Mapping[str, Sequence[int]] | None = None,
-) -> Generator[Event, None, ChosenCheckpoint]:
+    emit: Emit,
+) -> ChosenCheckpoint:
     """Choose `latest` or a path.
 
     Args:
@@ -53,13 +54,16 @@ def choose_checkpoint(
         which: `latest`, or a path: absolute, or relative to workdir or the checkpoints' folder.
         history: the run to resume, and those that it resumes: `latest` is one of theirs.
         ranks: node → the ranks that it will run, if that is known.
+        emit: called with each event.
 
     Raises:
         LaunchRefused: there is none, the path asked for is unfit, or a node did not answer.
         UsageError: `which` is empty.
     """
     require_word(which)
-    query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks=ranks or {})
+    query = CheckpointQuery(
+        nodes=nodes, cluster=cluster, history=history, ranks=ranks or {}, emit=emit
+    )
     for _ in nodes.open():
         pass  # before the nodes get the time here
     if which == LATEST:
@@ -70,12 +74,12 @@ def choose_checkpoint(
                 by="checkpoint",
             )
         query = replace(query, history=with_other_runs(nodes, cluster, history))
-        return (yield from _latest(query, query.folders))
+        return _latest(query, query.folders)
     try:
-        found = yield from query.ask(which=which)
-        return (yield from query.prove(one_of_each(found)))
+        found = query.ask(which=which)
+        return query.prove(one_of_each(found))
     except Unfit as unfit:
-        hint = unfit.hint or (yield from _hint(query, which))
+        hint = unfit.hint or _hint(query, which)
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
 
 
@@ -88,21 +92,19 @@ def require_word(which: str) -> None:
         )
 
 
-def _latest(
-    query: CheckpointQuery, folders: Sequence[str]
-) -> Generator[Event, None, ChosenCheckpoint]:
+def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
     """Choose the newest of the first folder that has a fit one; the newest run's comes first."""
     skipped: list[str] = []
     refusal: LaunchRefused | None = None
     for folder in folders:
-        found = yield from query.ask(path=folder)
+        found = query.ask(path=folder)
         ours, others = split_by_history(found, query.knows, query.cluster, query.history)
         unfit_here: list[str] = []
         hint = ""
         for name, seen in ours:
             try:
                 _require_one_save(seen, _resume_command(query, folder, name))
-                chosen = yield from query.prove(seen)
+                chosen = query.prove(seen)
             except Unfit as unfit:
                 unfit_here.append(f"{name}: {unfit}")
                 hint = hint or unfit.hint
@@ -206,14 +208,14 @@ def _resume_command(query: CheckpointQuery, folder: str, name: str) -> str:
     return f"clusterctl resume {query.history.run} --checkpoint {shlex.quote(path)}"
 
 
-def _hint(query: CheckpointQuery, which: str) -> Generator[Event, None, str]:
+def _hint(query: CheckpointQuery, which: str) -> str:
     """Name the newest complete one in addition to a path that was refused."""
     folder = str(PurePosixPath(which).parent)
     history = with_other_runs(query.nodes, query.cluster, query.history)
     quick = replace(query, silence=_HINT_SILENCE, history=history)
     for places in dict.fromkeys((query.folders or (folder,), (folder,))):
         try:
-            chosen = yield from _latest(quick, places)
+            chosen = _latest(quick, places)
         except LaunchRefused:
             continue
         return f"the newest complete one: --checkpoint {shlex.quote(chosen.path)}"
@@ -251,8 +253,8 @@ class ListedCheckpoint:
 
 
 def list_checkpoints(
-    nodes: Nodes, cluster: Cluster, history: History
-) -> Generator[Event, None, tuple[ListedCheckpoint, ...]]:
+    nodes: Nodes, cluster: Cluster, history: History, *, emit: Emit
+) -> tuple[ListedCheckpoint, ...]:
     """List the checkpoints of a history, the newest first; nothing is read to its end.
 
     Raises:
@@ -261,10 +263,10 @@ def list_checkpoints(
     if not cluster.job.checkpoints:
         return ()
     history = with_other_runs(nodes, cluster, history)
-    query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={})
+    query = CheckpointQuery(nodes=nodes, cluster=cluster, history=history, ranks={}, emit=emit)
     listed = []
     for folder in query.folders:
-        found = yield from query.ask(path=folder)
+        found = query.ask(path=folder)
         ours, _ = split_by_history(found, query.knows, cluster, history)
         listed += [_listed_checkpoint(name, seen, cluster) for name, seen in ours]
     return tuple(listed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,7 +21,7 @@ from clusterctl.verbs.checkpoints.candidates import (
     require_fit,
     require_own_ranks,
 )
-from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.response_schema import (
     CHECKPOINTS,
     NOT_OURS,
@@ -65,6 +65,7 @@ class CheckpointQuery:
     cluster: Cluster
     history: History
     ranks: Mapping[str, Sequence[int]]
+    emit: Emit
     silence: float | None = None
     knows: dict[str, bool] = field(default_factory=dict)
     """Node → whether the run was on it."""
@@ -81,7 +82,7 @@ class CheckpointQuery:
         which: str = LATEST,
         among: Sequence[Node] | None = None,
         total: int = 0,
-    ) -> Generator[Event, None, Candidates]:
+    ) -> Candidates:
         """Return each node's candidates, the master first.
 
         With `among` read to the last byte, by these nodes.
@@ -103,7 +104,7 @@ class CheckpointQuery:
             for node in among or self.cluster.nodes
         }
         found: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for reply in (yield from self._replies(requests, which, total)):
+        for reply in self._replies(requests, which, total):
             answer = validated_answer(reply, CHECKPOINTS if which == LATEST else ONE_CHECKPOINT)
             if not isinstance(answer, NodeError):
                 found[reply.node] = answer["candidates"]
@@ -116,9 +117,7 @@ class CheckpointQuery:
         # Replies come in any order; the first node, where the run began, is to be the judge.
         return {node: found[node] for node in requests}
 
-    def _replies(
-        self, requests: Mapping[str, Request], which: str, total: int
-    ) -> Generator[Event, None, list[Reply]]:
+    def _replies(self, requests: Mapping[str, Request], which: str, total: int) -> list[Reply]:
         """Follow the nodes to their answers; say how much the slowest has read."""
         read = dict.fromkeys(requests, 0)
         replies: list[Reply] = []
@@ -140,11 +139,11 @@ class CheckpointQuery:
                         read[node] = message.head["read"]
                         done = min(read.values()) // _MIB
                         phase = f"reading {PurePosixPath(which).name}, MiB"
-                        limit = max(total // _MIB, done)
-                        yield Progress(phase=phase, done=done, total=limit, waiting_for=tuple(read))
+                        limit, slow = max(total // _MIB, done), tuple(read)
+                        self.emit(Progress(phase=phase, done=done, total=limit, waiting_for=slow))
         return replies
 
-    def prove(self, seen: NodeCheckpoint) -> Generator[Event, None, ChosenCheckpoint]:
+    def prove(self, seen: NodeCheckpoint) -> ChosenCheckpoint:
         """Return the checkpoint; raise Unfit unless it is whole and the same to its last byte."""
         doubts = require_fit(seen, self.cluster)
         first = next(iter(seen.values()))
@@ -158,8 +157,8 @@ class CheckpointQuery:
         total = size if shared or first.get("format") == "clusterctl" else 2 * size
         names = ", ".join(node.name for node in readers)
         if size >= _GIB:
-            yield Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}")
-        read = one_of_each((yield from self.ask(which=path, among=readers, total=total)))
+            self.emit(Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}"))
+        read = one_of_each(self.ask(which=path, among=readers, total=total))
         if shared:
             require_complete(read)
         else:

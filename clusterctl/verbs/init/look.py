@@ -6,7 +6,7 @@ that both judge the nodes by the same facts.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh.host_keys import CHANGED_KEY, IF_REINSTALLED, UnknownKey
 from clusterctl.transport.ssh.ssh_config import DEFAULT_PORT, SshConfigResolver
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import Emit, Progress
 from clusterctl.verbs.init.draft import Draft, own_interpreter
 from clusterctl.verbs.init.found import (
     HOME,
@@ -108,28 +108,27 @@ class _Look:
             self.failed[reply.node] = reply.error
 
 
-def look(
-    drafted: Draft, folder: str, *, accept_new: bool = False
-) -> Generator[Event, None, Looked]:
+def look(drafted: Draft, folder: str, *, accept_new: bool = False, emit: Emit) -> Looked:
     """Look at the hosts of a draft.
 
     Args:
         drafted: the hosts, and how they are reached.
         folder: the name of the project's folder.
         accept_new: record the keys of hosts that are not known yet.
+        emit: called with each event.
 
     Raises:
         UnknownHostKeys: without `accept_new`, there are some.
     """
     with Pool(drafted.reachable, accept_new=accept_new) as pool:
         state = _Look(cluster=drafted.reachable)
-        yield from _connect(state, pool)
-        yield from _ask(state, pool, folder)
-        yield from _read_facts(state, pool, folder)
+        _connect(state, pool, emit=emit)
+        _ask(state, pool, folder, emit=emit)
+        _read_facts(state, pool, folder, emit=emit)
     return _result(state, drafted)
 
 
-def _connect(state: _Look, pool: Pool) -> Iterator[Event]:
+def _connect(state: _Look, pool: Pool, *, emit: Emit) -> None:
     """Connect to all nodes at once."""
     unknown: list[UnknownKey] = []
     done: set[str] = set()
@@ -139,7 +138,7 @@ def _connect(state: _Look, pool: Pool) -> Iterator[Event]:
         key = UnknownKey.of(reply.error)
         if key is not None:
             unknown.append(key)
-        yield _progress(state, "connecting", done)
+        emit(_progress(state, "connecting", done))
     behind = [
         node.name
         for node in state.cluster.nodes
@@ -166,7 +165,7 @@ def _key_hint(error: NodeError) -> str:
     return error.hint
 
 
-def _ask(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
+def _ask(state: _Look, pool: Pool, folder: str, *, emit: Emit) -> None:
     """Ask for interpreters and mounts; choose what the second round tries."""
     words = f"{_FINDER}:find"
     command = {
@@ -189,10 +188,10 @@ def _ask(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
                 state.seen[reply.node] = Seen.of(Answers.of(reply.last))
             except ValueError as error:
                 state.failed[reply.node] = NodeError("bad-output", "answer", str(error))
-        yield _progress(state, "looking for interpreters", done)
+        emit(_progress(state, "looking for interpreters", done))
 
 
-def _read_facts(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
+def _read_facts(state: _Look, pool: Pool, folder: str, *, emit: Emit) -> None:
     """Read the facts as a check does, and let the nodes try the paths that may be shared."""
     one_machine = state.cluster.same_machine
     shares = possible_shares(state.seen, one_machine=one_machine)
@@ -208,9 +207,9 @@ def _read_facts(state: _Look, pool: Pool, folder: str) -> Iterator[Event]:
     asked = with_workdirs(replace(state.cluster, nodes=nodes), state.seen, folder)
     asked = replace(asked, shared=tuple(dict.fromkeys([*asked.shared, *shares])))
     session = FactsSession(cluster=asked)
-    facts = yield from collect_facts(session, pool.again(asked))
+    facts = collect_facts(session, pool.again(asked), emit=emit)
     network = choose_network(asked, facts)
-    facts = yield from probe_connectivity(session, facts, network)
+    facts = probe_connectivity(session, facts, network, emit=emit)
     state.facts = facts
     for name, known in facts.items():
         if not known.answered:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import Any
 
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, NodeEvent, map_events
+from clusterctl.verbs.events import Emit, Event, NodeEvent
 
 QUIET_SECONDS = 10.0
 """Seconds without a rank joining until the missing are named, and again after as many.
 
 Where no rank must join, each time after twice as many: a job may have no rendezvous.
 """
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +77,20 @@ class JoinMonitor:
             if rank not in self._joined
         )
 
-    def watch(self, events: Generator[Event, None, Result]) -> Generator[Event, None, Result]:
-        """Pass the events of `follow` on, with `JoinProgress` and `StartTimeout` among them."""
-        return map_events(events, self._judge)
-
-    def _judge(self, event: Event) -> Generator[Event, None, None]:
-        """Yield the event with what it says about who has joined."""
+    def see(self, event: Event, *, emit: Emit) -> None:
+        """Emit the event; before it, what it says about who has joined."""
         if isinstance(event, NodeEvent) and self._note(event.node, event.event):
-            yield self._progress(quiet=False)
+            emit(self._progress(quiet=False))
         if self._is_slow():
-            yield self._progress(quiet=True)
-        yield event
-        if self._is_late():
-            self._timed_out = True
-            yield StartTimeout(seconds=self.plan.start_timeout, missing=self.missing)
+            emit(self._progress(quiet=True))
+        emit(event)
+
+    def timeout(self) -> StartTimeout | None:
+        """Return, once, who is missing now that the time to join is over."""
+        if not self._is_late():
+            return None
+        self._timed_out = True
+        return StartTimeout(seconds=self.plan.start_timeout, missing=self.missing)
 
     def _note(self, node: str, event: Mapping[str, Any]) -> bool:
         """Take what happened on a node; tell whether a rank joined."""

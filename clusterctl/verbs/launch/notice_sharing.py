@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Generator
 
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.run_names import before_names
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.candidates import newest_first
 from clusterctl.verbs.checkpoints.other_runs import other_runs
-from clusterctl.verbs.events import Notice
+from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.response_schema import CHECKPOINTS
 from clusterctl.verbs.rpc import Nodes, call_validated
 from clusterctl.verbs.runs.history import unrecorded
@@ -21,8 +20,8 @@ _SHOWN = 3
 
 
 def notice_sharing(
-    nodes: Nodes, cluster: Cluster, written: Job, run: str, *, resumes: bool
-) -> Generator[Notice, None, None]:
+    nodes: Nodes, cluster: Cluster, written: Job, run: str, *, resumes: bool, emit: Emit
+) -> None:
     """Warn of live runs that write to the same folder, and of checkpoints that are there.
 
     Args:
@@ -31,6 +30,7 @@ def notice_sharing(
         written: the job before `{run}` is filled in.
         run: its id.
         resumes: the checkpoints of the run before are expected there.
+        emit: called with each event.
     """
     folder = cluster.job.checkpoints
     folders = [folder] if folder else []
@@ -38,7 +38,7 @@ def notice_sharing(
     for one in live[:_SHOWN]:
         what = "writes its checkpoints to" if one.place == "checkpoints" else "works in"
         text = f"{one.view.title} is {one.view.state}, and {what} {one.folder}, too"
-        yield Notice(text=text, hint=own_folder_hint(written, one.place), level="warning")
+        emit(Notice(text=text, hint=own_folder_hint(written, one.place), level="warning"))
     if not folder or resumes or any(one.place == "checkpoints" for one in live):
         return
     first = cluster.nodes[0]
@@ -52,7 +52,7 @@ def notice_sharing(
         whose = f" ({newest['run']} {verb})" if newest.get("run") else ""
         text = f"{folder} has {name} of an earlier run{whose}: this run may overwrite its files"
         hint = own_folder_hint(written, "checkpoints")
-        yield Notice(text=text, hint=hint, level="warning", node=first.name)
+        emit(Notice(text=text, hint=hint, level="warning", node=first.name))
 
 
 def own_folder_hint(written: Job, place: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 
-from clusterctl.verbs.events import Event, map_events
+from clusterctl.errors import NodeError
+from clusterctl.verbs.events import Emit, Event
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor, StartTimeout
 from clusterctl.verbs.launch.run_result import RunResult, run_result
@@ -29,36 +31,52 @@ class RunMonitor:
     join_monitor: JoinMonitor | None = None
     """Of a run that was just launched: its ranks have to join."""
     _late: StartTimeout | None = None
+    _errors: dict[str, NodeError] = field(default_factory=dict)
+    """Nodes whose part could not be read to its end, and why."""
 
-    def monitor(self) -> Generator[Event, None, RunResult]:
+    def run(self, *, emit: Emit) -> RunResult:
         """Follow until the run is over; end it when ranks wait in vain for others.
 
-        Yields:
+        Emits:
             What `follow` yields, `JoinProgress`, `StartTimeout`, `Stopping`, `Stopped`.
         """
-        events = follow(self.nodes, self.log, self.lines)
-        if self.join_monitor is not None:
-            events = self.join_monitor.watch(events)
-        followed = yield from map_events(events, self._judge)
+        with closing(self.stream()) as events:
+            for event in events:
+                self.see(event, emit=emit)
+        return self.end()
+
+    def stream(self) -> Generator[Event]:
+        """Yield what `follow` yields; each event is for `see`."""
+        self._errors = {}
+        return follow(self.nodes, self.log, self.lines, errors=self._errors)
+
+    def see(self, event: Event, *, emit: Emit) -> None:
+        """Emit an event with what it tells about who has joined; end a run whose ranks are late."""
+        if self.join_monitor is None:
+            emit(event)
+            return
+        self.join_monitor.see(event, emit=emit)
+        late = self.join_monitor.timeout()
+        if late is None:
+            return
+        self._late = late
+        emit(late)
+        result = stop(
+            self.nodes,
+            self.log.run,
+            self.log.cluster,
+            grace=0.0,
+            reason=f"not joined in time: {', '.join(late.missing)}",
+            by="start-timeout",
+            emit=emit,
+        )
+        emit(Stopped(result=result))
+
+    def end(self) -> RunResult:
+        """Return how the run ended, once the stream is over."""
         ends = self.log.node_runs
         if self.lines is None and any(end["state"] != "finished" for end in ends.values()):
             read_ends(self.nodes, self.log, dict(ends))
-        result = run_result(self.log, followed.errors, self._late)
+        result = run_result(self.log, self._errors, self._late)
         self.remember(result)
         return result
-
-    def _judge(self, event: Event) -> Generator[Event, None, None]:
-        """Yield the event; when ranks are late, end the run."""
-        yield event
-        if isinstance(event, StartTimeout):
-            self._late = event
-            reason = f"not joined in time: {', '.join(event.missing)}"
-            result = yield from stop(
-                self.nodes,
-                self.log.run,
-                self.log.cluster,
-                grace=0.0,
-                reason=reason,
-                by="start-timeout",
-            )
-            yield Stopped(result=result)

@@ -5,7 +5,7 @@ What was started is ended again when any node cannot start its part.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError
@@ -15,7 +15,7 @@ from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Emit, Event, Notice, ignore
 from clusterctl.verbs.response_schema import STARTED
 from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.stop import stop
@@ -44,7 +44,8 @@ def start_run(
     launched: Mapping[str, str] | None = None,
     tree: str = "",
     force: bool = False,
-) -> Generator[Event, None, None]:
+    emit: Emit,
+) -> None:
     """Start every node's part.
 
     Args:
@@ -56,9 +57,7 @@ def start_run(
         launched: the record of the launch, with its proof.
         tree: hash of the code that was synced; empty: none was.
         force: start also where the last sync did not finish, and let ranks meet elsewhere.
-
-    Yields:
-        `Started`.
+        emit: called with each event: `Started`.
 
     Raises:
         LaunchRefused: a node did not start its part; the others' were ended again.
@@ -95,7 +94,7 @@ def start_run(
                     errors.append(answer)
                     continue
                 port = port or answer["link_port"]
-                yield Started(node=reply.node, pid=answer["pid"])
+                emit(Started(node=reply.node, pid=answer["pid"]))
             _refuse(errors)
     except LaunchRefused as refused:
         left = _end(nodes, cluster, plan.run, begun)
@@ -108,9 +107,11 @@ def start_run(
     except KeyboardInterrupt:
         # Half a run is of no use, and would hold the nodes.
         try:
-            yield Notice(text="interrupted: ending what was started", level="warning")
-        finally:  # also when stdout is closed
-            left = _end(nodes, cluster, plan.run, begun)
+            emit(Notice(text="interrupted: ending what was started", level="warning"))
+        except BaseException:  # such as that stdout is closed
+            _end(nodes, cluster, plan.run, begun)
+            raise
+        left = _end(nodes, cluster, plan.run, begun)
         message = "\n".join(left) or f"{plan.run}: interrupted; nothing of it is left"
         raise Interrupted(message, hint=_stop_hint(plan.run, left)) from None
     except BaseException:
@@ -123,9 +124,10 @@ def _end(nodes: Nodes, cluster: Cluster, run: str, begun: Iterable[str]) -> list
     names = frozenset(begun)
     begun_on = cluster.with_nodes(tuple(node for node in cluster.nodes if node.name in names))
     reason = "not every node could start its part"
-    ending = stop(nodes, run, begun_on, grace=0.0, reason=reason, prevent_start=True)
     try:
-        result = drive(ending)
+        result = stop(
+            nodes, run, begun_on, grace=0.0, reason=reason, prevent_start=True, emit=ignore
+        )
     except KeyboardInterrupt:
         listed = ", ".join(node.name for node in begun_on.nodes)
         what = f"it is not known what is left on {listed}"

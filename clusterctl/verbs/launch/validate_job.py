@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from clusterctl.errors import UsageError
@@ -16,7 +15,7 @@ from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.events import Emit, Notice
 
 _SCRIPT_LIMIT = 1 << 20
 """Bytes of a script that are searched for a launcher."""
@@ -112,14 +111,14 @@ def require_secrets(cluster: Cluster) -> None:
         )
 
 
-def notice_job(job: Job, *, node: str | None = None) -> Iterator[Notice]:
+def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
     """Tell what is about to run, and which variables of this shell the nodes, or one, will get."""
-    yield Notice(text=f"command: {shlex.join(job.command)}", node=node)
+    emit(Notice(text=f"command: {shlex.join(job.command)}", node=node))
     if job.env_from:
-        yield Notice(text=f"env_from: {', '.join(job.env_from)}", node=node)
+        emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
 
 
-def notice_secrets(cluster: Cluster) -> Iterator[Notice]:
+def notice_secrets(cluster: Cluster, *, emit: Emit) -> None:
     """Warn of what looks like a secret and would be recorded in clear.
 
     Reading the inventory warns of what `job.env` has there.
@@ -128,20 +127,16 @@ def notice_secrets(cluster: Cluster) -> Iterator[Notice]:
     for name, value in cluster.job.env:
         origin = origins.get(f"env.{name}")
         if origin and is_secret(name, value):
-            yield Notice(
-                text=f"{origin}: {name} looks like a secret, and env is recorded in clear",
-                hint=f"export it in this shell, and set `env_from: [{name}]` in the inventory",
-                level="warning",
-            )
+            text = f"{origin}: {name} looks like a secret, and env is recorded in clear"
+            hint = f"export it in this shell, and set `env_from: [{name}]` in the inventory"
+            emit(Notice(text=text, hint=hint, level="warning"))
     if any(is_secret("", word.rpartition("=")[2]) for word in cluster.job.command):
-        yield Notice(
-            text="command: a word looks like a secret, and the command is recorded in clear",
-            hint="let the program read it from a variable that `env_from:` names",
-            level="warning",
-        )
+        text = "command: a word looks like a secret, and the command is recorded in clear"
+        hint = "let the program read it from a variable that `env_from:` names"
+        emit(Notice(text=text, hint=hint, level="warning"))
 
 
-def notice_words(cluster: Cluster, source: Path, *, force: bool) -> Generator[Event, None, None]:
+def notice_words(cluster: Cluster, source: Path, *, force: bool, emit: Emit) -> None:
     """Find what in the command, its scripts and its program would not be the planned ranks.
 
     Raises:
@@ -152,15 +147,15 @@ def notice_words(cluster: Cluster, source: Path, *, force: bool) -> Generator[Ev
     for each in words.problems:
         if each not in fatal:
             text = f"{each.where}: {each.message}"
-            yield Notice(text=text, hint=each.hint, level="warning")
-    yield from _notice_programs(cluster, source, words.programs)
+            emit(Notice(text=text, hint=each.hint, level="warning"))
+    _notice_programs(cluster, source, words.programs, emit=emit)
     if fatal:
         lines = dict.fromkeys(f"{each.where}: {each.message}" for each in fatal)
         hints = dict.fromkeys(each.hint for each in fatal)
         raise UsageError("\n".join(lines), hint="\n".join((*hints, "launch anyway: --force")))
 
 
-def notice_batch(cluster: Cluster, source: Path) -> Iterator[Notice]:
+def notice_batch(cluster: Cluster, source: Path, *, emit: Emit) -> None:
     """Warn of a script that was written for sbatch, whose options have no effect here."""
     if cluster.job.launcher == "slurm":
         return
@@ -168,37 +163,39 @@ def notice_batch(cluster: Cluster, source: Path) -> Iterator[Notice]:
         found = SBATCH.search(_text(source / word))
         if found is not None:
             number = found.string.count("\n", 0, found.start()) + 1
-            yield Notice(
-                text=f"{word}:{number}: a script for sbatch: its #SBATCH lines are not read, and"
-                " the nodes are those of the inventory",
-                hint="if Slurm is to choose the nodes, put those options into job.slurm:"
-                " clusterctl launch --launcher slurm -- train.py",
-                level="warning",
+            text = (
+                f"{word}:{number}: a script for sbatch: its #SBATCH lines are not read, and"
+                " the nodes are those of the inventory"
             )
+            hint = (
+                "if Slurm is to choose the nodes, put those options into job.slurm:"
+                " clusterctl launch --launcher slurm -- train.py"
+            )
+            emit(Notice(text=text, hint=hint, level="warning"))
 
 
 def _notice_programs(
-    cluster: Cluster, source: Path, programs: list[tuple[str, ...]]
-) -> Iterator[Notice]:
+    cluster: Cluster, source: Path, programs: list[tuple[str, ...]], *, emit: Emit
+) -> None:
     """Warn of Python scripts that assign what the launcher sets for each rank."""
     if launchers.find_launcher(cluster.job.launcher).one_driver:
         return
     for script, *args in dict.fromkeys(programs):
         text = _text(source / script)
         for line, name in rendezvous_assignments(text):
-            yield Notice(
-                text=f"{script}:{line}: it assigns {name}, which the launcher sets for each rank:"
-                " the ranks may not meet",
-                hint="remove the line, or use os.environ.setdefault",
-                level="warning",
+            text = (
+                f"{script}:{line}: it assigns {name}, which the launcher sets for each rank:"
+                " the ranks may not meet"
             )
+            hint = "remove the line, or use os.environ.setdefault"
+            emit(Notice(text=text, hint=hint, level="warning"))
         for line, endpoint in local_endpoints(text, args) if len(cluster.nodes) != 1 else ():
-            yield Notice(
-                text=f"{script}:{line}: the ranks meet at {endpoint}, which is another place on"
-                " each node",
-                hint='write init_method="env://", which reads the address of the launcher',
-                level="warning",
+            text = (
+                f"{script}:{line}: the ranks meet at {endpoint}, which is another place on"
+                " each node"
             )
+            hint = 'write init_method="env://", which reads the address of the launcher'
+            emit(Notice(text=text, hint=hint, level="warning"))
 
 
 def _text(path: Path) -> str:

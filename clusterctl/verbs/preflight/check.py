@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network, choose_network
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts
 from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
@@ -172,15 +172,14 @@ class CheckResult:
         }
 
 
-def check(
-    cluster: Cluster, pool: Nodes, options: CheckOptions
-) -> Generator[Event, None, CheckResult]:
+def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -> CheckResult:
     """Look at every node and judge.
 
     Args:
         cluster: the inventory's nodes and what the run needs.
         pool: the connections to the nodes.
         options: which checks to judge.
+        emit: called with each event.
 
     Returns:
         The verdict; a node that does not answer is part of it.
@@ -191,20 +190,20 @@ def check(
     began = time.monotonic()
     chosen = select_checks(options)
     session = FactsSession(cluster=cluster)
-    facts = yield from collect_facts(session, pool)
+    facts = collect_facts(session, pool, emit=emit)
     if options.source is not None:
         facts = with_local_config(cluster, facts, options.source)
     network = choose_network(cluster, facts)
     if any(rule.pairwise or rule.id == SHARED for rule in chosen):
-        facts = yield from probe_connectivity(session, facts, network)
-        facts = yield from read_firewall_rules(pool, facts)
+        facts = probe_connectivity(session, facts, network, emit=emit)
+        facts = read_firewall_rules(pool, facts, emit=emit)
     else:
         session.finish()
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
-        facts = yield from run_job_check(cluster, pool, facts)
+        facts = run_job_check(cluster, pool, facts, emit=emit)
     if options.deep and not judge(cluster, facts, options, network).blocking:
         # What is known to be broken would only cost the whole timeout of the ladder.
-        facts = yield from climb_ladder(cluster, pool, facts, network)
+        facts = climb_ladder(cluster, pool, facts, network, emit=emit)
         if options.history:
             facts = with_usual(facts, options.history)
             judged = judge(cluster, facts, CheckOptions(only=("deep",)), network)
@@ -213,12 +212,10 @@ def check(
     return replace(result, seconds=time.monotonic() - began)
 
 
-def check_code(
-    cluster: Cluster, pool: Nodes, before: CheckResult
-) -> Generator[Event, None, CheckResult]:
+def check_code(cluster: Cluster, pool: Nodes, before: CheckResult, *, emit: Emit) -> CheckResult:
     """Judge what `sync` brought, on top of a verdict that left it out."""
     began = time.monotonic()
-    facts = yield from run_job_check(cluster, pool, before.facts, synced=True)
+    facts = run_job_check(cluster, pool, before.facts, synced=True, emit=emit)
     result = judge(cluster, facts, CheckOptions(strict=before.strict), before.network)
     return replace(result, seconds=before.seconds + time.monotonic() - began)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from clusterctl.plan.container import image_words, question_words
 from clusterctl.plan.launchers import launcher_file
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Call, Reply, Request
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import Emit, Progress
 from clusterctl.verbs.preflight.ping import Pings
 from clusterctl.verbs.response_schema import NOT_OURS, TIME, schema_error
 from clusterctl.verbs.rpc import Nodes
@@ -115,14 +115,13 @@ class FactsSession:
         return Progress.of_nodes(phase, (node.name for node in self.cluster.nodes), done)
 
 
-def collect_facts(
-    session: FactsSession, pool: Nodes
-) -> Generator[Event, None, dict[str, NodeFacts]]:
+def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str, NodeFacts]:
     """Learn all facts that need one node only; the conversations stay open.
 
     Args:
         session: of the cluster, not begun yet.
         pool: the connections to its nodes.
+        emit: called with each event.
 
     Returns:
         The facts of every node, in the inventory's order; a node that did not answer has only
@@ -138,7 +137,7 @@ def collect_facts(
             call.set_deadline(FACTS_SECONDS)
             session.clocks[node.name] = ClockProbe(began=time.monotonic())
         session.stream = pool.follow(session.calls)
-        yield from _listen(session)
+        _listen(session, emit=emit)
         answers = pings.answers()
         return {
             node.name: _seen_from_here(session.facts[node.name], answers.get(node.name, ""), node)
@@ -187,7 +186,7 @@ def _container(cluster: Cluster) -> ContainerWords | None:
     )
 
 
-def _listen(session: FactsSession) -> Iterator[Event]:
+def _listen(session: FactsSession, *, emit: Emit) -> None:
     """Read until each node has answered or failed."""
     heard: set[str] = set()
     while len(session.facts) < len(session.cluster.nodes):
@@ -197,7 +196,7 @@ def _listen(session: FactsSession) -> Iterator[Event]:
             heard.add(name)
             if seconds := session.calls[name].login_seconds:
                 session.connect_s[name] = seconds
-            yield session.progress("connecting", heard)
+            emit(session.progress("connecting", heard))
         if isinstance(item, Reply):
             session.ended.setdefault(name, item)
             session.facts.setdefault(name, _silent(item))
@@ -217,7 +216,7 @@ def _listen(session: FactsSession) -> Iterator[Event]:
             if name not in session.facts:
                 session.calls[name].set_deadline(FACTS_SECONDS)
             continue
-        yield session.progress("reading facts", session.facts)
+        emit(session.progress("reading facts", session.facts))
 
 
 def _learned(session: FactsSession, name: str, message: Message) -> NodeFacts:

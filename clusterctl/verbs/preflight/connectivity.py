@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import posixpath
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from clusterctl.facts.parse_facts import folder_questions
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession
 from clusterctl.verbs.response_schema import LEFT, MET, PREPARED, schema_error
 from clusterctl.wire import Message
@@ -93,27 +93,27 @@ class _Probe:
 
 
 def probe_connectivity(
-    session: FactsSession, facts: Mapping[str, NodeFacts], network: Network
-) -> Generator[Event, None, dict[str, NodeFacts]]:
+    session: FactsSession, facts: Mapping[str, NodeFacts], network: Network, *, emit: Emit
+) -> dict[str, NodeFacts]:
     """Let the nodes that answered try each other, and end their conversations.
 
     Returns:
         The facts, with `between` for those nodes.
     """
     probe = _Probe(session=session, network=network, facts=facts)
-    yield from _exchange(probe)
+    _exchange(probe, emit=emit)
     return {
         name: replace(known, between=_between(probe, name)) if known.answered else known
         for name, known in facts.items()
     }
 
 
-def _exchange(probe: _Probe) -> Iterator[Event]:
+def _exchange(probe: _Probe, *, emit: Emit) -> None:
     for message in (_prepare, _targets, _end):
-        yield from _step(probe, message)
+        _step(probe, message, emit=emit)
 
 
-def _step(probe: _Probe, message: Callable[[_Probe, str], dict[str, Any]]) -> Iterator[Event]:
+def _step(probe: _Probe, message: Callable[[_Probe, str], dict[str, Any]], *, emit: Emit) -> None:
     """Send each node a step, to so many at once, until all have answered."""
     session = probe.session
     waiting = deque(name for name in session.calls if name not in session.ended)
@@ -130,7 +130,7 @@ def _step(probe: _Probe, message: Callable[[_Probe, str], dict[str, Any]]) -> It
         met = len(probe.connected)
         _hear(probe, name, item, owing)
         if len(probe.connected) > met:
-            yield session.progress("trying connections", probe.connected)
+            emit(session.progress("trying connections", probe.connected))
 
 
 def _hear(probe: _Probe, name: str, item: Message | Reply, owing: dict[str, str]) -> None:

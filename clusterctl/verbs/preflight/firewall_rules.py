@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from clusterctl.facts.network.firewall import FirewallChain
 from clusterctl.facts.network.firewall_rules import parse_ruleset
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.preflight.job_check import command_answer
 from clusterctl.verbs.rpc import Nodes, call_all
 
@@ -18,13 +18,14 @@ _SECONDS = 5.0
 
 
 def read_firewall_rules(
-    pool: Nodes, facts: Mapping[str, NodeFacts]
-) -> Generator[Event, None, dict[str, NodeFacts]]:
+    pool: Nodes, facts: Mapping[str, NodeFacts], *, emit: Emit
+) -> dict[str, NodeFacts]:
     """Read the rules of both ends of each failed connection, where root may read them.
 
     Args:
         pool: the connections to the nodes.
         facts: of each node, with the connections that were tried.
+        emit: called with each event.
 
     Returns:
         The facts, with `firewall_chains` of those nodes.
@@ -42,8 +43,8 @@ def read_firewall_rules(
         for name, node in facts.items()
         if name in failed and node.firewall == "nft" and node.uid == 0
     }
-    replies = yield from call_all(
-        pool, requests, phase="reading firewall rules", timeout=_SECONDS + 30.0
+    replies = call_all(
+        pool, requests, phase="reading firewall rules", timeout=_SECONDS + 30.0, emit=emit
     )
     read = {
         name: replace(facts[name], firewall_chains=_chains(reply))

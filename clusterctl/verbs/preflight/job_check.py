@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.container import trial_words
 from clusterctl.plan.make import command_with_python
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.rpc import Nodes, call_all
 
 LIMIT_S = 300.0
@@ -25,8 +25,13 @@ LAST_LINES = 20
 
 
 def run_job_check(
-    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], *, synced: bool = False
-) -> Generator[Event, None, dict[str, NodeFacts]]:
+    cluster: Cluster,
+    pool: Nodes,
+    facts: Mapping[str, NodeFacts],
+    *,
+    synced: bool = False,
+    emit: Emit,
+) -> dict[str, NodeFacts]:
     """Run it where there is one and its folder is; nothing is there before the first `sync`.
 
     Args:
@@ -34,6 +39,7 @@ def run_job_check(
         pool: the connections to them.
         facts: of each node.
         synced: the folder was made since, if it was not there.
+        emit: called with each event.
 
     Returns:
         The facts, with `job_check` where it was run.
@@ -44,7 +50,7 @@ def run_job_check(
         if cluster.job.check and _is_ready(node, facts[node.name], synced=synced)
     }
     phase = "the job's own check"
-    replies = yield from call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    replies = call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0, emit=emit)
     tried = {name: replace(facts[name], job_check=_result(replies[name])) for name in replies}
     return {**facts, **tried}
 

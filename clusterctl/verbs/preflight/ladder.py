@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from clusterctl.network.environment import environment
 from clusterctl.plan.container import trial_words
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.preflight.job_check import command_answer
 from clusterctl.verbs.rpc import Nodes, call_all
 from clusterctl.wire import plain
@@ -63,8 +63,8 @@ class _Climb:
 
 
 def climb_ladder(
-    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], network: Network
-) -> Generator[Event, None, dict[str, NodeFacts]]:
+    cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], network: Network, *, emit: Emit
+) -> dict[str, NodeFacts]:
     """Let every node that has torch and an address take part.
 
     Returns:
@@ -90,7 +90,7 @@ def climb_ladder(
         node.name: _request(climb, node, facts[node.name], gpus[node.name]) for node in able
     }
     phase = "trying GPUs and network"
-    replies = yield from call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0)
+    replies = call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0, emit=emit)
     return {**facts, **{name: _known(facts[name], replies[name], climb) for name in replies}}
 
 

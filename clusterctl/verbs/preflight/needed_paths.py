@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 
 from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, judge
 
 CHECK = "storage.needs"
@@ -21,14 +20,12 @@ def before_sync(cluster: Cluster) -> Cluster:
     return _needing(cluster, tuple(need for need in cluster.job.needs if need not in brought))
 
 
-def check_needs(
-    cluster: Cluster, pool: Pool, before: CheckResult
-) -> Generator[Event, None, CheckResult]:
+def check_needs(cluster: Cluster, pool: Pool, before: CheckResult, *, emit: Emit) -> CheckResult:
     """Judge what was left out before the sync, on top of that verdict."""
     brought = _brought(cluster)
     if not brought:
         return before
-    now = yield from check(_needing(cluster, brought), pool, CheckOptions(only=(CHECK,)))
+    now = check(_needing(cluster, brought), pool, CheckOptions(only=(CHECK,)), emit=emit)
     facts = {name: _joined(known, now.facts[name]) for name, known in before.facts.items()}
     options = CheckOptions(code=False, strict=before.strict)
     verdict = judge(cluster, facts, options, before.network)

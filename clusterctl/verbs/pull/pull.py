@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.pull.places import local_names, make_folder
 from clusterctl.verbs.pull.result import NodePull, PathPull, PullOptions, PullResult, PullState
 from clusterctl.verbs.push.result import HERE, WantedPath
@@ -29,8 +29,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def pull(
-    cluster: Cluster, pool: Nodes, here: Nodes, options: PullOptions
-) -> Generator[Event, None, PullResult]:
+    cluster: Cluster, pool: Nodes, here: Nodes, options: PullOptions, *, emit: Emit
+) -> PullResult:
     """Bring paths of the nodes here; what several nodes have alike is brought once.
 
     Args:
@@ -38,6 +38,7 @@ def pull(
         pool: the connections to them.
         here: this machine, as a node named `this machine`.
         options: what, and to where.
+        emit: called with each event.
 
     Raises:
         UsageError: a path is none.
@@ -45,12 +46,12 @@ def pull(
     """
     began = time.monotonic()
     names = local_names(cluster, options.paths)
-    work = _Pull(cluster=cluster, pool=pool, here=here, options=options)
-    yield from work.look()
+    work = _Pull(cluster=cluster, pool=pool, here=here, options=options, emit=emit)
+    work.look()
     make_folder(options.to)
     done = []
     for number, (word, name) in enumerate(names.items()):
-        done.append((yield from work.pull_one(number, word, name)))
+        done.append(work.pull_one(number, word, name))
     return PullResult(
         cluster=cluster.name,
         to=str(options.to),
@@ -79,24 +80,27 @@ class _Pull:
     pool: Nodes
     here: Nodes
     options: PullOptions
+    emit: Emit
     found: dict[str, Mapping[str, Any] | NodeError] = field(default_factory=dict)
     """By node, what it has of the paths, or why that is not known."""
 
-    def look(self) -> Generator[Event, None, None]:
+    def look(self) -> None:
         """See what the nodes have."""
         words = self.options.paths
         requests = {
             node.name: Request(op="push-look", args={"paths": [job_path(node, w) for w in words]})
             for node in self.cluster.nodes
         }
-        replies = yield from call_all(self.pool, requests, phase="looking", timeout=LOOK_SECONDS)
+        replies = call_all(
+            self.pool, requests, phase="looking", timeout=LOOK_SECONDS, emit=self.emit
+        )
         for name, reply in replies.items():
             answer = validated_answer(reply, PUSH_LOOK)
             if not isinstance(answer, NodeError) and len(answer["found"]) != len(words):
                 answer = bad_output(name, "it lists other paths")
             self.found[name] = answer
 
-    def pull_one(self, number: int, word: str, name: str) -> Generator[Event, None, PathPull]:
+    def pull_one(self, number: int, word: str, name: str) -> PathPull:
         """Bring one path of the nodes that have it."""
         done: dict[str, NodePull] = {}
         alike: dict[str, list[str]] = {}
@@ -118,15 +122,15 @@ class _Pull:
                 done[node.name] = _failed(node.name, path, error)
             else:
                 alike.setdefault(one.get("sketch") or node.name, []).append(node.name)
-        copies = yield from self._copies(number, word, list(alike.values()), done)
+        copies = self._copies(number, word, list(alike.values()), done)
         for copy in copies:
             below = f"{copy.nodes[0]}/{name}" if len(copies) > 1 else name
-            done.update((yield from self._bring(copy, below)))
+            done.update(self._bring(copy, below))
         return PathPull(path=word, nodes=tuple(done[node.name] for node in self.cluster.nodes))
 
     def _copies(
         self, number: int, word: str, alike: list[list[str]], done: dict[str, NodePull]
-    ) -> Generator[Event, None, list[_Copy]]:
+    ) -> list[_Copy]:
         """Return the different contents that there are; nodes that see the same files are alike."""
         copies: dict[str, _Copy] = {}
         if len(alike) == 1:
@@ -135,7 +139,7 @@ class _Pull:
             for tried, name in enumerate(nodes):
                 transfer = self._transfer(number, word, name)
                 try:
-                    manifest = yield from transfer.describe()
+                    manifest = transfer.describe()
                 except ClusterError as error:
                     done[name] = _not_read(name, transfer.source.path, error)
                     continue
@@ -155,31 +159,32 @@ class _Pull:
             source=Source(name=name, path=path, facts=PathFacts(path=path, size=size)),
             pool=self.here,
             source_pool=self.pool,
+            emit=self.emit,
             addresses={HERE: LOOPBACK},
             relaying=True,
             pulls=True,
             replaces=self.options.overwrite,
         )
 
-    def _bring(self, copy: _Copy, below: str) -> Generator[Event, None, dict[str, NodePull]]:
+    def _bring(self, copy: _Copy, below: str) -> dict[str, NodePull]:
         """Bring a copy here; return what became of it for each node that has it."""
         transfer, name = copy.transfer, copy.nodes[0]
         path, target = transfer.source.path, self.options.to / below
         transfer.wanted = replace(transfer.wanted, targets={HERE: str(target)})
         try:
-            manifest = copy.manifest or (yield from transfer.describe())
+            manifest = copy.manifest or transfer.describe()
             size, files = transfer.totals
             much = f"{size_of(size)} in {counted(files, 'file')}"
-            yield Notice(text=f"{transfer.wanted.shown}: {much} to {target}", node=name)
-            brought = yield from transfer.run((HERE,), manifest)
+            self.emit(Notice(text=f"{transfer.wanted.shown}: {much} to {target}", node=name))
+            brought = transfer.run((HERE,), manifest)
         except ClusterError as error:
             failed, others = {name: _not_read(name, path, error)}, copy.nodes[1:]
             if not others:
                 return failed
             text = f"{error}; asking {others[0]}, which has the same"
-            yield Notice(text=text, node=name, level="warning")
+            self.emit(Notice(text=text, node=name, level="warning"))
             again = self._transfer(copy.number, transfer.wanted.shown, others[0])
-            rest = yield from self._bring(_Copy(again, others, copy.number), below)
+            rest = self._bring(_Copy(again, others, copy.number), below)
             return failed | rest
         (end,) = brought.nodes
         one = NodePull(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from clusterctl.errors import CouldNotTell, NodeError
@@ -11,7 +10,7 @@ from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.network.choice import choose_network
-from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.push.look import Look, look
 from clusterctl.verbs.push.result import (
     HERE,
@@ -27,8 +26,8 @@ from clusterctl.verbs.rpc import Nodes
 
 
 def push(
-    cluster: Cluster, pool: Nodes, here: Nodes, options: PushOptions
-) -> Generator[Event, None, PushResult]:
+    cluster: Cluster, pool: Nodes, here: Nodes, options: PushOptions, *, emit: Emit
+) -> PushResult:
     """Bring paths to every node of a cluster.
 
     Args:
@@ -36,6 +35,7 @@ def push(
         pool: the connections to the nodes.
         here: this machine, as a node named `this machine`.
         options: what, and from where.
+        emit: called with each event.
 
     Raises:
         UsageError: there is nothing to push, or a path is none.
@@ -43,14 +43,14 @@ def push(
     """
     began = time.monotonic()
     paths = wanted_paths(cluster, options.paths, options.to)
-    work = _Push(cluster=cluster, pool=pool, here=here, options=options)
-    yield from work.look(paths)
+    work = _Push(cluster=cluster, pool=pool, here=here, options=options, emit=emit)
+    work.look(paths)
     sources = [choose_source(path, work.seen(path), named=options.source) for path in paths]
     work.require_space(paths, sources)
     done = []
     for path, source in zip(paths, sources, strict=True):
-        yield from _destination(cluster, path)
-        done.append((yield from work.push_one(path, source)))
+        _destination(cluster, path, emit=emit)
+        done.append(work.push_one(path, source))
     return PushResult(
         cluster=cluster.name,
         paths=tuple(done),
@@ -59,7 +59,7 @@ def push(
     )
 
 
-def _destination(cluster: Cluster, path: WantedPath) -> Iterator[Notice]:
+def _destination(cluster: Cluster, path: WantedPath, *, emit: Emit) -> None:
     """Yield where a path will be on the nodes, unless that is what was typed."""
     alike: dict[str, list[str]] = {}
     for node in cluster.nodes:
@@ -67,7 +67,7 @@ def _destination(cluster: Cluster, path: WantedPath) -> Iterator[Notice]:
     for target, names in alike.items():
         same = ", the same path as here (another: --to DIR)" if target == path.here else ""
         if path.shown != target and not path.shown.endswith(f":{target}"):
-            yield Notice(text=f"{path.shown} goes to {target} on {fold_hosts(names)}{same}")
+            emit(Notice(text=f"{path.shown} goes to {target} on {fold_hosts(names)}{same}"))
 
 
 @dataclass(slots=True)
@@ -78,14 +78,15 @@ class _Push:
     pool: Nodes
     here: Nodes
     options: PushOptions
+    emit: Emit
     found: Look = field(default_factory=Look)
     full: dict[str, str] = field(default_factory=dict)
     """By node, why its disks cannot take all paths."""
 
-    def look(self, paths: tuple[WantedPath, ...]) -> Generator[Event, None, None]:
+    def look(self, paths: tuple[WantedPath, ...]) -> None:
         """See what there is, on the nodes that may be the source too."""
         nodes = [node.name for node in (*self.cluster.nodes, *self.cluster.left_out)]
-        yield Progress(phase="looking", done=0, total=len(self.cluster.nodes))
+        self.emit(Progress(phase="looking", done=0, total=len(self.cluster.nodes)))
         asked = {
             name: [q for path in paths for q in (path.sources[name], path.targets[name])]
             for name in nodes
@@ -120,7 +121,7 @@ class _Push:
                 if words:
                     self.full[node.name] = f"{mount or facts.path}: {words}"
 
-    def push_one(self, path: WantedPath, source: Source) -> Generator[Event, None, PathPush]:
+    def push_one(self, path: WantedPath, source: Source) -> PathPush:
         """Bring one path to the nodes that answered and have room."""
         done: dict[str, NodePush] = {}
         for node in self.cluster.nodes:
@@ -152,10 +153,11 @@ class _Push:
                 pool=self.pool,
                 source_pool=self.here if source.name == HERE else self.pool,
                 addresses=self._addresses((*names, source.name)),
+                emit=self.emit,
             )
-            result = yield from transfer.run(names)
+            result = transfer.run(names)
             done.update({one.node: one for one in result.nodes})
-            yield Progress(phase="verifying", done=0, total=len(names))
+            self.emit(Progress(phase="verifying", done=0, total=len(names)))
             self._verify(path, source, done)
         nodes = tuple(done[node.name] for node in self.cluster.nodes)
         return replace(result, nodes=nodes)

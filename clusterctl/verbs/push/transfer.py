@@ -9,7 +9,7 @@ import itertools
 import secrets
 import shlex
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
-from clusterctl.verbs.events import CopyProgress, Event
+from clusterctl.verbs.events import CopyProgress, Emit
 from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
 from clusterctl.verbs.push.wanted import Source
 from clusterctl.verbs.response_schema import NOT_OURS, PUSH, PUSH_LIST, schema_error
@@ -95,6 +95,7 @@ class Transfer:
     """Where the source's call goes: the nodes', or that of this machine."""
     addresses: Mapping[str, str]
     """By node, its address on the data network."""
+    emit: Emit
     members: dict[str, _Member] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
     chain: list[str] = field(default_factory=list)
@@ -119,9 +120,7 @@ class Transfer:
     links: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """The numbers of the links: a receiver takes the newest."""
 
-    def run(
-        self, names: tuple[str, ...], manifest: bytes = b""
-    ) -> Generator[Event, None, PathPush]:
+    def run(self, names: tuple[str, ...], manifest: bytes = b"") -> PathPush:
         """Bring the path to these nodes.
 
         Args:
@@ -131,7 +130,7 @@ class Transfer:
         Raises:
             ClusterError: the source cannot be read, or changed meanwhile.
         """
-        manifest = manifest or (yield from self.describe())
+        manifest = manifest or self.describe()
         self.calls[SOURCE] = self.source_pool.start(
             self.source.name,
             Request(
@@ -148,7 +147,7 @@ class Transfer:
                 self._advance()
                 self._find_stalled()
                 self._keep_alive()
-                yield self._progress()
+                self.emit(self._progress())
                 if self._over():
                     break
             self._end()
@@ -174,7 +173,7 @@ class Transfer:
         args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
-    def describe(self) -> Generator[Event, None, bytes]:
+    def describe(self) -> bytes:
         """Have the source hash the path; return its manifest.
 
         Raises:
@@ -190,13 +189,15 @@ class Transfer:
                     error = item.error
                 elif "hashed" in item.head:
                     size = self.source.facts.size or 0
-                    yield CopyProgress(
-                        path=self.wanted.shown,
-                        phase="hashing",
-                        done=min(_whole(item.head["hashed"]), size),
-                        total=size,
-                        nodes=0,
-                        total_nodes=0,
+                    self.emit(
+                        CopyProgress(
+                            path=self.wanted.shown,
+                            phase="hashing",
+                            done=min(_whole(item.head["hashed"]), size),
+                            total=size,
+                            nodes=0,
+                            total_nodes=0,
+                        )
                     )
                     continue
                 else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit
 from clusterctl.verbs.response_schema import STATUS
 from clusterctl.verbs.rpc import (
     ANSWER_SECONDS,
@@ -27,10 +27,10 @@ from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.wire import Message
 
 
-def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, None, RunStatus]:
+def node_answers(nodes: Nodes, run: str, cluster: Cluster, *, emit: Emit) -> RunStatus:
     """Ask every node for its part, and no more than that.
 
-    Yields:
+    Emits:
         `Progress`.
     """
     node_runs: dict[str, Mapping[str, Any]] = {}
@@ -40,7 +40,7 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster) -> Generator[Event, N
         requests = {
             node.name: Request(op="status", args=run_args(run, cluster, node)) for node in asked
         }
-        replies = yield from call_all(nodes, requests, phase="status")
+        replies = call_all(nodes, requests, phase="status", emit=emit)
         for reply in replies.values():
             answer = validated_answer(reply, STATUS)
             if not isinstance(answer, NodeError):

@@ -7,7 +7,7 @@ import json
 import posixpath
 import tempfile
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import Emit, Event, Progress
 from clusterctl.verbs.response_schema import MADE_VENV, PLATFORM
 from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer
 from clusterctl.verbs.setup.requirements import Requirements
@@ -117,11 +117,11 @@ class SetupResult:
 
 
 def setup(
-    nodes: Nodes, requirements: Requirements, options: SetupOptions
-) -> Generator[Event, None, SetupResult]:
+    nodes: Nodes, requirements: Requirements, options: SetupOptions, *, emit: Emit
+) -> SetupResult:
     """Make the environment on every node, once for each path that they share; compare them.
 
-    Yields:
+    Emits:
         `Progress`, and `Doing` with what the installers print.
 
     Raises:
@@ -137,9 +137,9 @@ def setup(
         wheels: dict[str, tuple[Path, ...]] = {}
         if options.offline:
             place = Path(folder)
-            wheels = yield from _download(nodes, names, requirements, options.base, place, found)
+            wheels = _download(nodes, names, requirements, options.base, place, found, emit=emit)
             names -= found.keys()
-        yield from _make(nodes, names, venvs, requirements, options, wheels, found)
+        _make(nodes, names, venvs, requirements, options, wheels, found, emit=emit)
     return SetupResult(
         source=str(requirements.source),
         nodes=tuple(
@@ -184,11 +184,13 @@ def _download(
     base: str | None,
     folder: Path,
     failed: dict[str, Reply],
-) -> Generator[Event, None, dict[str, tuple[Path, ...]]]:
+    *,
+    emit: Emit,
+) -> dict[str, tuple[Path, ...]]:
     """Download wheels, once for each kind of node; the nodes that did not tell are in `failed`."""
     requests = {name: Request(op="platform", args={"base": base}) for name in names}
-    replies = yield from call_all(nodes, requests, phase="asking for the platform")
-    yield Progress.of_nodes("downloading wheels", names, ())
+    replies = call_all(nodes, requests, phase="asking for the platform", emit=emit)
+    emit(Progress.of_nodes("downloading wheels", names, ()))
     done: dict[tuple[str, ...], tuple[Path, ...]] = {}
     found = {}
     for name, reply in sorted(replies.items()):
@@ -213,7 +215,9 @@ def _make(
     options: SetupOptions,
     wheels: Mapping[str, tuple[Path, ...]],
     found: dict[str, Reply],
-) -> Generator[Event]:
+    *,
+    emit: Emit,
+) -> None:
     calls: dict[str, Call] = {}
     for reply in nodes.open():
         if reply.node in names and reply.ok:
@@ -221,16 +225,16 @@ def _make(
             calls[reply.node] = nodes.start(reply.node, request)
         elif reply.node in names:
             found[reply.node] = reply
-    yield Progress.of_nodes("installing", names, found)
+    emit(Progress.of_nodes("installing", names, found))
     last: dict[str, Message] = {}
     unsent = set(calls)
     for name, item in nodes.follow(calls):
         if isinstance(item, Reply):
             messages = (last[name],) if name in last else ()
             found[name] = Reply(node=name, error=item.error, messages=messages)
-            yield Progress.of_nodes("installing", names, found)
+            emit(Progress.of_nodes("installing", names, found))
         elif "doing" in item.head:
-            yield Doing(node=name, text=str(item.head["doing"]))
+            emit(Doing(node=name, text=str(item.head["doing"])))
         elif "wants" in item.head and name in unsent:  # a node gets them once
             unsent.remove(name)
             # In parallel with the others' answers: what a node prints must not wait for another's

@@ -11,7 +11,7 @@ from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import LargeCopy
 from clusterctl.transport.fanout import with_ticks
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import CopyProgress, Notice
+from clusterctl.verbs.events import CopyProgress, Emit, Notice
 
 ANNOUNCED = 10_000_000
 """Bytes for one node above which a line says beforehand how much there is to copy."""
@@ -84,20 +84,26 @@ class Copying:
 
 
 def reported(
-    replies: Iterable[Reply], copying: Callable[[], Copying | None], moved: Mapping[str, int]
-) -> Iterator[Reply | Notice | CopyProgress]:
-    """Yield the nodes' replies, and between them what there is to copy and how far that is.
+    replies: Iterable[Reply],
+    copying: Callable[[], Copying | None],
+    moved: Mapping[str, int],
+    *,
+    emit: Emit,
+) -> Iterator[Reply]:
+    """Yield the nodes' replies; between them, emit what there is to copy and how far that is.
 
     Args:
         replies: as they come.
         copying: returns what is copied once the nodes have agreed.
         moved: the bytes that each node was sent.
+        emit: called with each event.
     """
     announced = False
     for reply in with_ticks(iter(replies), TICK_SECONDS):
         if (known := copying()) is not None:
             event = known.progress(moved) if announced else known.announcement()
             announced = True
-            yield from [event] if event else []
+            if event is not None:
+                emit(event)
         if reply is not None:
             yield reply

@@ -12,7 +12,7 @@ from clusterctl.errors import SyncRefused
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.sync.mirror import planned_deletions
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Notice
+from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions
 from clusterctl.wire import Message
 
@@ -79,12 +79,13 @@ def refusal(
     return None
 
 
-def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync]) -> Iterator[Notice]:
+def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync], *, emit: Emit) -> None:
     """Yield what a sync did not delete.
 
     Args:
         kept: by node, files that are no longer synced, but still in the folder here.
         nodes: what was done on each.
+        emit: called with each event.
     """
     alike: dict[str, list[str]] = {}
     for name, paths in kept.items():
@@ -92,12 +93,12 @@ def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync]) -> Ite
             alike.setdefault(_first(paths), []).append(name)
     for first, names in alike.items():
         text = f"no longer synced, but still in this folder, so kept there: {first}"
-        yield Notice(text=text, node=fold_hosts(names))
+        emit(Notice(text=text, node=fold_hosts(names)))
     for node in nodes:
         if node.set_aside:
             where = f"{node.workdir}/.clusterctl/replaced"
             text = f"changed on the node, moved to {where}: {_first(node.set_aside)}"
-            yield Notice(text=text, level="warning", node=node.node)
+            emit(Notice(text=text, level="warning", node=node.node))
 
 
 def _first(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from clusterctl.sync.mirror import Placement, stays_and_needs
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event, Notice, Progress
+from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.response_schema import ABORTED, PLACED, SEEN, TREE, Schema
 from clusterctl.verbs.rpc import node_error, validated_answer
 from clusterctl.verbs.sync.copying import Copying, reported
@@ -57,8 +57,13 @@ class SyncPool(Protocol):
 
 
 def sync(
-    cluster: Cluster, pool: SyncPool, source: Path, options: SyncOptions | None = None
-) -> Generator[Event, None, SyncResult]:
+    cluster: Cluster,
+    pool: SyncPool,
+    source: Path,
+    options: SyncOptions | None = None,
+    *,
+    emit: Emit,
+) -> SyncResult:
     """Mirror `source` into every node's workdir.
 
     Raises:
@@ -81,16 +86,16 @@ def sync(
             f"the code in {source} differs from that of the run",
             hint="run the command in a folder with the run's code; --force takes this one",
         )
-    work = _Sync(cluster, pool, found, options or SyncOptions())
+    work = _Sync(cluster, pool, found, options or SyncOptions(), emit)
     try:
-        yield from work.run()
+        work.run()
     except LargeCopy as large:
         if not work.options.may_copy(large):
             raise
         work = replace(work, large=True, done={}, may_hold_token=[], refused=None, kept={})
-        yield from work.run()
+        work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)
-    yield from remarks(work.kept, nodes)
+    remarks(work.kept, nodes, emit=emit)
     return SyncResult(
         cluster=cluster.name,
         source=str(source),
@@ -133,6 +138,7 @@ class _Sync:
     pool: SyncPool
     source: SourceTree
     options: SyncOptions
+    emit: Emit
     done: dict[str, NodeSync] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
     may_hold_token: list[str] = field(default_factory=list)
@@ -148,35 +154,41 @@ class _Sync:
     moved: dict[str, int] = field(default_factory=dict)
     """By node, the bytes that it was sent."""
 
-    def run(self) -> Generator[Event, None, None]:
+    def run(self) -> None:
+        """Bring all nodes to the tree, and leave none of its tokens there."""
+        try:
+            self._bring()
+        except BaseException:
+            self._clear()
+            raise
+        self._clear()
+
+    def _bring(self) -> None:
         """Compare; find who shares a filesystem; give each filesystem the files; prove."""
         self.tokens = {node.name: secrets.token_hex(8) for node in self.cluster.nodes}
         own_token = secrets.token_hex(8)
-        try:
-            different = yield from self._compare()
-            if not different:
-                return
-            with token_in(self.source.folder, own_token):
-                groups = yield from self._groups(different, own_token)
-            if own_token in groups:
-                self._prove([n for n in groups.pop(own_token) if n.name in different], "source")
-            yield from self._place([nodes[0] for nodes in groups.values()])
-            for first, *rest in groups.values():
-                others = [node for node in rest if node.name in different]
-                if not self.done[first.name].ok:
-                    words = f"shares its workdir with {first.name}, where the sync failed"
-                    for node in others:
-                        self._note(node.name, "failed", words)
-                    continue
-                cleared = {first.name, *(node.name for node in rest)}
-                self.may_hold_token = [name for name in self.may_hold_token if name not in cleared]
-                if others:
-                    self._prove(others, "shared")
-            yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
-        finally:
-            self._clear()
+        different = self._compare()
+        if not different:
+            return
+        with token_in(self.source.folder, own_token):
+            groups = self._groups(different, own_token)
+        if own_token in groups:
+            self._prove([n for n in groups.pop(own_token) if n.name in different], "source")
+        self._place([nodes[0] for nodes in groups.values()])
+        for first, *rest in groups.values():
+            others = [node for node in rest if node.name in different]
+            if not self.done[first.name].ok:
+                words = f"shares its workdir with {first.name}, where the sync failed"
+                for node in others:
+                    self._note(node.name, "failed", words)
+                continue
+            cleared = {first.name, *(node.name for node in rest)}
+            self.may_hold_token = [name for name in self.may_hold_token if name not in cleared]
+            if others:
+                self._prove(others, "shared")
+        self._report_progress()
 
-    def _compare(self) -> Generator[Event, None, list[str]]:
+    def _compare(self) -> list[str]:
         """Ask all nodes; return the names of those that do not have the tree."""
         requests = {
             node.name: Request(
@@ -200,12 +212,10 @@ class _Sync:
                 self.may_hold_token.append(reply.node)
                 different.append(reply.node)
             total = len(self.cluster.nodes)
-            yield Progress(phase="compare", done=len(self.done) + len(different), total=total)
+            self.emit(Progress(phase="compare", done=len(self.done) + len(different), total=total))
         return different
 
-    def _groups(
-        self, different: list[str], own_token: str
-    ) -> Generator[Event, None, dict[str, list[Node]]]:
+    def _groups(self, different: list[str], own_token: str) -> dict[str, list[Node]]:
         """Return the nodes by folder; `own_token` is the key of those that see the source folder.
 
         Nodes that have the tree already are among them: they are to keep it until all have it.
@@ -219,7 +229,7 @@ class _Sync:
             answer = validated_answer(reply, SEEN)
             if isinstance(answer, NodeError) and not ours:
                 text = "cannot tell whether a run there uses a folder that this sync changes"
-                yield Notice(text=f"{text}: {answer}", level="warning", node=reply.node)
+                self.emit(Notice(text=f"{text}: {answer}", level="warning", node=reply.node))
                 continue
             head = self._head(reply, SEEN)
             if head is not None:
@@ -260,7 +270,7 @@ class _Sync:
             for node in (*nodes, *others)
         }
 
-    def _place(self, firsts: list[Node]) -> Generator[Event, None, None]:
+    def _place(self, firsts: list[Node]) -> None:
         """Give the files to one node of each filesystem, all at once; else raise SyncRefused."""
         if not firsts:
             return
@@ -272,10 +282,7 @@ class _Sync:
         )  # fmt: skip
         replies = self.pool.mirror(wanted)
         try:
-            for reply in reported(replies, lambda: self.copying, self.moved):
-                if isinstance(reply, Event):
-                    yield reply
-                    continue
+            for reply in reported(replies, lambda: self.copying, self.moved, emit=self.emit):
                 aborted = reply.ok and "aborted" in reply.last.head
                 head = self._head(reply, ABORTED if aborted else PLACED)
                 if head is not None:
@@ -283,7 +290,7 @@ class _Sync:
                 elif _kind(reply) == "locked":
                     together.abort()
                 together.withdraw(reply.node)
-                yield Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes))
+                self._report_progress()
         finally:
             together.abort()
         if self.refused is not None:
@@ -360,6 +367,9 @@ class _Sync:
         }
         for _ in self.pool.call(requests, timeout=CLEAR_SECONDS):
             pass
+
+    def _report_progress(self) -> None:
+        self.emit(Progress(phase="sync", done=len(self.done), total=len(self.cluster.nodes)))
 
     def _is_ok(self, name: str) -> bool:
         return name in self.done and self.done[name].ok

@@ -15,7 +15,7 @@ from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
-from clusterctl.verbs.events import Event, Notice, Progress, drive
+from clusterctl.verbs.events import Event, Notice, Progress, ignore
 from clusterctl.verbs.runs.history import History, history_of, unrecorded
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message
@@ -31,7 +31,7 @@ def choose(
     nodes: FakePool, cluster: Cluster, which: str, history: History | None = None, **more: Any
 ) -> ChosenCheckpoint:
     history = history or unrecorded(RUN)
-    return drive(checkpoint.choose_checkpoint(nodes, cluster, which, history=history, **more))
+    return checkpoint.choose_checkpoint(nodes, cluster, which, history=history, **more, emit=ignore)
 
 
 def seen(step: int, **more: Any) -> dict[str, Any]:
@@ -393,10 +393,13 @@ def test_while_a_node_reads_it_is_told_how_far_it_is() -> None:
         return [*told, Message({"folder": "/w/out", "candidates": [big]})]
 
     events: list[Event] = []
-    steps = checkpoint.choose_checkpoint(
-        pool(SHARED, a=reads, b=reads), SHARED, "latest", history=unrecorded(RUN)
+    checkpoint.choose_checkpoint(
+        pool(SHARED, a=reads, b=reads),
+        SHARED,
+        "latest",
+        history=unrecorded(RUN),
+        emit=events.append,
     )
-    drive(steps, events.append)
     assert Notice(text="reading /w/out/step-20 (2.0 GiB) on a") in events
     progress = [event for event in events if isinstance(event, Progress)]
     assert [(event.done, event.total) for event in progress] == [(1024, 2048)]
@@ -446,9 +449,7 @@ def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -
     del folders["ckpt/lab-first"]
     with pytest.raises(LaunchRefused, match=f"no complete checkpoint of {RUN} in ckpt/{RUN}"):
         choose(in_own_folders(folders), cluster, "latest", history)
-    listed = drive(
-        checkpoint.list_checkpoints(
-            in_own_folders({f"ckpt/{RUN}": old, "ckpt/lab-first": []}), cluster, history
-        )
+    listed = checkpoint.list_checkpoints(
+        in_own_folders({f"ckpt/{RUN}": old, "ckpt/lab-first": []}), cluster, history, emit=ignore
     )
     assert [one.step for one in listed] == [10]

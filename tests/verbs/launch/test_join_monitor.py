@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clusterctl.plan.plan import Plan
-from clusterctl.verbs.events import Event, NodeEvent, drive
+from clusterctl.verbs.events import Event, NodeEvent
 from clusterctl.verbs.follow import Tick
 from clusterctl.verbs.launch import join_monitor
 from clusterctl.verbs.launch.join_monitor import JoinMonitor, JoinProgress, StartTimeout
@@ -35,16 +34,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def watch(clock: Clock, *steps: tuple[float, Event], plan: Plan = PLAN) -> list[Event]:
     """Let these events come, each so many seconds after the one before."""
-
-    def events() -> Generator[Event, None, str]:
-        for seconds, event in steps:
-            clock.now += seconds
-            yield event
-        return "result"
-
     gatherer = JoinMonitor(plan, began=clock.now, _last_news=clock.now)
     seen: list[Event] = []
-    assert drive(gatherer.watch(events()), seen.append) == "result"
+    for seconds, event in steps:
+        clock.now += seconds
+        gatherer.see(event, emit=seen.append)
+        late = gatherer.timeout()
+        if late is not None:
+            seen.append(late)
     return [one for one in seen if isinstance(one, JoinProgress | StartTimeout)]
 
 

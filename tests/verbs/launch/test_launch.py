@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,11 +10,14 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.errors import ClusterError, CouldNotTell, Interrupted, LaunchRefused, UsageError
+from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.verbs.events import Event, Notice, drive
+from clusterctl.verbs.events import Event, Notice, ignore
 from clusterctl.verbs.launch import launch
-from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_script
+from clusterctl.verbs.preflight.check import CheckOptions, judge
 from clusterctl.verbs.runs.proof import KEY_FILE
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.wire import Message, plain
@@ -37,22 +40,22 @@ def cluster(**job: object) -> Cluster:
 )
 def test_what_could_never_be_launched_asks_no_node(given: Cluster, words: str) -> None:
     nodes = FakePool(given, {})
-    steps = launch.launch(given, nodes, Records(), LaunchOptions())  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=words):
-        drive(steps, lambda _event: None)
+        launch.launch(given, cast("Any", nodes), Records(), LaunchOptions(), emit=ignore)
     assert nodes.requests == []
 
 
 def test_a_node_that_is_not_reached_stops_a_launch_even_by_force() -> None:
     nodes = FakePool(CLUSTER, {})
     options = LaunchOptions(force=True, check=False, sync=False)
-    steps = launch.launch(CLUSTER, nodes, Records(), options)  # type: ignore[arg-type]
     with pytest.raises(LaunchRefused, match=r"ssh\.connect") as caught:
-        drive(steps, lambda _event: None)
+        launch.launch(CLUSTER, cast("Any", nodes), Records(), options, emit=ignore)
     assert caught.value.by == "check"
 
 
 RECORD = RunRecord(run=RUN, began=1.0, cluster=CLUSTER, plan=plain(PLAN))
+REACHED = {name: NodeFacts(node=name, reach=SshStatus(state="ok")) for name in "ab"}
+VERDICT = judge(CLUSTER, REACHED, CheckOptions(only=("ssh",)))
 
 
 class Ready:
@@ -61,16 +64,12 @@ class Ready:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **start: Any) -> None:
         self.records = Records(folder / "state")
         self.pool = FakePool(CLUSTER, {name: {"stop": GONE, **start} for name in "ab"})
-        monkeypatch.setattr(launch, "_make_ready", self._make_ready)
-
-    def _make_ready(self, *_of: Any) -> Generator[Any, None, Any]:
-        yield from ()
-        self.records.write(RECORD)
-        return PLAN, RECORD
+        monkeypatch.setattr(launch, "prepare", lambda *_, **__: (CLUSTER, PLAN, VERDICT))
+        monkeypatch.setattr(launch, "require_key", ignore)  # it was fine before
 
     def run(self, show: Callable[[Event], object]) -> None:
-        steps = launch.launch(CLUSTER, cast("Any", self.pool), self.records, LaunchOptions())
-        drive(steps, show)
+        options = LaunchOptions(check=False, sync=False)
+        launch.launch(CLUSTER, cast("Any", self.pool), self.records, options, emit=show)
 
     @property
     def end(self) -> Mapping[str, Any]:
@@ -135,9 +134,8 @@ def test_the_command_and_the_names_of_secrets_are_shown_before_any_node_is_asked
     nodes = FakePool(cluster(**job), {})
     options = LaunchOptions(check=False, sync=False)
     seen: list[Event] = []
-    steps = launch.launch(cluster(**job), cast("Any", nodes), Records(), options)
     with pytest.raises(LaunchRefused):
-        drive(steps, seen.append)
+        launch.launch(cluster(**job), cast("Any", nodes), Records(), options, emit=seen.append)
     told = [event.text for event in seen[:2] if isinstance(event, Notice)]
     assert told == ["""command: run.py 'it'"'"'s'""", "env_from: PATH, HOME"]
 

@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.run_names import fill_job
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.notice_sharing import notice_sharing, own_folder_hint
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
@@ -32,8 +33,10 @@ def notices(
         },
         "b": {"runs": [Message({"runs": []})]},
     }
-    found = notice_sharing(FakePool(cluster, answers), cluster, job, RUN, resumes=resumes)
-    return [(notice.text, notice.hint) for notice in found]
+    found: list[Event] = []
+    pool = FakePool(cluster, answers)
+    notice_sharing(pool, cluster, job, RUN, resumes=resumes, emit=found.append)
+    return [(event.text, event.hint) for event in found if isinstance(event, Notice)]
 
 
 def live(**more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event, drive
+from clusterctl.verbs.events import Event, ignore
 from clusterctl.verbs.launch.start_run import Started, start_run
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
@@ -36,7 +36,7 @@ def pool(a: Any, b: Any) -> FakePool:
 def begin(nodes: FakePool) -> list[Event]:
     seen: list[Event] = []
     plan = replace(PLAN, env_from=("HF_TOKEN",))
-    drive(start_run(nodes, CLUSTER, plan, SECRET), seen.append)
+    start_run(nodes, CLUSTER, plan, SECRET, emit=seen.append)
     return seen
 
 
@@ -53,7 +53,7 @@ def test_nodes_are_told_to_start_by_force_what_is_launched_so() -> None:
     told = []
     for force in (False, True):
         nodes = pool(up(1), up(0))
-        drive(start_run(nodes, CLUSTER, PLAN, {}, force=force), lambda _event: None)
+        start_run(nodes, CLUSTER, PLAN, {}, force=force, emit=ignore)
         told.append([request.args["forces"] for _, request in nodes.requests])
     assert told == [[False, False], [True, True]]
 
@@ -117,7 +117,7 @@ def test_an_interrupt_while_an_event_is_shown_ends_what_was_started() -> None:
 
     nodes = pool(up(1), up(0))
     with pytest.raises(Interrupted, match="nothing of it is left"):
-        drive(start_run(nodes, CLUSTER, PLAN, {}), show)
+        start_run(nodes, CLUSTER, PLAN, {}, emit=show)
     assert [(name, request.op) for name, request in nodes.requests] == [
         ("a", "start"),
         ("a", "stop"),
@@ -168,7 +168,7 @@ def test_a_display_that_breaks_does_not_keep_the_start_from_being_ended() -> Non
 
     nodes = pool(up(1), up(0))
     with pytest.raises(OSError):
-        drive(start_run(nodes, CLUSTER, PLAN, {}), show)
+        start_run(nodes, CLUSTER, PLAN, {}, emit=show)
     assert ("a", "stop") in [(name, request.op) for name, request in nodes.requests]
 
 
@@ -181,7 +181,7 @@ def test_each_failure_has_its_hint() -> None:
         "c": {"start": refusal("workdir", "no folder", hint="clusterctl sync"), "stop": GONE},
     }
     with pytest.raises(LaunchRefused) as refused:
-        drive(start_run(FakePool(cluster, answers), cluster, plan, {}), lambda _event: None)
+        start_run(FakePool(cluster, answers), cluster, plan, {}, emit=ignore)
     assert refused.value.hint == (
         "b: the node suggests: chmod +x it\nc: the node suggests: clusterctl sync"
     )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import Notice, drive
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch import launch, validate_job
+from clusterctl.verbs.launch.options import LaunchOptions
+from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER
 
 
@@ -95,12 +98,13 @@ NESTED = "cd src\nexport A=1\nCUDA_VISIBLE_DEVICES=0 \\\n  torchrun --nproc_per_
 
 
 def noticed(given: Cluster, folder: Path, *, force: bool = True) -> list[Notice]:
-    said: list[Notice] = []
-    drive(
-        validate_job.notice_words(given, folder, force=force),
-        lambda event: said.append(event) if isinstance(event, Notice) else None,
-    )
-    return said
+    return notices(validate_job.notice_words, given, folder, force=force)
+
+
+def notices(tell: Callable[..., object], *args: Any, **more: Any) -> list[Notice]:
+    events: list[Event] = []
+    tell(*args, **more, emit=events.append)
+    return [event for event in events if isinstance(event, Notice)]
 
 
 def test_a_launcher_inside_a_script_is_refused_with_the_command_to_type(tmp_path: Path) -> None:
@@ -122,9 +126,10 @@ def test_a_launcher_inside_a_script_is_refused_with_the_command_to_type(tmp_path
 def test_without_a_sync_a_script_of_this_folder_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(NESTED)
     given = cluster(command=("bash", "train.sh"))
-    events = launch.prepare(
-        given, cast(Pool, None), launch.LaunchOptions(source=tmp_path, sync=False)
-    )
+    events: list[Event] = []
+    options = LaunchOptions(source=tmp_path, sync=False)
+    with pytest.raises(LaunchRefused):  # no node answers
+        launch.prepare(given, cast(Pool, FakePool(given, {})), options, emit=events.append)
     said = next(e for e in events if isinstance(e, Notice) and e.level == "warning")
     assert said.text.startswith("train.sh:3: every rank runs this script")
 
@@ -179,7 +184,7 @@ def test_what_would_be_recorded_in_clear_is_noticed_wherever_it_comes_from(
     options: Options, told: list[str]
 ) -> None:
     given = effective(cluster(env=(("API_KEY", "as the inventory has it"),)), options)
-    said = list(validate_job.notice_secrets(given))
+    said = notices(validate_job.notice_secrets, given)
     assert [notice.text.split(",")[0] for notice in said] == told
     assert {notice.level for notice in said} <= {"warning"}
     assert HF not in repr(said)
@@ -189,9 +194,10 @@ def test_a_script_for_sbatch_is_told_from_others(tmp_path: Path) -> None:
     (tmp_path / "job.slurm").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n")
     (tmp_path / "job.sh").write_text("echo '#SBATCH'\n# SBATCH\n")
     for command in (("job.slurm",), ("bash", "job.slurm", "x")):
-        (notice,) = validate_job.notice_batch(cluster(command=command), tmp_path)
+        (notice,) = notices(validate_job.notice_batch, cluster(command=command), tmp_path)
         assert notice.text.startswith("job.slurm:2: a script for sbatch: its #SBATCH lines")
         assert "clusterctl launch --launcher slurm" in notice.hint
         by_slurm = cluster(command=command, launcher="slurm")
-        assert not list(validate_job.notice_batch(by_slurm, tmp_path))
-    assert not list(validate_job.notice_batch(cluster(command=("bash", "job.sh")), tmp_path))
+        assert not notices(validate_job.notice_batch, by_slurm, tmp_path)
+    other = cluster(command=("bash", "job.sh"))
+    assert not notices(validate_job.notice_batch, other, tmp_path)

@@ -18,10 +18,9 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory import load
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import Progress
+from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.preflight.check import (
     CheckOptions,
-    CheckResult,
     check,
     find_check,
     select_checks,
@@ -393,17 +392,11 @@ def test_this_machine_alone_is_checked_without_ssh(tmp_path: Path) -> None:
         f"shared: [{tmp_path}]\nworkdir: {tmp_path}\nnodes: [localhost]\n"
     )
     cluster = load(path)
-    events = []
+    events: list[Event] = []
     with Pool(cluster) as pool:
-        steps = check(cluster, pool, CheckOptions(skip=("storage.room",)))
-        result = None
-        while result is None:
-            try:
-                events.append(next(steps))
-            except StopIteration as end:
-                result = end.value
+        options = CheckOptions(skip=("storage.room",))
+        result = check(cluster, pool, options, emit=events.append)
 
-    assert isinstance(result, CheckResult)
     assert [f for f in result.findings if f.status in {"fail", "unknown"}] == []
     assert result.blocking == ()
     assert {event.phase for event in events if isinstance(event, Progress)} == {

@@ -12,7 +12,7 @@ from clusterctl.facts.network.ports import LISTENERS
 from clusterctl.facts.parse_facts import read_arguments
 from clusterctl.facts.request import CLOCK_ROUNDS
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.verbs.events import drive
+from clusterctl.verbs.events import ignore
 from clusterctl.verbs.preflight.collect_facts import (
     ClockProbe,
     FactsSession,
@@ -39,7 +39,7 @@ def test_only_the_master_is_asked_which_ports_are_taken() -> None:
 def test_nodes_that_were_left_out_after_the_pool_was_made_are_not_asked() -> None:
     kept, dropped = CLUSTER.nodes
     pool = FakePool(CLUSTER, {node.name: {"survey": [Message({})]} for node in CLUSTER.nodes})
-    facts = drive(collect_facts(FactsSession(cluster=CLUSTER.with_nodes((kept,))), pool))
+    facts = collect_facts(FactsSession(cluster=CLUSTER.with_nodes((kept,))), pool, emit=ignore)
     assert list(facts) == [kept.name]
     assert dropped.name not in {name for name, _ in pool.requests}
 
@@ -56,7 +56,7 @@ def test_a_node_that_says_what_it_was_not_asked_is_heard_no_further(junk: list[M
     )
     reaches = {
         name: told.reach
-        for name, told in drive(collect_facts(FactsSession(cluster=CLUSTER), pool)).items()
+        for name, told in collect_facts(FactsSession(cluster=CLUSTER), pool, emit=ignore).items()
     }
     assert (reaches["a"].state, reaches["b"].state) == ("bad-output", "ok")
     assert "its reply is not a clusterctl message" in reaches["a"].words
@@ -72,7 +72,7 @@ def test_a_node_that_has_told_its_facts_may_wait_for_slower_ones(
     ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
     told = [ready, Message({"time": 1.0}), facts]
     pool = FakePool(CLUSTER, {name: {"survey": told} for name in "ab"})
-    drive(collect_facts(FactsSession(cluster=CLUSTER), pool))
+    collect_facts(FactsSession(cluster=CLUSTER), pool, emit=ignore)
     assert dues == {"a": math.inf, "b": math.inf}
 
 

@@ -10,7 +10,7 @@ from clusterctl.facts.software.python import Python
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.transport.interface import Reply
-from clusterctl.verbs.events import drive
+from clusterctl.verbs.events import ignore
 from clusterctl.verbs.preflight.check import CheckOptions, check_code, judge
 from clusterctl.verbs.preflight.job_check import run_job_check
 from tests.fake_pool import FakePool
@@ -32,7 +32,7 @@ def facts(*, folder: bool) -> dict[str, NodeFacts]:
 @pytest.mark.parametrize("folder", [True, False])
 def test_before_a_sync_it_is_run_where_its_folder_is(folder: bool) -> None:  # noqa: FBT001
     pool = FakePool(CLUSTER, {"a": {"read": LOST}})
-    known = drive(run_job_check(CLUSTER, pool, facts(folder=folder)))
+    known = run_job_check(CLUSTER, pool, facts(folder=folder), emit=ignore)
     assert [request.op for _, request in pool.requests] == ["read"] * folder
     assert (known["a"].job_check is not None) == folder
 
@@ -40,6 +40,6 @@ def test_before_a_sync_it_is_run_where_its_folder_is(folder: bool) -> None:  # n
 def test_after_the_first_sync_it_is_run_in_the_folder_that_was_made() -> None:
     before = judge(CLUSTER, facts(folder=False), CheckOptions(code=False))
     pool = FakePool(CLUSTER, {"a": {"read": LOST}})
-    result = drive(check_code(CLUSTER, pool, before)).facts["a"].job_check
+    result = check_code(CLUSTER, pool, before, emit=ignore).facts["a"].job_check
     assert result is not None
     assert result.words == "lost: it broke"

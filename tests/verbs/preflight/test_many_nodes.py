@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.transport.interface import Reply
+from clusterctl.verbs.events import ignore
 from clusterctl.verbs.preflight import connectivity
 from clusterctl.verbs.preflight.check import CheckOptions, judge
 from clusterctl.verbs.preflight.collect_facts import ClockProbe, FactsSession
@@ -136,8 +136,8 @@ def test_a_step_of_the_probe_takes_a_node_as_long_among_many() -> None:
         facts = {name: NodeFacts(node=name, paths=(share,)) for name in names}
         session.stream = iter(probe_answers(names))
         network = Network(nodes=dict.fromkeys(names, place), master_port=1)
-        probing = probe_connectivity(session, facts, network)
-        counts.append(lines_run(partial(deque, probing, 0)))
+        probing = partial(probe_connectivity, session, facts, network, emit=ignore)
+        counts.append(lines_run(probing))
         assert len(session.ended) == count
     assert_linear(counts[1:])
 

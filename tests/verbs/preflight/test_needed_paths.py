@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Emit, ignore
 from clusterctl.verbs.preflight import check as checking
 from clusterctl.verbs.preflight import needed_paths
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check_code, judge
@@ -20,27 +19,18 @@ NODE = Node(host="h", name="h", ssh=Ssh(), workdir="/w")
 CLUSTER = Cluster(name="c", nodes=(NODE,), job=Job(needs=("data/x",), check=("true",)))
 
 
-def ended(steps: Generator[Event, None, CheckResult]) -> CheckResult:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: CheckResult = end.value
-            return result
-
-
 def after_sync(facts: NodeFacts, monkeypatch: pytest.MonkeyPatch) -> CheckResult:
     known = {"h": NodeFacts(node="h", reach=SshStatus(state="ok"))}
     before = judge(needed_paths.before_sync(CLUSTER), known, CheckOptions(code=False))
 
     def collect(
-        cluster: Cluster, _pool: object, options: CheckOptions
-    ) -> Generator[Event, None, CheckResult]:
-        yield from ()
+        cluster: Cluster, _pool: object, options: CheckOptions, *, emit: Emit
+    ) -> CheckResult:
+        del emit
         return judge(cluster, {"h": facts}, options)
 
     monkeypatch.setattr(needed_paths, "check", collect)
-    return ended(needed_paths.check_needs(CLUSTER, None, before))  # type: ignore[arg-type]
+    return needed_paths.check_needs(CLUSTER, None, before, emit=ignore)  # type: ignore[arg-type]
 
 
 def test_a_node_that_is_silent_after_the_sync_stops_a_launch(
@@ -60,12 +50,11 @@ def test_what_the_sync_did_not_bring_stays_a_failure_when_the_code_is_judged(
     verdict = after_sync(facts, monkeypatch)
     assert not [one for one in verdict.findings if one.check == "job.check"], "judged later"
 
-    def nothing(*_: object, **__: object) -> Generator[Event, None, dict[str, NodeFacts]]:
-        yield from ()
+    def nothing(*_: object, **__: object) -> dict[str, NodeFacts]:
         return dict(verdict.facts)
 
     monkeypatch.setattr(checking, "run_job_check", nothing)
-    both = (verdict, ended(check_code(CLUSTER, None, verdict)))  # type: ignore[arg-type]
+    both = (verdict, check_code(CLUSTER, None, verdict, emit=ignore))  # type: ignore[arg-type]
     for one in both:
         found = {finding.status for finding in one.findings if finding.check == "storage.needs"}
         assert found == {"fail"}
@@ -79,14 +68,14 @@ def test_only_what_lies_below_workdir_waits_for_the_sync(monkeypatch: pytest.Mon
     asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
 
     def collect(
-        cluster: Cluster, _pool: object, options: CheckOptions
-    ) -> Generator[Event, None, CheckResult]:
-        yield from ()
+        cluster: Cluster, _pool: object, options: CheckOptions, *, emit: Emit
+    ) -> CheckResult:
+        del emit
         asked.append((cluster.job.needs, options.only))
         return judge(cluster, known, options)
 
     monkeypatch.setattr(needed_paths, "check", collect)
-    ended(needed_paths.check_needs(needs_both, None, before))  # type: ignore[arg-type]
+    needed_paths.check_needs(needs_both, None, before, emit=ignore)  # type: ignore[arg-type]
     assert asked == [(("data/x",), ("storage.needs",))]
 
 
@@ -96,7 +85,7 @@ def test_where_a_sync_brings_nothing_that_is_needed_the_verdict_stays() -> None:
     for cluster in (elsewhere, nowhere):
         known = {"h": NodeFacts(node="h", reach=SshStatus(state="ok"))}
         before = judge(needed_paths.before_sync(cluster), known, CheckOptions(code=False))
-        assert ended(needed_paths.check_needs(cluster, None, before)) is before  # type: ignore[arg-type]
+        assert needed_paths.check_needs(cluster, None, before, emit=ignore) is before  # type: ignore[arg-type]
 
 
 def test_what_was_known_of_a_path_before_the_sync_stays(monkeypatch: pytest.MonkeyPatch) -> None:

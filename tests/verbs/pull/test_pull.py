@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from clusterctl.node.push.manifest import BLOCK
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import CopyProgress, Event, Notice, drive
+from clusterctl.verbs.events import CopyProgress, Event, Notice
 from clusterctl.verbs.pull.places import MARK, local_names
 from clusterctl.verbs.pull.pull import pull
 from clusterctl.verbs.pull.result import PullOptions, PullResult
@@ -39,7 +38,7 @@ def pulled(
     options = PullOptions(paths=paths, to=to, overwrite=overwrite)
     shown = [] if events is None else events
     with Pool(cluster) as pool, Pool(this_machine(cluster)) as here:
-        return drive(pull(cluster, pool, here, options), shown.append)
+        return pull(cluster, pool, here, options, emit=shown.append)
 
 
 def states(result: PullResult, path: int = 0) -> list[str]:
@@ -181,7 +180,7 @@ def test_a_node_that_fails_gives_way_to_one_that_has_the_same(
     nodes = (cluster.nodes[0], node("a2", tmp_path / "a"), *cluster.nodes[2:][:others])
     describe = Transfer.describe
 
-    def fails_on_a(transfer: Transfer) -> Generator[Event, None, bytes]:
+    def fails_on_a(transfer: Transfer) -> bytes:
         if transfer.source.name == "a":
             raise ClusterError("a: its file server hangs")
         return describe(transfer)

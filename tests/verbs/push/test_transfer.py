@@ -12,6 +12,7 @@ from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply
+from clusterctl.verbs.events import ignore
 from clusterctl.verbs.push import transfer as module
 from clusterctl.verbs.push.result import HERE, WantedPath
 from clusterctl.verbs.push.transfer import SOURCE, Transfer, _Member
@@ -46,6 +47,7 @@ def begun(source: str = "s") -> tuple[Transfer, dict[str, Sent]]:
         pool=cast("Any", None),
         source_pool=cast("Any", None),
         addresses={name: f"10.0.0.{n}" for n, name in enumerate(NAMES)},
+        emit=ignore,
         calls=cast("dict[str, Call]", sent),
     )
     for name in NAMES:

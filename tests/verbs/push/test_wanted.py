@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.push.push import _destination
-from clusterctl.verbs.push.result import HERE
+from clusterctl.verbs.push.result import HERE, WantedPath
 from clusterctl.verbs.push.wanted import choose_source, split_path, wanted_paths
 
 
@@ -105,11 +106,17 @@ def test_no_source_is_an_error(seen: dict[str, PathFacts], named: str | None, wo
         choose_source(MODEL, seen, named=named)
 
 
+def destinations(path: WantedPath) -> list[Notice]:
+    events: list[Event] = []
+    _destination(cluster(), path, emit=events.append)
+    return [event for event in events if isinstance(event, Notice)]
+
+
 def test_a_path_goes_to_a_folder_of_the_nodes_and_that_is_said() -> None:
     (path,) = wanted_paths(cluster(), ("/here/w.bin",), "models")
     assert path.targets == {name: f"/srv/{name}/models/w.bin" for name in "abc"}
     assert set(path.sources.values()) == {"/here/w.bin"}
-    told = [notice.text for notice in _destination(cluster(), path)]
+    told = [notice.text for notice in destinations(path)]
     assert told == [f"/here/w.bin goes to /srv/{name}/models/w.bin on {name}" for name in "abc"]
     for words, to in (((), "/x"), (("/a:/b",), "/x"), (("/a",), "")):
         with pytest.raises(UsageError, match="--to"):
@@ -121,11 +128,11 @@ def test_where_a_relative_path_goes_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (path,) = wanted_paths(cluster(), ("w.bin",))
-    (notice,) = _destination(cluster(), path)
+    (notice,) = destinations(path)
     place = f"{tmp_path}/w.bin on a,b,c, the same path as here (another: --to DIR)"
     assert notice.text == f"w.bin goes to {place}"
     for typed in ("/m/w.bin", "w.bin:/m/w.bin"):
-        assert not list(_destination(cluster(), *wanted_paths(cluster(), (typed,))))
+        assert not destinations(*wanted_paths(cluster(), (typed,)))
 
 
 def test_two_paths_with_one_name_are_not_sent_to_one_place() -> None:

@@ -63,7 +63,7 @@ def test_what_ended_a_run_first_decides(
         records.write(RunRecord(run=RUN, began=1000.0, cluster=CLUSTER))
     pool = FakePool(CLUSTER, nodes)
     (listed,) = list_runs.runs(pool, records).runs
-    _, shown = finish(status(pool, RUN, CLUSTER))
+    _, shown = finish(status, pool, RUN, CLUSTER)
     assert (listed.state, shown.state, shown.ended_by) == (state, state, by)
     if recorded:
         assert listed.ended_by == by
@@ -97,7 +97,7 @@ def test_a_run_that_no_node_tells_of_has_the_same_state(
         records.write_end(record, {"state": remembered, "ended_by": "unknown"})
     pool = FakePool(CLUSTER, {name: UNKNOWN for name in "ab" if name != dead})
     (listed,) = list_runs.runs(pool, records).runs
-    _, shown = finish(status(pool, RUN, CLUSTER))
+    _, shown = finish(status, pool, RUN, CLUSTER)
     shown = replace(shown, remembered=records.end(record))
     gone = "unreachable" if dead else "lost"
     expected = "finished" if remembered == "finished" else gone

@@ -20,8 +20,8 @@ from clusterctl.plan.options import Options
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.runs import show_runs
 from clusterctl.verbs import resume
-from clusterctl.verbs.events import drive
-from clusterctl.verbs.launch.launch import LaunchOptions
+from clusterctl.verbs.events import ignore
+from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.runs.history import unrecorded
 from clusterctl.verbs.runs.list_runs import RunList, runs
 from clusterctl.verbs.runs.proof import KEY_FILE, prove, proven_record
@@ -254,7 +254,7 @@ def test_without_a_proof_nothing_that_a_node_claims_is_launched(
 def resumed(
     record: RunRecord, cluster: Cluster, pool: FakePool, typed: Options | None = None
 ) -> tuple[Cluster, LaunchOptions]:
-    steps = resume.resume(
+    return resume.resume(
         record,
         cluster,
         cast("Any", pool),
@@ -262,8 +262,8 @@ def resumed(
         checkpoint=CHECKPOINT["path"],
         history=unrecorded(RUN),
         needs_secrets=False,
+        emit=ignore,
     )
-    return drive(steps)
 
 
 def test_without_a_command_of_ones_own_resume_refuses_and_shows_the_claims(

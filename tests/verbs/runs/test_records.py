@@ -132,7 +132,7 @@ def test_a_damaged_record_is_none_or_one_that_every_verb_can_use(
     assert all(isinstance(kept.get(name) or "", str) for name in ("state", "ended_by"))
     for found in records.all():
         pool = FakePool(found.cluster, {})
-        _, stopped = finish(stop(pool, found.run, found.cluster, plan=found.plan))
+        _, stopped = finish(stop, pool, found.run, found.cluster, plan=found.plan)
         assert stopped.exit_code == 3
         history_of(found, records.with_id)
         resume._ranks(found, found.cluster, Options())

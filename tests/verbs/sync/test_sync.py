@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from clusterctl.sync.rsync import PushResult
 from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Call, Request
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import CopyProgress, Event, Notice, drive
+from clusterctl.verbs.events import CopyProgress, Event, Notice, ignore
 from clusterctl.verbs.sync import copying
 from clusterctl.verbs.sync.result import SyncOptions, SyncResult
 from clusterctl.verbs.sync.sync import sync
@@ -54,12 +54,9 @@ def node(name: str, workdir: Path) -> Node:
 
 def run_sync(cluster: Cluster, source: Path, **options: Any) -> tuple[SyncResult, list[Event]]:
     with Pool(cluster) as pool:
-        return driven(sync(cluster, pool, source, SyncOptions(**options)))
-
-
-def driven(use_case: Generator[Event, None, SyncResult]) -> tuple[SyncResult, list[Event]]:
-    events: list[Event] = []
-    return drive(use_case, events.append), events
+        events: list[Event] = []
+        result = sync(cluster, pool, source, SyncOptions(**options), emit=events.append)
+        return result, events
 
 
 def mirrored(source: Path, workdir: Path, **options: Any) -> SyncResult:
@@ -772,7 +769,6 @@ def test_an_interrupt_while_files_are_sent_leaves_no_token(
     monkeypatch.setattr(transport_mirror, "bring", never)
     cluster = Cluster(name="t", nodes=(node("n", work),))
     with Pool(cluster) as pool:
-        steps = sync(cluster, pool, source)
         real = pool.mirror
 
         def interrupted(placements: Any) -> Iterator[Any]:
@@ -784,7 +780,7 @@ def test_an_interrupt_while_files_are_sent_leaves_no_token(
         monkeypatch.setattr(pool, "mirror", interrupted)
         try:
             with pytest.raises(KeyboardInterrupt):
-                drive(steps)
+                sync(cluster, pool, source, emit=ignore)
             assert not list((work / ".clusterctl").glob("seen/*"))
         finally:
             done.set()

@@ -1,0 +1,51 @@
+"""How a job is launched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from clusterctl.errors import LargeCopy, UsageError
+from clusterctl.plan.options import Options
+from clusterctl.values import dataclass
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How a job is launched."""
+
+    overrides: Options = field(default_factory=Options)
+    """What the cluster has from flags, for the record: a later resume keeps it."""
+    source: Path = field(default_factory=Path.cwd)
+    """The folder that is synced."""
+    name: str = ""
+    """A name of the person's own for the run."""
+    run: str = ""
+    """The id that the run gets; empty: a new one."""
+    check: bool = True
+    sync: bool = True
+    delete: bool = False
+    """The sync may delete also what the command names, or most of what was placed."""
+    may_copy: Callable[[LargeCopy], bool] = lambda _: False
+    """Says whether the sync may copy very much."""
+    force: bool = False
+    """Continue in spite of checks that failed."""
+    exclude_unhealthy: bool = False
+    """Leave out the nodes on which a check failed."""
+    resumed: Mapping[str, Any] | None = None
+    """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no file could have.
+
+        Raises:
+            UsageError: it is one.
+        """
+        if self.name and not _NAME.fullmatch(self.name):
+            expected = "letters, digits, '.', '_', '-'"
+            raise UsageError(f"--name: expected {expected}, found {self.name!r}")

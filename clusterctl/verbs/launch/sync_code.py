@@ -1,0 +1,72 @@
+"""The step of a launch that mirrors the code into every node's workdir."""
+
+from __future__ import annotations
+
+from clusterctl.errors import LaunchRefused, SyncRefused
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.transport.pool import Pool
+from clusterctl.values import dataclass
+from clusterctl.verbs.events import Emit, Event, Notice
+from clusterctl.verbs.launch.options import LaunchOptions
+from clusterctl.verbs.sync.result import SyncOptions, SyncResult
+from clusterctl.verbs.sync.sync import sync
+
+_SHOWN_PATHS = 3
+"""Files that the warning about changed code names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced(Event):
+    """The code is on every node."""
+
+    kind = "sync"
+
+    synced: SyncResult
+
+
+def sync_code(
+    cluster: Cluster, pool: Pool, options: LaunchOptions, *, emit: Emit
+) -> SyncResult | None:
+    """Mirror the code, and say where it is not what the resumed run had; None: it is not synced."""
+    if not options.sync:
+        return None
+    if not any(node.workdir for node in cluster.nodes):
+        text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
+        emit(Notice(text=text, level="warning"))
+        return None
+    sync_options = SyncOptions(
+        delete=options.delete,
+        command=cluster.job.command,
+        launching=True,
+        may_copy=options.may_copy,
+    )
+    try:
+        synced = sync(cluster, pool, options.source, sync_options, emit=emit)
+    except SyncRefused as error:
+        raise LaunchRefused(str(error), hint=error.hint, by="sync") from error
+    emit(Synced(synced=synced))
+    if not synced.ok:
+        failed = [f"{node.node}: {node.words}" for node in synced.nodes if not node.ok]
+        hint = next((node.hint for node in synced.nodes if node.hint), None)
+        message = "the code is not on every node:\n" + "\n".join(failed)
+        raise LaunchRefused(message, hint=hint, by="sync")
+    before = (options.resumed or {}).get("tree")
+    if before and before != synced.tree:
+        then = (options.resumed or {}).get("commit")
+        now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
+        commits = f"{then or 'no commit'} then, {now}"
+        known = f": {commits}" if then or synced.commit else ""
+        text = f"the code differs from that of the run{known}{_synced_now(synced)}"
+        emit(Notice(text=text, level="warning"))
+    return synced
+
+
+def _synced_now(synced: SyncResult) -> str:
+    """Return which files differed on the nodes until now: ` (just synced: hosts.yaml)`."""
+    changed = [(*node.sent_paths, *node.deleted_paths) for node in synced.nodes]
+    shown = [*dict.fromkeys(path for paths in changed for path in paths)][:_SHOWN_PATHS]
+    if not shown:
+        return ""
+    most = max(node.sent + node.deleted for node in synced.nodes)
+    more = ", …" if most > len(shown) else ""
+    return f" (just synced: {', '.join(shown)}{more})"
