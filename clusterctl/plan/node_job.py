@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token, ray_token
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
@@ -22,7 +23,7 @@ def node_job(
     *,
     state: str | None,
     link_port: int = 0,
-    resumed: Mapping[str, Any] | None = None,
+    resumed: Resumed | None = None,
     launched: Mapping[str, str] | None = None,
     tree: str = "",
 ) -> NodeJob:

@@ -10,6 +10,7 @@ from clusterctl.errors import UsageError
 from clusterctl.facts.gpu.gpuset import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.plan.run_names import escape
@@ -80,7 +81,7 @@ def resume(
     if added:
         why = "taken from the inventory, because the run was launched without them"
         yield Notice(text=f"{' and '.join(added)}: {why}")
-    command = tuple((before.resumed or {}).get("command") or job.command)
+    command = (before.resumed.command if before.resumed else ()) or job.command
     job = replace(job, command=command, debug=False)
     overrides = _taken_over(before, launch.overrides)
     cluster = effective(replace(cluster, job=job, origins=()), overrides)
@@ -102,14 +103,14 @@ def resume(
         more = f" (and {chosen.more_others} more)" if chosen.more_others else ""
         yield Notice(text=f"not taken: {why}{more}")
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
-    resumed = {
-        "run": before.run,
-        "checkpoint": chosen.path,
-        "command": list(cluster.job.command),
-        "step": chosen.step,
-        "tree": before.tree,
-        "commit": before.commit,
-    }
+    resumed = Resumed(
+        run=before.run,
+        checkpoint=chosen.path,
+        command=cluster.job.command,
+        step=chosen.step,
+        tree=before.tree,
+        commit=before.commit,
+    )
     whose = {} if before.discovered else {"command": _origin(before)}
     origins = {**whose, **dict(cluster.origins)}
     job = replace(cluster.job, command=command)

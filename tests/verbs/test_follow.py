@@ -72,7 +72,7 @@ def test_lines_are_prefixed_and_equal_ones_folded() -> None:
     seen, followed = finish(follow(pool, RunLog(RUN, CLUSTER)))
     assert sorted(lines(seen)) == ["[*:0-1] same", "[a:0] mine", "[b:1] no end"]
     assert followed.errors == {}
-    assert followed.log.node_runs["a"]["state"] == "finished"
+    assert followed.log.node_runs["a"].state == "finished"
 
 
 def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(

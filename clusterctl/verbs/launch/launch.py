@@ -6,10 +6,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, SSH
@@ -17,6 +16,7 @@ from clusterctl.errors import Interrupted, LargeCopy, LaunchRefused, SyncRefused
 from clusterctl.facts.software.python import ENV_INIT
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options
 from clusterctl.plan.plan import Plan
@@ -76,7 +76,7 @@ class LaunchOptions:
     """Continue in spite of checks that failed."""
     exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
-    resumed: Mapping[str, Any] | None = None
+    resumed: Resumed | None = None
     """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
 
     def __post_init__(self) -> None:
@@ -351,9 +351,9 @@ def _sync(
         hint = next((node.hint for node in synced.nodes if node.hint), None)
         message = "the code is not on every node:\n" + "\n".join(failed)
         raise LaunchRefused(message, hint=hint, by="sync")
-    before = (options.resumed or {}).get("tree")
+    before = options.resumed and options.resumed.tree
     if before and before != synced.tree:
-        then = (options.resumed or {}).get("commit")
+        then = options.resumed and options.resumed.commit
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
         known = f": {commits}" if then or synced.commit else ""

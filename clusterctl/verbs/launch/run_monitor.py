@@ -41,7 +41,7 @@ class RunMonitor:
             events = self.join_monitor.watch(events)
         followed = yield from map_events(events, self._judge)
         ends = self.log.node_runs
-        if self.lines is None and any(end["state"] != "finished" for end in ends.values()):
+        if self.lines is None and any(end.state != "finished" for end in ends.values()):
             read_ends(self.nodes, self.log, dict(ends))
         result = run_result(self.log, followed.errors, self._late)
         self.remember(result)
