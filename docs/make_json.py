@@ -37,6 +37,7 @@ from clusterctl.inventory.other_programs.export import ExportedNode
 from clusterctl.inventory.settings import settings_of
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
+from clusterctl.model.node_run import NodeEnd, RankState, Supervisor, Usage
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -52,7 +53,7 @@ from clusterctl.verbs.pull.result import PullResult
 from clusterctl.verbs.push.result import PushResult
 from clusterctl.verbs.runs.list_runs import ListedRun
 from clusterctl.verbs.runs.prune import Kept
-from clusterctl.verbs.runs.run_status import Checkpoint
+from clusterctl.verbs.runs.run_status import Checkpoint, LastLine
 from clusterctl.verbs.stop import StopResult
 from clusterctl.verbs.sync.result import NodeSync
 
@@ -339,77 +340,6 @@ class PruneDocument(TypedDict):
     """Nodes that did not answer."""
 
 
-class Supervisor(TypedDict):
-    """clusterctl's own process on a node."""
-
-    pid: int
-    """Its process id."""
-    alive: bool
-    """It is running."""
-    beat_age_s: float | None
-    """Seconds since it was last alive."""
-    rebooted: bool
-    """The machine was rebooted since the run began."""
-
-
-class GpuUsage(TypedDict):
-    """A GPU as nvidia-smi reports it."""
-
-    index: int
-    """The GPU's index."""
-    percent: int | None
-    """How busy it is."""
-    memory_used_bytes: int | None
-    """Memory in use, by any process."""
-    memory_total_bytes: int | None
-    """All of its memory."""
-
-
-class RankUsage(TypedDict):
-    """What a rank uses, with the processes that it started."""
-
-    rank: int
-    """The global rank."""
-    processes: int
-    """The number of its processes."""
-    memory_bytes: int
-    """Their memory, without what they share."""
-    cpu_percent: int
-    """Their CPU time during the last moment; 100 is one core."""
-
-
-class Usage(TypedDict):
-    """What a live run uses on a node."""
-
-    processes: int
-    """The number of its processes."""
-    memory_bytes: int
-    """Their memory, without what they share."""
-    cpu_percent: int
-    """Their CPU time during the last moment; 100 is one core."""
-    ranks: list[RankUsage]
-    """The same for each rank that runs."""
-    gpus: list[GpuUsage] | None
-    """All GPUs of the node; null if they could not be read."""
-
-
-class NodeEnd(TypedDict):
-    """How the run ended on a node."""
-
-    state: str
-    """`finished`, `failed`, `stopped` or `lost`."""
-    reason: str
-    """Why, in words."""
-    exit_code: int | None
-    """Of the rank or launcher that ended it there."""
-    by: str
-    """What ended it; see [end.json](run-folder.md#endjson)."""
-    time: float
-    """When the end began."""
-    over: float | None
-    """When nothing of the run was left on the node."""
-
-
 class StatusNode(TypedDict):
     """A node of the run, in launch order."""
 
@@ -437,46 +367,9 @@ class StatusNode(TypedDict):
     """What to do about it; may be empty."""
 
 
-class StatusRank(TypedDict):
-    """A rank."""
-
-    rank: int
-    """The global rank."""
-    node: str
-    """The node's name."""
-    local_rank: int
-    """The rank within its node."""
-    restarts: int
-    """How often the launcher has restarted its ranks."""
-    state: Literal["starting", "running", "ended"]
-    """The state of its process."""
-    pid: int | None
-    """Its process id."""
-    exit_code: int | None
-    """128 + n after signal n; null if it is not known."""
-    signal: int | None
-    """The signal that ended it."""
-    began: float | None
-    """When it was started."""
-    ended: float | None
-    """When it ended."""
-    joined: bool
-    """It is past the rendezvous."""
-
-
-class LastLine(TypedDict):
-    """The newest line of the logs, from any node."""
-
-    node: str
-    """The node's name."""
-    rank: int | None
-    """null: a launcher printed it."""
-    line: str
-    """The line."""
-    age_s: float
-    """Seconds since it was printed."""
-    every_s: float | None
-    """The usual seconds from one line of that log to the next; null if they are too few."""
+class StatusRank(Plus):
+    base = RankState
+    added = (("node", str, "The node's name."),)
 
 
 class StatusDocument(TypedDict):

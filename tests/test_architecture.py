@@ -26,11 +26,12 @@ ALLOWED: dict[str, set[str]] = {
     "wire": set(),
     "own_files": set(),
     "node": {"own_files", "wire"},
-    "facts": {"wire"},
+    "model": set(),
+    "facts": {"model", "wire"},
     "inventory": {"errors", "safe_text", "wire"},
     "network": {"facts", "inventory", "wire"},
     "checks": {"plan", "network", "facts", "inventory", "wire"},
-    "plan": {"network", "facts", "inventory", "node", "wire", "errors"},
+    "plan": {"network", "facts", "model", "inventory", "node", "wire", "errors"},
     "logs": {"facts", "node", "safe_text", "wire"},
     "state_folder": set(),
     "transport": {
@@ -40,12 +41,12 @@ ALLOWED: dict[str, set[str]] = {
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
         "checks", "plan", "logs", "transport",
-        "sync", "own_files", "state_folder", "network", "facts", "inventory", "wire", "errors",
-        "safe_text",
+        "sync", "own_files", "state_folder", "network", "facts", "model", "inventory", "wire",
+        "errors", "safe_text",
     },
     "report": {
-        "verbs", "checks", "plan", "logs", "network", "facts", "inventory", "own_files", "wire",
-        "errors", "safe_text",
+        "verbs", "checks", "plan", "logs", "network", "facts", "model", "inventory", "own_files",
+        "wire", "errors", "safe_text",
     },
     # Only when a value is printed: a program that prints none does not wait for rich.
     "api": {
@@ -84,7 +85,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "tools": {"observe", "data", "distributed", "config", "files", "errors"},
 }  # fmt: skip
 
-PURE = {"facts", "network", "checks", "plan", "logs"}
+PURE = {"model", "facts", "network", "checks", "plan", "logs"}
 PURE_MODULES = {
     "__future__", "ast", "base64", "bisect", "collections", "cryptography", "dataclasses",
     "datetime", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.wire import SCHEMA, plain
 
 

@@ -14,8 +14,8 @@ from dataclasses import KW_ONLY, field, replace
 from typing import Any, TypeVar
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.from_json import LARGEST
 from clusterctl.facts.request import FactRequest, PathQuestion
+from clusterctl.model.from_json import LARGEST
 from clusterctl.values import dataclass
 
 T = TypeVar("T")

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from clusterctl.facts.from_json import from_json
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Stop
 from clusterctl.inventory.settings import settings_of
+from clusterctl.model.from_json import from_json
+from clusterctl.model.node_run import Resumed
 from clusterctl.network.choice import Network
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.make import plan_node
@@ -52,7 +53,7 @@ class RunningJob:
     """The run's nodes now."""
     tree: str = ""
     """Hash of the code; empty: the launch did not sync."""
-    resumed: Mapping[str, Any] | None = None
+    resumed: Resumed | None = None
     launched: Mapping[str, str] | None = None
     """The record of the launch, with its proof."""
 
@@ -63,7 +64,7 @@ class RunningJob:
         plan: Mapping[str, Any],
         *,
         tree: str = "",
-        resumed: Mapping[str, Any] | None = None,
+        resumed: Resumed | None = None,
     ) -> RunningJob:
         """Read what was launched, and compare the job that the master keeps with it.
 
@@ -95,6 +96,7 @@ class RunningJob:
         mine: Mapping[str, Any] = running._job(known.master, state=None)
         absent = {name: plain(settings_of(Job)[name].default) for name in ON_NODES}
         theirs = {**absent, **job, "stop": plain(from_json(Stop, job.get("stop"), "stop"))}
+        theirs["resumed"] = plain(from_json(Resumed | None, job.get("resumed"), "resumed"))
         elastic = plain(from_json(ElasticPlan, job.get("elastic"), "elastic"))
         theirs["elastic"] = {**elastic, "tree": job["elastic"].get("tree")}
         different = next(filter(None, (_difference(mine[n], theirs.get(n), n) for n in _EQUAL)), "")

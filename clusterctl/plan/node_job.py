@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from clusterctl.inventory.cluster import Job
 from clusterctl.inventory.settings import settings_of
+from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token, ray_token
 from clusterctl.node.run.files.node_job import NodeJob, NodePart
 from clusterctl.plan.certificate import Identity
@@ -31,7 +32,7 @@ def node_job(
     job: Job,
     state: str | None,
     link_port: int = 0,
-    resumed: Mapping[str, Any] | None = None,
+    resumed: Resumed | None = None,
     launched: Mapping[str, str] | None = None,
     tree: str = "",
 ) -> NodeJob:

@@ -16,9 +16,10 @@ from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
+from clusterctl.model.node_run import GpuUsage, RayCluster, Usage
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, why_gone
+from clusterctl.verbs.runs.run_status import LastLine, NodeAnswer, RunStatus
 
 _STYLES = {
     "running": "green",
@@ -126,10 +127,10 @@ def _output(console: Console, view: RunStatus) -> None:
     if view.restarts:
         console.print(safe_text(f"  restarts {view.restarts}", "yellow"))
     last = view.last_line
-    if last and last["line"]:
-        where = last["node"] if last["rank"] is None else f"{last['node']}:{last['rank']}"
+    if last and last.line:
+        where = last.node if last.rank is None else f"{last.node}:{last.rank}"
         usually, silent = _rhythm(view, last)
-        text = f"  printed  {age(last['age_s'])} ago{usually}: [{where}] {last['line']}"
+        text = f"  printed  {age(last.age_s)} ago{usually}: [{where}] {last.line}"
         style = "yellow" if silent else ""
         console.print(safe_text(text, style), no_wrap=True, overflow="ellipsis", soft_wrap=False)
     elif view.live and not last and not view.silent:
@@ -150,12 +151,12 @@ def _pace(pace: JobProgress | None) -> str:
     return ", ".join(parts)
 
 
-def _rhythm(view: RunStatus, last: Mapping[str, Any]) -> tuple[str, bool]:
+def _rhythm(view: RunStatus, last: LastLine) -> tuple[str, bool]:
     """Return how often a log usually grows, and whether it has been silent far longer."""
-    usual = last.get("every_s")
+    usual = last.every_s
     if not usual or not view.live:
         return "", False
-    silent = last["age_s"] > max(_SILENT_SECONDS, _SILENT_TIMES * usual)
+    silent = last.age_s > max(_SILENT_SECONDS, _SILENT_TIMES * usual)
     return (
         f" (usually every {usual:.1g} s)" if usual < 1 else f" (usually every {age(usual)})",
         silent,
@@ -181,7 +182,7 @@ def unanswered(view: RunStatus) -> str:
 
 def _nodes(view: RunStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    usages = [_usage(answer.node_run.get("usage") or {}) for answer in view.nodes]
+    usages = [_usage(one.node_run.usage if one.node_run else None) for one in view.nodes]
     # A column that no node has a word for is left out, such as the GPUs of CPU nodes.
     columns = [title for title in _USAGE if any(title in used for used in usages)]
     for title in ("node", "state", "ranks", "joined", *columns, ""):
@@ -190,7 +191,7 @@ def _nodes(view: RunStatus) -> Table:
         table.add_row(
             safe_text(answer.node.name),
             safe_text(answer.state, _STYLES.get(answer.state, "")),
-            safe_text(ranks.fold_ranks(rank["rank"] for rank in answer.ranks)),
+            safe_text(ranks.fold_ranks(rank.rank for rank in answer.ranks)),
             safe_text(_joined(answer)),
             *(safe_text(used.get(title, "")) for title in columns),
             safe_text(_note(answer)),
@@ -203,32 +204,28 @@ def _slurm(job: Mapping[str, str]) -> str:
     return " ".join(filter(None, [f"job {job['job']}", state, job["nodes"]]))
 
 
-def _ray(cluster: Mapping[str, Any]) -> str:
-    nodes: Sequence[Mapping[str, float]] = cluster["nodes"]
-    total = [
-        counted(round(sum(node[kind] for node in nodes)), title)
-        for kind, title in (("cpus", "CPU"), ("gpus", "GPU"))
-    ]
-    found = ", ".join([counted(len(nodes), "node"), *total])
-    return f"{cluster['version']} at {cluster['address']}: {found}; its workers do not report"
+def _ray(cluster: RayCluster) -> str:
+    cpus = counted(round(sum(node.cpus for node in cluster.nodes)), "CPU")
+    gpus = counted(round(sum(node.gpus for node in cluster.nodes)), "GPU")
+    found = f"{counted(len(cluster.nodes), 'node')}, {cpus}, {gpus}"
+    return f"{cluster.version} at {cluster.address}: {found}; its workers do not report"
 
 
 def _joined(answer: NodeAnswer) -> str:
-    joined = sum(1 for rank in answer.ranks if rank.get("joined"))
-    return f"{joined}/{len(answer.ranks)}" if answer.ranks else ""
+    return f"{answer.joined}/{len(answer.ranks)}" if answer.ranks else ""
 
 
-def _usage(used: Mapping[str, Any]) -> dict[str, str]:
+def _usage(used: Usage | None) -> dict[str, str]:
     """Return what a node's ranks use, by column: of several ranks the least and the most."""
-    if not used:
+    if used is None:
         return {}
-    each = used.get("ranks") or [used]
-    found = {"memory": _spread([one["memory_bytes"] for one in each], _size)}
-    busy = [one["cpu_percent"] for one in each if one.get("cpu_percent") is not None]
+    each = used.ranks or (used,)
+    found = {"memory": _spread([one.memory_bytes for one in each], _size)}
+    busy = [one.cpu_percent for one in each if one.cpu_percent is not None]
     if busy:
         found["CPU"] = _spread(busy, "{} %".format)
-    if used.get("gpus"):
-        found["GPUs"] = _gpus(used["gpus"])
+    if used.gpus:
+        found["GPUs"] = _gpus(used.gpus)
     return found
 
 
@@ -241,12 +238,12 @@ def _size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
 
 
-def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
+def _gpus(gpus: Sequence[GpuUsage]) -> str:
     """Return what all GPUs of a node do: `8 at 91-99 %, 71 of 80 GiB`."""
-    busy = [gpu["percent"] for gpu in gpus if gpu.get("percent") is not None]
+    busy = [gpu.percent for gpu in gpus if gpu.percent is not None]
     spread = [str(each) for each in sorted({min(busy), max(busy)})] if busy else ["?"]
-    used = [gpu.get("memory_used_bytes") or 0 for gpu in gpus]
-    total = [gpu.get("memory_total_bytes") or 0 for gpu in gpus]
+    used = [gpu.memory_used_bytes or 0 for gpu in gpus]
+    total = [gpu.memory_total_bytes or 0 for gpu in gpus]
     memory = f"{max(used) / _GIB:.0f} of {max(total) / _GIB:.0f} GiB"
     return f"{len(gpus)} at {'-'.join(spread)} %, {memory}"
 
@@ -255,8 +252,8 @@ def _note(answer: NodeAnswer) -> str:
     if answer.error:
         return str(answer.error)
     if answer.end:
-        return str(answer.end.get("reason") or "")
-    return why_gone(answer.node_run)
+        return answer.end.reason
+    return answer.node_run.why_gone if answer.node_run else ""
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -35,15 +35,15 @@ def _problems(node: StoppedNode) -> list[str]:
     """Return a line for each problem on a node."""
     lines = [f"not verified: {node.failure}"] if node.failure else []
     lines += [
-        f"still running: pid {process.get('pid')} {process.get('cmd')}: {process.get('why')}"
+        f"still running: pid {process.pid} {process.cmd}: {process.why}"
         for process in node.left[:_SHOWN]
     ]
     lines += [
-        f"left: pid {process.get('pid')} {process.get('cmd')} {process.get('why')}"
+        f"left: pid {process.pid} {process.cmd} {process.why}"
         for process in node.strangers[:_SHOWN]
     ]
     if node.port_free is False:
-        holder = node.port_holder or {}
-        who = f"pid {holder['pid']} {holder.get('cmd', '')}" if "pid" in holder else "a process"
+        holder = node.port_holder
+        who = f"pid {holder.pid} {holder.cmd}" if holder else "a process"
         lines.append(f"the master port is not free: {who} holds it")
     return lines

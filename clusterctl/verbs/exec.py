@@ -7,12 +7,12 @@ from dataclasses import field
 from typing import Any, Literal, cast
 
 from clusterctl.errors import NodeError, UsageError
+from clusterctl.model.answers import ExecAnswer
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event, Progress
-from clusterctl.verbs.response_schema import EXECUTED, schema_error
-from clusterctl.verbs.rpc import Nodes, bad_output, node_error
-from clusterctl.wire import SCHEMA, Message
+from clusterctl.verbs.rpc import Nodes, node_error, validated_answer
+from clusterctl.wire import SCHEMA
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of a node's output that are kept."""
@@ -115,7 +115,7 @@ class _Progress:
     output: list[tuple[StreamName, bytearray]] = field(default_factory=list)
     kept: int = 0
     dropped: int = 0
-    end: Message | None = None
+    end: ExecAnswer | None = None
     error: NodeError | None = None
 
     def keep(self, stream: StreamName, data: bytes) -> None:
@@ -192,18 +192,17 @@ def _run(
         elif "error" in item.head:
             found.error = node_error(Reply(node=name, messages=(item,)))
         else:
-            invalid = schema_error(item.head, EXECUTED)
-            found.error = bad_output(name, invalid) if invalid else None
-            found.end = None if invalid else item
+            end = validated_answer(Reply(node=name, messages=(item,)), ExecAnswer)
+            found.error = end if isinstance(end, NodeError) else None
+            found.end = None if isinstance(end, NodeError) else end
 
 
 def _finished(name: str, found: _Progress) -> NodeExec:
-    head = found.end.head if found.end is not None else {}
-    known = found.error is None and found.end is not None
+    end = found.end if found.error is None else None
     return NodeExec(
         node=name,
-        exit_code=head.get("exit_code") if known else None,
-        timed_out=head.get("timed_out") is True,
+        exit_code=end.exit_code if end else None,
+        timed_out=found.end is not None and found.end.timed_out,
         output=tuple((stream, bytes(data)) for stream, data in found.output),
         truncated=found.dropped,
         error=found.error,

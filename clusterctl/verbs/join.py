@@ -15,6 +15,9 @@ from typing import Any, Literal
 
 from clusterctl.errors import ClusterError, CouldNotTell, LaunchRefused, NodeError, SyncRefused
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import Admission, JoinTerms, StartAnswer, TreeAnswer
+from clusterctl.model.from_json import from_json, invalid
+from clusterctl.model.node_run import Launched
 from clusterctl.plan.join import RunningJob
 from clusterctl.plan.plan import NodePlan
 from clusterctl.transport.interface import Request
@@ -24,7 +27,6 @@ from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.launch.start_run import START_SECONDS
 from clusterctl.verbs.launch.validate_job import notice_job, require_secrets
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
-from clusterctl.verbs.response_schema import ADMITTED, ASKED, STARTED, TREE
 from clusterctl.verbs.rpc import ANSWER_SECONDS, run_args, validated_answer
 from clusterctl.verbs.runs.node_answers import node_answers
 from clusterctl.verbs.runs.proof import prove, proven_record
@@ -155,8 +157,7 @@ def _master(view: RunStatus, inventory: Cluster, file: str) -> Node:
         CouldNotTell: it does not answer.
         ClusterError: the run is over, or unknown.
     """
-    masters = [one.get("master") or {} for one in view.node_runs.values()]
-    names = {str(master["node"]) for master in masters if "node" in master}
+    names = {one.master.node for one in view.node_runs.values() if one.master} - {""}
     if len(names) > 1:
         raise ClusterError(
             f"{view.run}: expected one master, found {', '.join(sorted(names))}",
@@ -203,7 +204,7 @@ class _Newcomer:
             CouldNotTell: the master does not answer.
         """
         name = self.node.name
-        job = self._ask_master(run, asks=True).head["job"]
+        job = from_json(JoinTerms, self._ask_master(run, asks=True).head, "").job or {}
         record = self._trusted(run, job)
         try:
             running = RunningJob.read(job, record.plan, tree=record.tree, resumed=record.resumed)
@@ -235,7 +236,7 @@ class _Newcomer:
         record = self.records.read(self.inventory.name, run)
         if record is None or record.discovered:
             launched = job.get("launched")
-            known = launched if isinstance(launched, dict) else None
+            known = None if invalid(Launched, launched) else from_json(Launched, launched, "")
             record = proven_record(known, run, self.inventory, self.records.root)
         if record is None:
             raise _Refused(
@@ -256,8 +257,7 @@ class _Newcomer:
         args = {**run_args(run, self.inventory, self.master), "joins": self.node.name, **how}
         request = Request(op="join", args=args)
         (reply,) = pool.call({self.master.name: request}, timeout=ANSWER_SECONDS)
-        shape = ASKED if how else ADMITTED
-        found = validated_answer(reply, shape)
+        found = validated_answer(reply, JoinTerms if how else Admission)
         if not isinstance(found, NodeError):
             return reply.last
         if found.answered and found.state == "not-elastic":
@@ -305,8 +305,8 @@ class _Newcomer:
         pool = self.pool_of(own)
         args = {"workdir": node.workdir, "tree": running.tree}
         (reply,) = pool.call({node.name: Request(op="tree", args=args)}, timeout=SYNC_SECONDS)
-        found = validated_answer(reply, TREE)
-        if not isinstance(found, NodeError) and found["equal"]:
+        found = validated_answer(reply, TreeAnswer)
+        if not isinstance(found, NodeError) and found.equal:
             return
         tree = "" if self.options.force else running.tree
         options = SyncOptions(
@@ -338,23 +338,24 @@ class _Newcomer:
             _Refused: it was not started; the master expects it no longer.
         """
         name = self.node.name
-        earlier = view.node_runs.get(name) or {}
-        total = max(int(one.get("world_size") or 0) for one in view.node_runs.values())
+        earlier = view.node_runs.get(name)
+        total = max(one.world_size for one in view.node_runs.values())
+        first = earlier.rank0 if earlier else None
         with self._admitted(run) as let_in:
-            head = let_in.head
+            terms: Admission = from_json(Admission, let_in.head, "")
             plan = running.plan_node(
                 cluster,
                 verdict.facts[name],
                 verdict.network,
-                node_rank=head["node_rank"],
-                nnodes=len(head["nodes"]),
-                first_rank=total if earlier.get("rank0") is None else int(earlier["rank0"]),
+                node_rank=terms.node_rank,
+                nnodes=len(terms.nodes),
+                first_rank=total if first is None else first,
             )
             job = running.node_job(
                 plan,
                 state=self.node.state,
-                nodes=head["nodes"],
-                link_port=head["link_port"],
+                nodes=terms.nodes,
+                link_port=terms.link_port,
                 world_size=total if earlier else total + plan.procs,
             )
             body = running.secrets(let_in.body.decode(), self.options.environment)
@@ -363,7 +364,7 @@ class _Newcomer:
             )
             own = cluster.with_nodes((cluster.node(name),))
             (reply,) = self.pool_of(own).call({name: request}, timeout=START_SECONDS)
-            answer = validated_answer(reply, STARTED)
+            answer = validated_answer(reply, StartAnswer)
             if isinstance(answer, NodeError):
                 busy = "the node is busy: " if answer.state == "busy" else ""
                 state: JoinState = "refused" if answer.answered else "unreachable"

@@ -16,12 +16,12 @@ from clusterctl.logs import ranks
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.filter import Filter
+from clusterctl.model.tail import LOG_NAME, invalid_tail
 from clusterctl.transport.interface import Reply
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event, NodeEvent, Notice, ignore
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.moment import moment
-from clusterctl.verbs.response_schema import LOG_NAME, tail_schema_error
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, bad_output, node_error
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -185,7 +185,7 @@ def require_ranks(wanted: Filter, view: RunStatus) -> None:
     Raises:
         UsageError: there are such.
     """
-    count = max((answer.node_run.get("world_size") or 0 for answer in view.nodes), default=0)
+    count = max((one.world_size for one in view.node_runs.values()), default=0)
     unknown = {rank for rank in wanted.ranks or () if rank >= count}
     if count and unknown:
         raise UsageError(
@@ -275,9 +275,8 @@ class _Copy:
             _Excess: they are too many.
         """
         head = message.head
-        schema_error = tail_schema_error(head)
-        if schema_error:
-            raise _Refused(schema_error)
+        if error := invalid_tail(head):
+            raise _Refused(error)
         if "event" in head:
             name, hole = str(head.get("file")), 0
             data = json.dumps(head["event"]).encode() + b"\n"

@@ -9,6 +9,7 @@ from clusterctl.errors import UsageError
 from clusterctl.facts.gpu.gpuset import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.plan.run_names import escape
@@ -84,14 +85,14 @@ def resume(
     chosen = choose_checkpoint(pool, cluster, checkpoint, history=history, ranks=ranks, emit=emit)
     _report(chosen, emit=emit)
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
-    resumed = {
-        "run": before.run,
-        "checkpoint": chosen.path,
-        "command": list(cluster.job.command),
-        "step": chosen.step,
-        "tree": before.tree,
-        "commit": before.commit,
-    }
+    resumed = Resumed(
+        run=before.run,
+        checkpoint=chosen.path,
+        command=cluster.job.command,
+        step=chosen.step,
+        tree=before.tree,
+        commit=before.commit,
+    )
     overrides = replace(overrides, command=command)
     name = launch.name or str(before.options.get("name") or "")
     options = replace(launch, overrides=overrides, resumed=resumed, name=name)
@@ -104,7 +105,7 @@ def _with_job_of(before: RunRecord, cluster: Cluster, overrides: Options, *, emi
     if added:
         why = "taken from the inventory, because the run was launched without them"
         emit(Notice(text=f"{' and '.join(added)}: {why}"))
-    command = tuple((before.resumed or {}).get("command") or job.command)
+    command = (before.resumed.command if before.resumed else ()) or job.command
     job = replace(job, command=command, debug=False)
     return effective(replace(cluster, job=job, origins=()), overrides)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from clusterctl.errors import OPERATION, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import Failure
+from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Emit, Progress
-from clusterctl.verbs.response_schema import ERROR, NOT_OURS, Schema, schema_error
 from clusterctl.wire import Message
+
+T = TypeVar("T")
+NOT_OURS = "its reply is not a clusterctl message"
 
 
 class Nodes(Protocol):
@@ -74,37 +78,41 @@ def node_error(reply: Reply) -> NodeError | None:
     error = reply.last.head.get("error") if reply.messages else None
     if not error:
         return None
-    invalid = schema_error(error, ERROR, "its error")
-    if invalid:
-        return bad_output(reply.node, invalid)
+    try:
+        failure: Failure = from_json(Failure, error, "error")
+        from_json(Mapping[str, Any], error, "error")  # its details are shown
+    except DocumentError as invalid:
+        return bad_output(reply.node, str(invalid))
     return NodeError(
-        error["kind"],
+        failure.kind,
         OPERATION,
-        error["message"][:WORDS_LIMIT],
-        _suggested(error.get("hint") or ""),
+        failure.message[:WORDS_LIMIT],
+        _suggested(failure.hint),
         node=reply.node,
         details=error,
     )
 
 
-def validated_answer(reply: Reply, shape: Schema) -> Mapping[str, Any] | NodeError:
-    """Return what a node's operation found, or why there is nothing of that shape."""
+def validated_answer(reply: Reply, wanted: type[T]) -> T | NodeError:
+    """Return what a node's operation found, or why there is no such value."""
     error = node_error(reply)
     if error is not None:
         return error
-    head: Mapping[str, Any] = reply.last.head if reply.messages else {}
-    invalid = schema_error(head, shape)
-    return bad_output(reply.node, invalid) if invalid else head
+    try:
+        answer: T = from_json(wanted, reply.last.head if reply.messages else {}, "")
+    except DocumentError as invalid:
+        return bad_output(reply.node, str(invalid))
+    return answer
 
 
 def call_validated(
-    nodes: Nodes, requests: Mapping[str, Request], shape: Schema, *, timeout: float
-) -> tuple[dict[str, Mapping[str, Any]], tuple[NodeError, ...]]:
+    nodes: Nodes, requests: Mapping[str, Request], wanted: type[T], *, timeout: float
+) -> tuple[dict[str, T], tuple[NodeError, ...]]:
     """Run one operation on each of some nodes; return the answers by node, and what failed."""
-    answers: dict[str, Mapping[str, Any]] = {}
+    answers: dict[str, T] = {}
     errors: list[NodeError] = []
     for reply in nodes.call(requests, timeout=timeout):
-        answer = validated_answer(reply, shape)
+        answer = validated_answer(reply, wanted)
         if isinstance(answer, NodeError):
             errors.append(answer)
         else:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.checkpoint import CheckpointsAnswer, NodeCheckpoint
 from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
 from clusterctl.verbs.checkpoints.other_runs import with_other_runs
 from clusterctl.verbs.events import Emit
-from clusterctl.verbs.response_schema import CHECKPOINTS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
@@ -50,7 +49,7 @@ def _with_checkpoint(
     folders = history.folders(cluster.job.checkpoints, view.name)
     try:
         one = _newest(nodes, cluster, first, folders, history)
-        if one is not None and not one.get("recorded"):
+        if one is not None and not one.recorded:
             # Only now it matters who else may have written it: more nodes take longer to ask.
             history = with_other_runs(nodes, cluster, history)
             if history.others:
@@ -61,18 +60,14 @@ def _with_checkpoint(
     if one is None:
         return view
     checkpoint = Checkpoint(
-        path=one["path"],
-        step=one.get("step"),
-        time=one["time"],
-        format=one["format"],
-        run=one.get("run") or "",
+        path=one.path, step=one.step, time=one.time, format=one.format, run=one.run
     )
     return replace(view, checkpoint=checkpoint)
 
 
 def _newest(
     nodes: Nodes, cluster: Cluster, first: NodeAnswer, folders: Iterable[str], history: History
-) -> Mapping[str, Any] | None:
+) -> NodeCheckpoint | None:
     """Return the newest checkpoint of the first folder that has one.
 
     The first node of the run that answers looks at the structure of the files, not at all their
@@ -84,19 +79,19 @@ def _newest(
     name = first.node.name
     for folder in folders:
         args = {
-            "workdir": first.node_run.get("workdir"),
+            "workdir": first.node_run.workdir or None if first.node_run else None,
             "path": folder,
             **history.args(cluster, first.node),
         }
         request = Request(op="checkpoints", args=args)
         answers, errors = call_validated(
-            nodes, {name: request}, CHECKPOINTS, timeout=ANSWER_SECONDS
+            nodes, {name: request}, CheckpointsAnswer, timeout=ANSWER_SECONDS
         )
         for error in errors:
             if error.state != "missing":
                 raise CouldNotTell(str(error))
-        candidates = {node: answer["candidates"] for node, answer in answers.items()}
-        knows = {node: bool(answer.get("knows")) for node, answer in answers.items()}
+        candidates = {node: answer.candidates for node, answer in answers.items()}
+        knows = {node: answer.knows for node, answer in answers.items()}
         one = newest_complete(candidates, knows, cluster, history)
         if one is not None:
             return one

@@ -10,10 +10,10 @@ from typing import Any
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.machine import own_user
+from clusterctl.model.answers import LeftProcess, PortHolder, StopAnswer
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event
-from clusterctl.verbs.response_schema import STOPPED
 from clusterctl.verbs.rpc import Nodes, joined_later, run_args, validated_answer
 
 TICK = 0.5
@@ -40,13 +40,13 @@ class StoppedNode:
     node: str
     gone: bool
     """No process of the run is left, its port is free, its GPU memory back: all were seen."""
-    left: tuple[Mapping[str, Any], ...] = ()
-    """Processes that are still there: pid, cmd, why."""
-    strangers: tuple[Mapping[str, Any], ...] = ()
-    """Processes that may be of the run, and hold GPU memory: pid, cmd, why."""
+    left: tuple[LeftProcess, ...] = ()
+    """Processes that are still there."""
+    strangers: tuple[LeftProcess, ...] = ()
+    """Processes that may be of the run, and hold GPU memory."""
     port_free: bool | None = None
-    port_holder: Mapping[str, Any] | None = None
-    """Who has the port, where it is not free: pid, cmd."""
+    port_holder: PortHolder | None = None
+    """Who has the port, where it is not free."""
     elsewhere: tuple[str, ...] = ()
     """Commands of the job whose processes clusterctl does not see, such as those through SSH."""
     failure: str = ""
@@ -147,8 +147,8 @@ def stop(
 
 def _nodes_in(reply: Reply) -> Sequence[str]:
     """Return the nodes of the run that a master named in its answer."""
-    head = validated_answer(reply, STOPPED)
-    return () if isinstance(head, NodeError) else head.get("nodes") or ()
+    answer = validated_answer(reply, StopAnswer)
+    return () if isinstance(answer, NodeError) else answer.nodes
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -163,24 +163,21 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _stopped_node(reply: Reply) -> StoppedNode:
     """Judge a node's last answer."""
-    head = validated_answer(reply, STOPPED)
-    if isinstance(head, NodeError):
-        return StoppedNode(node=reply.node, gone=False, failure=str(head))
-    looked = {
-        "its port is free": head.get("port_free"),
-        "its GPU memory is back": head.get("gpu_free", True),
-    }
+    answer = validated_answer(reply, StopAnswer)
+    if isinstance(answer, NodeError):
+        return StoppedNode(node=reply.node, gone=False, failure=str(answer))
+    looked = {"its port is free": answer.port_free, "its GPU memory is back": answer.gpu_free}
     unseen = [what for what, seen in looked.items() if seen is None]
-    if not (head.get("gone") or head.get("left")):
+    if not (answer.gone or answer.left):
         unseen.append("nothing of it is left")
     return StoppedNode(
         node=reply.node,
-        gone=bool(head.get("gone")) and all(looked.values()) and not head.get("strangers"),
-        left=tuple(head.get("left") or ()),
-        strangers=tuple(head.get("strangers") or ()),
-        elsewhere=tuple(head.get("elsewhere") or ()),
-        port_free=head.get("port_free"),
-        port_holder=head.get("port_holder"),
-        ended=str(head.get("ended") or ""),
+        gone=answer.gone and all(looked.values()) and not answer.strangers,
+        left=answer.left,
+        strangers=answer.strangers,
+        elsewhere=answer.elsewhere,
+        port_free=answer.port_free,
+        port_holder=answer.port_holder,
+        ended=answer.ended,
         failure=f"could not see whether {' and '.join(unseen)}" if unseen else "",
     )

@@ -21,11 +21,11 @@ from clusterctl.checks.all import every_check
 from clusterctl.checks.machine.machines import SKEW_FAIL_S
 from clusterctl.checks.registry import SSH
 from clusterctl.facts.document import from_document
-from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.network.pairwise import ConnectResult, PairwiseFacts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.model.from_json import DocumentError
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.report.check import print_check
 from clusterctl.report.page import write_page

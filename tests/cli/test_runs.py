@@ -14,6 +14,7 @@ import pytest
 
 from clusterctl.cli.main import main
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.node_run import Resumed
 from clusterctl.transport import pool as transport
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -80,7 +81,7 @@ def week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
     parents = {AGAIN: BASE, LAST: AGAIN}
     for run, began in BEGAN.items():
         parent = parents.get(run)
-        resumed = {"run": parent, "checkpoint": "/c/step_5", "step": 5} if parent else None
+        resumed = Resumed(run=parent, checkpoint="/c/step_5", step=5) if parent else None
         one = RunRecord(
             run=run, began=began, cluster=CLUSTER, resumed=resumed,
             options={"name": "" if run == OTHER else "base"},
@@ -196,7 +197,7 @@ def test_a_run_of_the_chain_that_is_gone_is_named_and_the_others_are_printed(
     capsys: Read, week: Records
 ) -> None:
     week.remove("lab", AGAIN)
-    gone = {"run": "lab-20250101t000000-gone", "checkpoint": "/c", "step": 1}
+    gone = Resumed(run="lab-20250101t000000-gone", checkpoint="/c", step=1)
     record = week.with_id(BASE)
     assert record is not None
     week.write(replace(record, resumed=gone))

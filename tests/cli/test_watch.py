@@ -14,12 +14,12 @@ from rich.console import Console
 from clusterctl.cli import status
 from clusterctl.report.console import Screen
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
-from tests.verbs.run_answers import CLUSTER, RUN, part
+from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 
 def views() -> Iterator[RunStatus]:
     for state in ("starting", "running", "finished"):
-        answer = NodeAnswer(node=CLUSTER.nodes[0], node_run=part("a", state))
+        answer = NodeAnswer(node=CLUSTER.nodes[0], node_run=node_run("a", state))
         yield RunStatus(run=RUN, cluster="lab", nodes=(answer,))
 
 

@@ -10,10 +10,10 @@ from typing import Any, Union, get_args, get_origin
 import pytest
 
 from clusterctl.facts.fact import Fact
-from clusterctl.facts.from_json import type_hints
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.parse_facts import EVERY_FACT, folder_questions, read_arguments
 from clusterctl.facts.request import FactRequest
+from clusterctl.model.from_json import type_hints
 
 READ_LATER = {
     "node", "reach", "clock", "gaps", "timed_out",

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.from_json import from_json
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.model.from_json import from_json
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.preflight.check import CheckOptions, judge

@@ -20,7 +20,7 @@ from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.verbs.stop import Stopped, StoppedNode, StopResult
-from tests.verbs.run_answers import CLUSTER, RUN, part
+from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, part
 )
 def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
     end = {"state": state, "by": {"job": "rank"}.get(by, by)}
-    node = NodeAnswer(node=CLUSTER.node("a"), node_run=part("a", state, end=end))
+    node = NodeAnswer(node=CLUSTER.node("a"), node_run=node_run("a", state, end=end))
     view = RunStatus(run=RUN, cluster="lab", nodes=(node,))
     console = Console(file=(stream := io.StringIO()), width=100)
     person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
@@ -44,8 +44,8 @@ def test_who_ended_it_is_said_once(state: str, by: str, line: str) -> None:
 
 
 def test_what_may_be_left_on_a_silent_node_is_ended_by_stop() -> None:
-    silent = NodeAnswer(node=CLUSTER.node("b"), node_run={}, error=NodeError("lost", "answer"))
-    known = NodeAnswer(node=CLUSTER.node("a"), node_run=part("a", "lost"))
+    silent = NodeAnswer(node=CLUSTER.node("b"), error=NodeError("lost", "answer"))
+    known = NodeAnswer(node=CLUSTER.node("a"), node_run=node_run("a", "lost"))
     for nodes, expected in (((known, silent), True), ((known,), False)):
         console = Console(file=(stream := io.StringIO()), width=100)
         person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))

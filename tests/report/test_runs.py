@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from clusterctl.errors import NodeError
+from clusterctl.model.node_run import Resumed
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import shorten, show_pruned, show_run, show_runs
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
@@ -20,7 +21,7 @@ from clusterctl.verbs.runs.one_run import one_run
 from clusterctl.verbs.runs.prune import NAMED, Kept, Pruned
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import view_of
-from tests.verbs.run_answers import CLUSTER, RUN, part
+from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 ID = "a-cluster-with-long-name-20260101t000000-{}"
 
@@ -136,7 +137,7 @@ def test_the_command_is_shown_without_its_interpreter_and_a_refusal_as_one() -> 
 def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
     base = RunRecord(run=RUN, began=10.0, cluster=CLUSTER, options={"name": "base"})
-    resumed = {"run": RUN, "checkpoint": "/c/step_5", "step": 5}
+    resumed = Resumed(run=RUN, checkpoint="/c/step_5", step=5)
     again = replace(
         base,
         run="lab-20260102t000000-efgh",
@@ -151,7 +152,9 @@ def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> N
     for one in (base, again):
         records.write(one)
     views = {
-        one.run: view_of(one.run, CLUSTER, {"a": part("a", progress={"step": 7, "total": 9})}, {})
+        one.run: view_of(
+            one.run, CLUSTER, {"a": node_run("a", progress={"step": 7, "total": 9})}, {}
+        )
         for one in (base, again)
     }
     on, stream = screen(300)

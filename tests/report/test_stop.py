@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from clusterctl.model.answers import LeftProcess, PortHolder
 from clusterctl.report.console import make_console
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.stop import StoppedNode, StopResult
@@ -19,7 +20,7 @@ def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
     node = StoppedNode(
         node="a",
         gone=False,
-        left=({"pid": 7, "cmd": "train.py", "why": "stuck in the kernel"},),
+        left=(LeftProcess(pid=7, cmd="train.py", why="stuck in the kernel"),),
         failure="could not see whether its port is free",
     )
     *problems, hint = shown(node)
@@ -39,7 +40,7 @@ def test_what_nobody_looked_at_is_said_beside_what_is_verified() -> None:
 
 
 def test_who_has_the_port_is_named() -> None:
-    holder = {"pid": 8, "cmd": "nc -l"}
+    holder = PortHolder(pid=8, cmd="nc -l")
     nodes = (
         StoppedNode(node="a", gone=False, port_free=False, port_holder=holder),
         StoppedNode(node="b", gone=True, port_free=True),
@@ -64,7 +65,7 @@ def test_a_run_that_had_ended_by_itself_was_not_stopped() -> None:
 def test_a_stranger_on_the_gpus_is_named_and_nothing_is_verified() -> None:
     why = "holds 10 MiB of GPU 0; not of the run's processes (a container?)"
     node = StoppedNode(
-        node="a", gone=False, port_free=True, strangers=({"pid": 9, "cmd": "python", "why": why},)
+        node="a", gone=False, port_free=True, strangers=(LeftProcess(pid=9, cmd="python", why=why),)
     )
     assert shown(node) == [f"lab-1: a: left: pid 9 python {why}"]
     assert StopResult(run="lab-1", nodes=(node,)).exit_code == 3

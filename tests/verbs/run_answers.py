@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.model.from_json import from_json
+from clusterctl.model.node_run import NodeRun
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.verbs.events import Event
 from clusterctl.wire import Message
@@ -56,6 +58,17 @@ def part(node: str, state: str = "running", **more: Any) -> dict[str, Any]:
         "began": 1000.0,
         **more,
     }
+
+
+def node_run(node: str, state: str = "running", **more: Any) -> NodeRun:
+    """Return a NodeRun with one rank as the value that it is read as."""
+    return read(part(node, state, **more))
+
+
+def read(part: dict[str, Any]) -> NodeRun:
+    """Return the value that a NodeRun is read as."""
+    value: NodeRun = from_json(NodeRun, {"run": RUN, "ranks": [], **part}, "node")
+    return value
 
 
 def data(number: int, offset: int, body: bytes, **more: Any) -> Message:

@@ -73,7 +73,7 @@ def test_lines_are_prefixed_and_equal_ones_folded() -> None:
     seen, errors = drained(follow, pool, log)
     assert sorted(lines(seen)) == ["[*:0-1] same", "[a:0] mine", "[b:1] no end"]
     assert errors == {}
-    assert log.node_runs["a"]["state"] == "finished"
+    assert log.node_runs["a"].state == "finished"
 
 
 def test_a_lost_connection_goes_on_where_the_last_whole_line_ended(

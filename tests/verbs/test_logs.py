@@ -29,7 +29,7 @@ from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
-from tests.verbs.run_answers import CLUSTER, RUN, data, drained, ended, finish, happened, part
+from tests.verbs.run_answers import CLUSTER, RUN, data, drained, ended, finish, happened, node_run
 
 NOW = 1_000_000.0
 
@@ -237,7 +237,7 @@ def test_collecting_again_leaves_nothing_of_the_last_time(tmp_path: Path) -> Non
 def test_ranks_that_the_run_does_not_have_are_refused() -> None:
     wanted = Filter(ranks=frozenset({0, 2, 9}))
     nodes = tuple(
-        NodeAnswer(node=CLUSTER.node(name), node_run=part(name, world_size=2)) for name in "ab"
+        NodeAnswer(node=CLUSTER.node(name), node_run=node_run(name, world_size=2)) for name in "ab"
     )
     with pytest.raises(UsageError, match="--rank: expected 0-1, found 2,9"):
         logs.require_ranks(wanted, RunStatus(run=RUN, cluster="lab", nodes=nodes))

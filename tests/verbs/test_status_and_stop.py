@@ -18,6 +18,7 @@ import pytest
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.model.node_run import Resumed
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.transport.fanout import MultiStream
@@ -30,9 +31,9 @@ from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
-from clusterctl.wire import Message
+from clusterctl.wire import Message, plain
 from tests.fake_pool import FakePool, StreamedCall
-from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened, part, rank
+from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened, part, rank, read
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ def parts(**of: dict[str, Any] | None) -> list[NodeAnswer]:
     return [
         NodeAnswer(
             node=CLUSTER.node(name),
-            node_run=given or {},
+            node_run=read(given) if given else None,
             error=None if given else NodeError("timeout", "answer"),
         )
         for name, given in of.items()
@@ -179,7 +180,7 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
     job = replace(cluster.job, command=("train.py", "--out", "out/{run}"))
     cluster = replace(cluster, job=job)
     first = RunRecord(run="lab-first", began=1.0, cluster=cluster)
-    resumed = {"run": "lab-first", "checkpoint": "/w/out/lab-first/step-10", "step": 10}
+    resumed = Resumed(run="lab-first", checkpoint="/w/out/lab-first/step-10", step=10)
     second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
     own: dict[str, list[Message]] = {}
 
@@ -372,7 +373,7 @@ def test_what_is_left_is_said() -> None:
     left = {"pid": 7, "cmd": "python", "why": "stuck in the kernel (state D)"}
     _, result = stopping(a=GONE, b=[Message({"gone": False, "left": [left], "port_free": True})])
     assert result.exit_code == 1
-    assert result.nodes[1].left == (left,)
+    assert plain(result.nodes[1].left) == [left]
 
 
 def cluster_runs(**of: Any) -> FakePool:
@@ -440,7 +441,9 @@ def test_a_run_without_a_record_is_shown_with_what_its_nodes_claim_to_run() -> N
 
 def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.write(RunRecord(run="kept", began=5.0, cluster=CLUSTER, resumed={"checkpoint": "c"}))
+    records.write(
+        RunRecord(run="kept", began=5.0, cluster=CLUSTER, resumed=Resumed(checkpoint="c"))
+    )
     pool = cluster_runs(a=[named("a", "new1", "finished", 10.0)], b=[])
     listed = list_runs.runs(pool, records)
     assert [(one.run, one.state, one.nodes) for one in listed.runs] == [
@@ -464,10 +467,11 @@ def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> N
     list_runs.runs(cluster_runs(a=[theirs], b=[]), Records(tmp_path), rebuild=True)
     record = Records(tmp_path).find(ID.format("new1"))
     assert record is not None
-    assert (record.resumed, record.plan["world_size"]) == (resumed, 2)
+    taken = Resumed(run=ID.format("old1"), checkpoint="/w/out/step-30", step=30)
+    assert (record.resumed, record.plan["world_size"]) == (taken, 2)
     odd = theirs | {"resumed": {**claim, "checkpoint": ["/w"]}}
     found = find_run.discover(cluster_runs(a=[odd], b=[]))
-    assert "checkpoint of resumed of one of runs is ['/w']" in found.errors[0].message
+    assert "runs[0].resumed.checkpoint: expected str, found ['/w']" in found.errors[0].message
 
 
 def test_a_silent_node_that_took_no_part_does_not_hide_how_a_run_ended(tmp_path: Path) -> None:
@@ -637,7 +641,7 @@ def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
     strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
     a = {"status": [Message({"node": strange})]}
     _, view = finish(status, FakePool(CLUSTER, {"a": a}), RUN, CLUSTER)
-    assert "line of last of node is 7" in str(view.nodes[0].error)
+    assert "node.last.line: expected str, found 7" in str(view.nodes[0].error)
 
 
 def test_a_launch_that_was_refused_is_listed_by_what_refused_it(tmp_path: Path) -> None:

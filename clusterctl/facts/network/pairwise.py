@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterctl.facts.network.counters import Counters
+from clusterctl.model.bounds import Port, Seconds
 from clusterctl.values import dataclass
 
 LARGEST_PROBE = 16384
@@ -16,7 +17,7 @@ class ListenResult:
     key: str
     """`pair`, or `master` for the port of the rendezvous."""
     address: str
-    port: int | None = None
+    port: Port | None = None
     error: str = ""
     holder: str = ""
     """The process that has the port instead, if known."""
@@ -32,11 +33,11 @@ class ConnectResult:
     """The node that listens."""
     key: str
     address: str
-    port: int
+    port: Port = 0
     state: str
     """`ok`, `refused`, `timeout`, `unreachable`, `foreign` (another program answers), `error`."""
     words: str = ""
-    seconds: float | None = None
+    seconds: Seconds | None = None
     source: str = ""
     """The address that the kernel gave the connection."""
     seen_as: str = ""
@@ -53,8 +54,8 @@ class TokenSeen:
 
     path: str
     writer: str
-    seen: bool | None
-    delay_s: float | None = None
+    seen: bool | None = None
+    delay_s: Seconds | None = None
     """From the write to the read, by the controller's order of events."""
     words: str = ""
 

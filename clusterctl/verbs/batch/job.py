@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterctl.facts.from_json import from_json
+from clusterctl.model.from_json import from_json
 from clusterctl.values import dataclass
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import BATCH, Records, write_private

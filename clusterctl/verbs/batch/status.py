@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.errors import ClusterError
-from clusterctl.facts.from_json import from_json
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.model.from_json import from_json
+from clusterctl.model.node_run import Resumed
 from clusterctl.safe_text import printable_words
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
@@ -60,7 +61,7 @@ def batch_runs(records: Records, cluster: str) -> RunList:
         state = slurm.ask(batch.job) if jobs.exit_code(batch) is None else SlurmState()
         view = batch_status(batch, jobs, state)
         record = known.pop(batch.run, None)
-        resumed: Mapping[str, Any] = (record.resumed if record else None) or {}
+        resumed = (record.resumed if record else None) or Resumed()
         end: Mapping[str, Any] = view.remembered or {}
         lines.append(
             ListedRun(
@@ -73,8 +74,8 @@ def batch_runs(records: Records, cluster: str) -> RunList:
                 command=batch.command,
                 verified=True,
                 name=batch.name or (str(record.options.get("name") or "") if record else ""),
-                parent=str(resumed.get("run") or ""),
-                checkpoint=str(resumed.get("checkpoint") or ""),
+                parent=resumed.run,
+                checkpoint=resumed.checkpoint,
                 ended=end.get("ended"),
                 reason="" if view.state in {"queued", *LIVE} else reason_of(view, end),
                 commit=record.commit if record else "",

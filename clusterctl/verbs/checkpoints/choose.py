@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.checkpoint import NodeCheckpoint
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
-    NodeCheckpoint,
+    Copies,
     Unfit,
     one_of_each,
     path_for_job,
@@ -124,11 +124,11 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
     raise refusal
 
 
-def _require_one_save(seen: NodeCheckpoint, command: str) -> None:
+def _require_one_save(seen: Copies, command: str) -> None:
     """Raise Unfit for what may be of two saves: it is taken only if named."""
     for one in seen.values():
-        if one.get("mixed"):
-            raise Unfit(f"{one['mixed']}; {command} takes it")
+        if one.mixed:
+            raise Unfit(f"{one.mixed}; {command} takes it")
 
 
 def _no_checkpoint(
@@ -163,10 +163,10 @@ def _offer(
     The run that wrote it can be resumed; to take it for this run, it must be named.
     """
     whole = {
-        one["name"]: str(one.get("run", ""))
+        one.name: one.run
         for candidates in found.values()
         for one in candidates
-        if one.get("complete") or one.get("part")
+        if one.complete or one.part
     }
     name = next((name for name, _ in others if name in whole), None)
     if name is None:
@@ -181,10 +181,10 @@ def _offer(
 def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[tuple[str, str]]:
     """Return those of other histories that a user might have expected to be taken."""
     steps = {
-        one["name"]: one.get("step")
+        one.name: one.step
         for candidates in found.values()
         for one in candidates
-        if one.get("complete") or one.get("part")
+        if one.complete or one.part
     }
     limit = steps.get(taken)
     return [
@@ -225,10 +225,10 @@ def _hint(query: CheckpointQuery, which: str) -> str:
 def _errors(found: Candidates) -> list[str]:
     """Return what nodes say that could not even list the folder."""
     return [
-        f"{node}: {one['why']}"
+        f"{node}: {one.why}"
         for node, candidates in found.items()
         for one in candidates
-        if "name" not in one
+        if not one.name
     ]
 
 
@@ -272,9 +272,9 @@ def list_checkpoints(
     return tuple(listed)
 
 
-def _listed_checkpoint(name: str, seen: NodeCheckpoint, cluster: Cluster) -> ListedCheckpoint:
+def _listed_checkpoint(name: str, seen: Copies, cluster: Cluster) -> ListedCheckpoint:
     first = next(iter(seen.values()))
-    path, why = str(first["path"]), ""
+    path, why = first.path, ""
     try:
         require_fit(seen, cluster)
         path = path_for_job(seen, cluster)
@@ -283,19 +283,19 @@ def _listed_checkpoint(name: str, seen: NodeCheckpoint, cluster: Cluster) -> Lis
     return ListedCheckpoint(
         name=name,
         path=path,
-        step=first.get("step"),
-        time=float(first.get("time") or 0.0),
-        format=str(first.get("format", "")),
+        step=first.step,
+        time=first.time,
+        format=first.format,
         why=why,
     )
 
 
 def newest_complete(
     found: Candidates, knows: Mapping[str, bool], cluster: Cluster, history: History
-) -> Mapping[str, Any] | None:
+) -> NodeCheckpoint | None:
     """Return what `latest` would take, by a quick look at some of the nodes; None: nothing."""
     for _, seen in split_by_history(found, knows, cluster, history)[0]:
         one = next(iter(seen.values()))
-        if not one.get("mixed") and (one["complete"] or one.get("part")):
+        if not one.mixed and (one.complete or one.part):
             return one
     return None

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from clusterctl.checks.storage.run_paths import job_path, share_of
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import RunsAnswer
+from clusterctl.model.node_run import NodeRun
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import History
@@ -59,12 +60,12 @@ def other_runs(
     requests = {
         name: Request(op="runs", args=node_args(cluster, node)) for name, node in asked.items()
     }
-    answers, _ = call_validated(nodes, requests, RUNS, timeout=_SECONDS)
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    answers, _ = call_validated(nodes, requests, RunsAnswer, timeout=_SECONDS)
+    found: dict[str, dict[str, NodeRun]] = {}
     for name, answer in answers.items():
-        for node_run in answer["runs"]:
-            if node_run["run"] not in but and run_id.cluster_of(node_run["run"]) == cluster.name:
-                found.setdefault(node_run["run"], {})[name] = node_run
+        for node_run in answer.runs:
+            if node_run.run not in but and run_id.cluster_of(node_run.run) == cluster.name:
+                found.setdefault(node_run.run, {})[name] = node_run
     others = []
     for run, node_runs in found.items():
         part = cluster.with_nodes(tuple(asked[name] for name in node_runs))
@@ -77,7 +78,7 @@ def other_runs(
 
 
 def meets(
-    cluster: Cluster, folders: Sequence[str], node_runs: Mapping[str, Mapping[str, Any]]
+    cluster: Cluster, folders: Sequence[str], node_runs: Mapping[str, NodeRun]
 ) -> tuple[Place, str] | None:
     """Return where a run and another one may write to the same files; None: nowhere.
 
@@ -90,11 +91,10 @@ def meets(
     """
     meeting: tuple[Place, str] | None = None
     for name, node_run in node_runs.items():
-        workdir = str(node_run.get("workdir") or "")
-        theirs = node_run.get("checkpoints")
+        workdir, theirs = node_run.workdir, node_run.checkpoints
         for node in cluster.nodes:
             for folder in folders if theirs else ():
-                one, other = job_path(node, folder), posixpath.join(workdir, str(theirs))
+                one, other = job_path(node, folder), posixpath.join(workdir, theirs)
                 if _nested(one, other) and _same_disk(cluster, node, name, one):
                     return "checkpoints", folder
             known = folders and theirs

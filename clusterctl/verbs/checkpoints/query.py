@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
-from typing import Any
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import ReadAnswer
+from clusterctl.model.checkpoint import (
+    CheckpointsAnswer,
+    NodeCheckpoint,
+    OneCheckpointAnswer,
+    absent,
+)
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
-    NodeCheckpoint,
+    Copies,
     is_shared,
     one_of_each,
     path_for_job,
@@ -22,13 +28,6 @@ from clusterctl.verbs.checkpoints.candidates import (
     require_own_ranks,
 )
 from clusterctl.verbs.events import Emit, Notice, Progress
-from clusterctl.verbs.response_schema import (
-    CHECKPOINTS,
-    NOT_OURS,
-    ONE_CHECKPOINT,
-    READ,
-    schema_error,
-)
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
 from clusterctl.verbs.runs.history import History
 
@@ -103,14 +102,15 @@ class CheckpointQuery:
             )
             for node in among or self.cluster.nodes
         }
-        found: dict[str, Sequence[Mapping[str, Any]]] = {}
+        found: dict[str, Sequence[NodeCheckpoint]] = {}
         for reply in self._replies(requests, which, total):
-            answer = validated_answer(reply, CHECKPOINTS if which == LATEST else ONE_CHECKPOINT)
+            wanted = CheckpointsAnswer if which == LATEST else OneCheckpointAnswer
+            answer = validated_answer(reply, wanted)
             if not isinstance(answer, NodeError):
-                found[reply.node] = answer["candidates"]
-                self.knows[reply.node] = bool(answer.get("knows"))
+                found[reply.node] = answer.candidates
+                self.knows[reply.node] = answer.knows
             elif answer.answered and answer.state == "missing":
-                found[reply.node] = ({"complete": False, "why": str(answer), "part": None},)
+                found[reply.node] = (absent(str(answer)),)
             else:
                 message = f"{answer.node}: {answer}: cannot verify the checkpoint there"
                 raise LaunchRefused(message, hint=answer.hint or None, by="checkpoint")
@@ -131,19 +131,19 @@ class CheckpointQuery:
                     replies.append(strange.get(node, message))
                     read.pop(node, None)
                 elif "end" not in message.head:
-                    if words := schema_error(message.head, READ):
-                        words = f"{NOT_OURS}: {words}"
-                        strange[node] = Reply.failed(node, NodeError("bad-output", "", words))
+                    told = validated_answer(Reply(node=node, messages=(message,)), ReadAnswer)
+                    if isinstance(told, NodeError):
+                        strange[node] = Reply.failed(node, told)
                         items.drop(node)
                     else:
-                        read[node] = message.head["read"]
+                        read[node] = told.read
                         done = min(read.values()) // _MIB
                         phase = f"reading {PurePosixPath(which).name}, MiB"
                         limit, slow = max(total // _MIB, done), tuple(read)
                         self.emit(Progress(phase=phase, done=done, total=limit, waiting_for=slow))
         return replies
 
-    def prove(self, seen: NodeCheckpoint) -> ChosenCheckpoint:
+    def prove(self, seen: Copies) -> ChosenCheckpoint:
         """Return the checkpoint; raise Unfit unless it is whole and the same to its last byte."""
         doubts = require_fit(seen, self.cluster)
         first = next(iter(seen.values()))
@@ -152,9 +152,9 @@ class CheckpointQuery:
         if not shared:
             doubts += require_own_ranks(seen, self.ranks)
         readers = self.cluster.nodes[:1] if shared else self.cluster.nodes
-        size = max(int(one.get("bytes") or 0) for one in seen.values())
+        size = max(one.bytes for one in seen.values())
         # Without a manifest what several nodes have is also summed up, to be compared.
-        total = size if shared or first.get("format") == "clusterctl" else 2 * size
+        total = size if shared or first.format == "clusterctl" else 2 * size
         names = ", ".join(node.name for node in readers)
         if size >= _GIB:
             self.emit(Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}"))
@@ -165,12 +165,12 @@ class CheckpointQuery:
             require_fit(read, self.cluster)
         first = next(iter(read.values()))
         answers = [*seen.values(), *read.values()]
-        doubts += [str(doubt) for one in answers for doubt in one.get("doubts") or ()]
-        doubts += [str(one["mixed"]) for one in answers if one.get("mixed")]
+        doubts += [doubt for one in answers for doubt in one.doubts]
+        doubts += [one.mixed for one in answers if one.mixed]
         return ChosenCheckpoint(
             path=path,
-            step=first.get("step"),
-            format=str(first.get("format", "")),
+            step=first.step,
+            format=first.format,
             verified_on=tuple(node.name for node in readers),
             doubts=tuple(dict.fromkeys(doubts)),
         )

@@ -6,12 +6,12 @@ import re
 import shlex
 
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.model.checkpoint import CheckpointsAnswer
 from clusterctl.plan.run_names import before_names
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.candidates import newest_first
 from clusterctl.verbs.checkpoints.other_runs import other_runs
 from clusterctl.verbs.events import Emit, Notice
-from clusterctl.verbs.response_schema import CHECKPOINTS
 from clusterctl.verbs.rpc import Nodes, call_validated
 from clusterctl.verbs.runs.history import unrecorded
 
@@ -44,12 +44,12 @@ def notice_sharing(
     first = cluster.nodes[0]
     args = {"workdir": first.workdir, "path": folder, **unrecorded(run).args(cluster, first)}
     request = Request(op="checkpoints", args=args)
-    answers, _ = call_validated(nodes, {first.name: request}, CHECKPOINTS, timeout=_SECONDS)
-    found = {name: answer["candidates"] for name, answer in answers.items()}
+    answers, _ = call_validated(nodes, {first.name: request}, CheckpointsAnswer, timeout=_SECONDS)
+    found = {name: answer.candidates for name, answer in answers.items()}
     for name, seen in newest_first(found)[:1]:
         newest = seen[first.name]
-        verb = "wrote it" if newest.get("recorded") else "ran then"
-        whose = f" ({newest['run']} {verb})" if newest.get("run") else ""
+        verb = "wrote it" if newest.recorded else "ran then"
+        whose = f" ({newest.run} {verb})" if newest.run else ""
         text = f"{folder} has {name} of an earlier run{whose}: this run may overwrite its files"
         hint = own_folder_hint(written, "checkpoints")
         emit(Notice(text=text, hint=hint, level="warning", node=first.name))

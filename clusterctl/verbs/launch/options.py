@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 from clusterctl.errors import LargeCopy, UsageError
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.options import Options
 from clusterctl.values import dataclass
 
@@ -37,7 +37,7 @@ class LaunchOptions:
     """Continue in spite of checks that failed."""
     exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
-    resumed: Mapping[str, Any] | None = None
+    resumed: Resumed | None = None
     """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
 
     def __post_init__(self) -> None:

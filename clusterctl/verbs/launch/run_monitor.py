@@ -75,7 +75,7 @@ class RunMonitor:
     def end(self) -> RunResult:
         """Return how the run ended, once the stream is over."""
         ends = self.log.node_runs
-        if self.lines is None and any(end["state"] != "finished" for end in ends.values()):
+        if self.lines is None and any(end.state != "finished" for end in ends.values()):
             read_ends(self.nodes, self.log, dict(ends))
         result = run_result(self.log, self._errors, self._late)
         self.remember(result)

@@ -6,17 +6,17 @@ What was started is ended again when any node cannot start its part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.answers import StartAnswer
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event, Notice, ignore
-from clusterctl.verbs.response_schema import STARTED
 from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.stop import stop
 
@@ -39,7 +39,7 @@ def start_run(
     cluster: Cluster,
     plan: Plan,
     environment: Mapping[str, str],
-    resumed: Mapping[str, Any] | None = None,
+    resumed: Resumed | None = None,
     *,
     launched: Mapping[str, str] | None = None,
     tree: str = "",
@@ -89,12 +89,12 @@ def start_run(
             begun += [node.node for node in stage]
             requests = {node.node: request(node, port) for node in stage}
             for reply in nodes.call(requests, timeout=START_SECONDS):
-                answer = validated_answer(reply, STARTED)
+                answer = validated_answer(reply, StartAnswer)
                 if isinstance(answer, NodeError):
                     errors.append(answer)
                     continue
-                port = port or answer["link_port"]
-                emit(Started(node=reply.node, pid=answer["pid"]))
+                port = port or answer.link_port
+                emit(Started(node=reply.node, pid=answer.pid))
             _refuse(errors)
     except LaunchRefused as refused:
         left = _end(nodes, cluster, plan.run, begun)

@@ -50,9 +50,9 @@ def sync_code(
         hint = next((node.hint for node in synced.nodes if node.hint), None)
         message = "the code is not on every node:\n" + "\n".join(failed)
         raise LaunchRefused(message, hint=hint, by="sync")
-    before = (options.resumed or {}).get("tree")
+    before = options.resumed and options.resumed.tree
     if before and before != synced.tree:
-        then = (options.resumed or {}).get("commit")
+        then = options.resumed and options.resumed.commit
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
         known = f": {commits}" if then or synced.commit else ""

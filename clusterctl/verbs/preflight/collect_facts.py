@@ -19,14 +19,15 @@ from clusterctl.facts.parse_facts import parse_facts, read_arguments
 from clusterctl.facts.request import CLOCK_ROUNDS, ContainerWords, FactRequest, PathQuestion
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.wrap import read_container
+from clusterctl.model.answers import ClockAnswer
+from clusterctl.model.from_json import invalid
 from clusterctl.plan.container import image_words, question_words
 from clusterctl.plan.launchers import launcher_file
 from clusterctl.plan.lock import lock_name
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import Emit, Progress
 from clusterctl.verbs.preflight.ping import Pings
-from clusterctl.verbs.response_schema import NOT_OURS, TIME, schema_error
-from clusterctl.verbs.rpc import Nodes
+from clusterctl.verbs.rpc import NOT_OURS, Nodes
 from clusterctl.wire import Message
 
 FACTS_SECONDS = 180.0
@@ -61,7 +62,7 @@ class ClockProbe:
         self.received += 1
         if self.received > CLOCK_ROUNDS + 1:
             return "it sent more messages than expected"
-        return "" if head == {"clock": "ready"} else schema_error(head, TIME)
+        return "" if head == {"clock": "ready"} else invalid(ClockAnswer, head)
 
     def receive(self, theirs: float) -> None:
         """Keep the answer if its round trip was the shortest."""

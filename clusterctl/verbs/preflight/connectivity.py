@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterctl import values
 from clusterctl.checks.storage.run_paths import run_paths, share_of
-from clusterctl.facts.from_json import from_json
 from clusterctl.facts.network.counters import (
     RDMA_COUNTERS,
     STATISTICS,
@@ -32,11 +32,11 @@ from clusterctl.facts.network.pairwise import (
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.parse_facts import folder_questions
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import Emit
 from clusterctl.verbs.preflight.collect_facts import STEP_SECONDS, FactsSession
-from clusterctl.verbs.response_schema import LEFT, MET, PREPARED, schema_error
 from clusterctl.wire import Message
 
 ALL_PAIRS = 16
@@ -50,6 +50,40 @@ AT_ONCE = 64
 that of those to whom it connects. A node that gets none for `CONNECT_SECONDS` seems cut off."""
 
 
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """A share to which a node was to write its token."""
+
+    path: str
+    folder: str = ""
+    """Where it could; empty: nowhere."""
+    words: str = ""
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A node listens, and has written its tokens."""
+
+    bound: tuple[ListenResult, ...]
+    written: tuple[_Written, ...]
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class _Met:
+    """A node has tried the others."""
+
+    connected: tuple[ConnectResult, ...]
+    seen: tuple[TokenSeen, ...]
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """A node listens no more."""
+
+    foreign: tuple[str, ...] = ()
+    counters: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class _Probe:
     """The answers so far."""
@@ -57,9 +91,9 @@ class _Probe:
     session: FactsSession
     network: Network
     facts: Mapping[str, NodeFacts]
-    prepared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    connected: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left: dict[str, dict[str, Any]] = field(default_factory=dict)
+    prepared: dict[str, _Prepared] = field(default_factory=dict)
+    connected: dict[str, _Met] = field(default_factory=dict)
+    left: dict[str, _Left] = field(default_factory=dict)
 
     @functools.cached_property
     def order(self) -> tuple[str, ...]:
@@ -78,18 +112,18 @@ class _Probe:
     def take(self, name: str, head: dict[str, Any]) -> str:
         """Keep a node's answer to a step, once; return what is wrong with it."""
         step = head.get("step")
-        if step == "prepare" and name not in self.prepared:
-            invalid = schema_error(head, PREPARED)
-            self.prepared.update({} if invalid else {name: head})
-        elif step == "meet" and name not in self.connected:
-            invalid = schema_error(head, MET)
-            self.connected.update({} if invalid else {name: head})
-        elif "end" in head:
-            invalid = schema_error(head, LEFT)
-            self.left.update({} if invalid else {name: head})
-        else:
-            invalid = self.session.clocks[name].invalid(head)
-        return invalid
+        try:
+            if step == "prepare" and name not in self.prepared:
+                self.prepared[name] = from_json(_Prepared, head, "")
+            elif step == "meet" and name not in self.connected:
+                self.connected[name] = from_json(_Met, head, "")
+            elif "end" in head:
+                self.left[name] = from_json(_Left, head, "")
+            else:
+                return self.session.clocks[name].invalid(head)
+        except DocumentError as error:
+            return str(error)
+        return ""
 
 
 def probe_connectivity(
@@ -199,16 +233,16 @@ def _targets(probe: _Probe, name: str) -> dict[str, Any]:
     own = probe.network.nodes.get(name)
     targets, tokens = [], []
     for peer in peers(probe.order, name):
-        for bound in probe.prepared[peer]["bound"]:
+        for bound in probe.prepared[peer].bound:
             if own is not None and _is_own(probe, peer, bound):
                 # As NCCL: not bound, so that the routing table chooses. The rendezvous is tried
                 # from the very address that the master will get.
-                source = own.address if bound["key"] == "master" else None
-                target = {"target": peer, "key": bound["key"], "source": source}
-                targets.append({**target, "address": bound["address"], "port": bound["port"]})
+                source = own.address if bound.key == "master" else None
+                target = {"target": peer, "key": bound.key, "source": source}
+                targets.append({**target, "address": bound.address, "port": bound.port})
         writer = probe.cluster.node(peer)
-        for written in probe.prepared[peer]["written"]:
-            share, folder = written["path"], written.get("folder")
+        for written in probe.prepared[peer].written:
+            share, folder = written.path, written.folder
             # Only folders that the writer had to write to.
             if share in _answering(probe, name) and folder in _folders(
                 probe.cluster, writer, share
@@ -247,14 +281,14 @@ def _counter_folders(probe: _Probe, name: str) -> dict[str, str]:
     return found
 
 
-def _is_own(probe: _Probe, peer: str, bound: Mapping[str, Any]) -> bool:
+def _is_own(probe: _Probe, peer: str, bound: ListenResult) -> bool:
     """Tell whether a node listens at the address it was given: the others connect to no other."""
     network = probe.network
     place = network.nodes.get(peer)
-    if place is None or bound["address"] != place.address or not bound.get("port"):
+    if place is None or bound.address != place.address or not bound.port:
         return False
-    is_master = peer == probe.cluster.master.name and bound["port"] == network.master_port
-    return bound["key"] == "pair" or (bound["key"] == "master" and is_master)
+    is_master = peer == probe.cluster.master.name and bound.port == network.master_port
+    return bound.key == "pair" or (bound.key == "master" and is_master)
 
 
 def peers(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -283,30 +317,23 @@ def _between(probe: _Probe, name: str) -> PairwiseFacts:
         problem = "no answer"
         if reply is not None:
             problem = (reply.error.message if reply.error else "") or reply.state
-    left = probe.left.get(name, {})
-    foreign = left.get("foreign", [])
-    bound = [{**_given(one), "foreign": foreign} for one in (prepared or {}).get("bound", ())]
-    connections = [{"port": 0, **_given(one)} for one in (connected or {}).get("connected", ())]
-    seen = [{"seen": None, **_given(one)} for one in (connected or {}).get("seen", ())]
+    left = probe.left.get(name, _Left())
     # Its own token, which no other node can have seen: it shows why this node could not write.
     unwritten = [
-        {"path": one["path"], "writer": name, "seen": None, "words": one.get("words") or ""}
-        for one in (prepared or {}).get("written", ())
-        if not one.get("folder")
+        TokenSeen(path=one.path, writer=name, seen=None, words=one.words)
+        for one in (prepared.written if prepared else ())
+        if not one.folder
     ]
     return PairwiseFacts(
-        bound=from_json(tuple[ListenResult, ...], bound, "bound"),
-        connected=from_json(tuple[ConnectResult, ...], connections, "connected"),
-        tokens=from_json(tuple[TokenSeen, ...], [*seen, *unwritten], "seen"),
+        bound=tuple(
+            replace(one, foreign=left.foreign) for one in (prepared.bound if prepared else ())
+        ),
+        connected=connected.connected if connected else (),
+        tokens=(*(connected.seen if connected else ()), *unwritten),
         counters=tuple(
-            counters_of(device, folder_values(left["counters"][path]))
+            counters_of(device, folder_values(left.counters[path]))
             for device, path in _counter_folders(probe, name).items()
-            if path in (left.get("counters") or {})
+            if path in left.counters
         ),
         problem=problem,
     )
-
-
-def _given(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of an answer that are not null."""
-    return {key: value for key, value in answer.items() if value is not None}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.from_json import DocumentError
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.model.from_json import DocumentError
 from clusterctl.own_files import write_named
 
 

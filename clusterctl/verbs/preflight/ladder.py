@@ -9,13 +9,13 @@ from typing import Any
 
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices
 from clusterctl.facts.answers import Answer
-from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.network.nccl_log import parse_nccl
 from clusterctl.facts.network.pairwise import Collective, PairRate
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment
 from clusterctl.plan.container import trial_words

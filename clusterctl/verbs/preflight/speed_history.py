@@ -9,10 +9,10 @@ from pathlib import Path
 
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.gpu.speed_history import HISTORY
-from clusterctl.facts.from_json import DocumentError, from_json
 from clusterctl.facts.ladder import Speeds, UsualSpeeds
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.speeds import speeds_of, usual_of
+from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.own_files import make_private
 from clusterctl.verbs.runs.records import write_private
 from clusterctl.wire import SCHEMA, plain

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clusterctl.checks.storage.run_paths import job_path
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.push import LookAnswer
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.pull.places import local_names, make_folder
@@ -19,7 +18,6 @@ from clusterctl.verbs.pull.result import NodePull, PathPull, PullOptions, PullRe
 from clusterctl.verbs.push.result import HERE, WantedPath
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.verbs.push.wanted import Source
-from clusterctl.verbs.response_schema import PUSH_LOOK
 from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer
 
 LOOK_SECONDS = 300.0
@@ -81,7 +79,7 @@ class _Pull:
     here: Nodes
     options: PullOptions
     emit: Emit
-    found: dict[str, Mapping[str, Any] | NodeError] = field(default_factory=dict)
+    found: dict[str, LookAnswer | NodeError] = field(default_factory=dict)
     """By node, what it has of the paths, or why that is not known."""
 
     def look(self) -> None:
@@ -95,8 +93,8 @@ class _Pull:
             self.pool, requests, phase="looking", timeout=LOOK_SECONDS, emit=self.emit
         )
         for name, reply in replies.items():
-            answer = validated_answer(reply, PUSH_LOOK)
-            if not isinstance(answer, NodeError) and len(answer["found"]) != len(words):
+            answer = validated_answer(reply, LookAnswer)
+            if not isinstance(answer, NodeError) and len(answer.found) != len(words):
                 answer = bad_output(name, "it lists other paths")
             self.found[name] = answer
 
@@ -114,14 +112,14 @@ class _Pull:
                 )
                 done[node.name] = _failed(node.name, path, error)
                 continue
-            one = found["found"][number]
-            if not one["exists"]:
+            one = found.found[number]
+            if not one.exists:
                 done[node.name] = NodePull(node=node.name, state="absent", path=path)
-            elif "problem" in one:
-                error = NodeError("file", "operation", one["problem"])
+            elif one.problem is not None:
+                error = NodeError("file", "operation", one.problem)
                 done[node.name] = _failed(node.name, path, error)
             else:
-                alike.setdefault(one.get("sketch") or node.name, []).append(node.name)
+                alike.setdefault(one.sketch or node.name, []).append(node.name)
         copies = self._copies(number, word, list(alike.values()), done)
         for copy in copies:
             below = f"{copy.nodes[0]}/{name}" if len(copies) > 1 else name
@@ -153,7 +151,7 @@ class _Pull:
         found = self.found[name]
         assert not isinstance(found, NodeError)
         path = job_path(self.cluster.node(name), word)
-        size = found["found"][number].get("bytes")
+        size = found.found[number].bytes
         return Transfer(
             wanted=WantedPath(shown=word, here=None, sources={name: path}, targets={}),
             source=Source(name=name, path=path, facts=PathFacts(path=path, size=size)),

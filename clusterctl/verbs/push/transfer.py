@@ -15,13 +15,13 @@ from typing import Any
 
 from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, NodeError
+from clusterctl.model.push import Compared, Manifest, PushMessage
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import CopyProgress, Emit
 from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
 from clusterctl.verbs.push.wanted import Source
-from clusterctl.verbs.response_schema import NOT_OURS, PUSH, PUSH_LIST, schema_error
-from clusterctl.verbs.rpc import Nodes, bad_output, node_error
+from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.sync.shared_folders import NodeView, mutually_seen, shared_folders
 from clusterctl.wire import Message
 
@@ -202,14 +202,11 @@ class Transfer:
                     continue
                 else:
                     reply = Reply(node=self.source.name, messages=(item,))
-                    invalid = schema_error(item.head, PUSH_LIST)
-                    error = node_error(reply)
-                    if error is None and invalid:
-                        error = bad_output(self.source.name, invalid)
-                    if error is None:
-                        self.totals = item.head["bytes"], item.head["files"]
-                        self.content = item.head["content"]
-                        self.left_out = tuple(item.head.get("left_out") or ())
+                    listed = validated_answer(reply, Manifest)
+                    error = listed if isinstance(listed, NodeError) else None
+                    if not isinstance(listed, NodeError):
+                        self.totals = listed.bytes, listed.files
+                        self.content, self.left_out = listed.content, listed.left_out
                         body = item.body
                 if error is not None:
                     raise ClusterError(
@@ -242,71 +239,65 @@ class Transfer:
             if not self._is_over(member):
                 self._drop(member, item.error or NodeError("lost", "answer", "it ended early"))
             return
-        error = node_error(Reply(node=name, messages=(item,)))
-        invalid = "" if error else schema_error(item.head, PUSH)
-        if error or invalid:
-            self._drop(member, error or bad_output(name, invalid))
+        told = validated_answer(Reply(node=name, messages=(item,)), PushMessage)
+        if isinstance(told, NodeError):
+            self._drop(member, told)
             return
-        self._note(member, item)
+        self._note(member, told, item.body)
 
-    def _note(self, member: _Member, item: Message) -> None:
-        head = item.head
-        member.received = max(member.received, min(head.get("received") or 0, member.missing))
+    def _note(self, member: _Member, told: PushMessage, body: bytes) -> None:
+        member.received = max(member.received, min(told.received, member.missing))
         if member.counted < member.received >= min(member.counted + STALL_BYTES, member.missing):
             member.counted, member.received_at = member.received, time.monotonic()
-        member.compared = max(member.compared, head.get("compared") or 0)
-        if "ready" in head and member.step == "start":
+        member.compared = max(member.compared, told.compared)
+        if told.ready is not None and member.step == "start":
             member.step = "ready"
-        elif "seen" in head and member.step == "see":
-            member.step, member.seen = "seen", tuple(head["seen"])
-        elif "found" in head and member.step == "compare":
+        elif told.seen is not None and member.step == "see":
+            member.step, member.seen = "seen", told.seen
+        elif told.found is not None and member.step == "compare":
             member.step = "found"
-            member.missing = min(head["found"]["missing"], self.totals[0])
-            self._judge_room(member, head["found"])
+            member.missing = min(told.found.missing, self.totals[0])
+            self._judge_room(member, told.found)
             if self.pulls and not self.replaces:
-                self._judge_replaced(member, head["found"])
-        elif "listening" in head and member.step == "begin":
-            member.step, member.port = "listening", head["listening"]
-        elif "complete" in head and member.step == "listening":
-            member.complete, member.extra = True, _extra(head)
+                self._judge_replaced(member, told.found)
+        elif told.listening is not None and member.step == "begin":
+            member.step, member.port = "listening", told.listening
+        elif told.complete is not None and member.step == "listening":
+            member.complete, member.extra = True, _extra(told)
         else:
-            self._note_trouble(member, item)
+            self._note_trouble(member, told, body)
 
-    def _note_trouble(self, member: _Member, item: Message) -> None:
+    def _note_trouble(self, member: _Member, told: PushMessage, body: bytes) -> None:
         """Note that a node failed, that it lost the next one, or that it is to be fed."""
-        head = item.head
-        if "failed" in head:
-            self._drop(member, NodeError("file", "operation", head["failed"]))
-        elif "feeding" in head:
+        if told.failed is not None:
+            self._drop(member, NodeError("file", "operation", told.failed))
+        elif told.feeding is not None:
             # Of another than the first it would end the relay that the others wait for.
             if member.fed and self.chain[:1] == [member.name]:
                 member.fed = False
-                self._send(SOURCE, {"step": "relay", "peer": member.name}, item.body)
-        elif "lost" in head:
-            self._link_lost(member.name, head["lost"], head.get("why") or "")
-        elif "bad" in head:
-            self._found_bad(member, head["bad"])
+                self._send(SOURCE, {"step": "relay", "peer": member.name}, body)
+        elif told.lost is not None:
+            self._link_lost(member.name, told.lost, told.why)
+        elif told.bad is not None:
+            self._found_bad(member, told.bad)
 
     def _take_from_source(self, item: Message | Reply) -> None:
-        error = item.error if isinstance(item, Reply) else None
-        if isinstance(item, Message):
-            error = node_error(Reply(node=self.source.name, messages=(item,)))
-            invalid = "" if error else schema_error(item.head, PUSH)
-            if invalid:
-                error = NodeError("bad-output", "answer", f"{NOT_OURS}: {invalid}")
-        if error is not None or isinstance(item, Reply):
-            words = error or "it ended early"
-            raise ClusterError(f"{self.wanted.shown}: {self.source.name}, the source: {words}")
-        head = item.head
-        if "block" in head and head.get("to") in self.members:
-            member = self.members[head["to"]]
+        told: PushMessage | NodeError | str
+        if isinstance(item, Reply):
+            told = item.error or "it ended early"
+        else:
+            told = validated_answer(Reply(node=self.source.name, messages=(item,)), PushMessage)
+        if not isinstance(told, PushMessage) or isinstance(item, Reply):
+            raise ClusterError(f"{self.wanted.shown}: {self.source.name}, the source: {told}")
+        member = self.members.get(told.to or "")
+        if told.block is not None and member is not None:
             if member.open and self.chain[:1] == [member.name]:
-                step = {"step": "block", "index": head["block"], "more": bool(head.get("more"))}
+                step = {"step": "block", "index": told.block, "more": told.more}
                 self._send(member.name, step, item.body)
-        elif "right" in head and head.get("to") in self.members:
-            self._judge(self.members[head["to"]], source_is_right=head["right"])
-        elif "lost" in head:
-            self._link_lost(SOURCE, head["lost"], head.get("why") or "")
+        elif told.right is not None and member is not None:
+            self._judge(member, source_is_right=told.right)
+        elif told.lost is not None:
+            self._link_lost(SOURCE, told.lost, told.why)
 
     def _advance(self) -> None:
         """Continue with the next step once all nodes have done the last one."""
@@ -348,23 +339,23 @@ class Transfer:
                 self.members[name].leader = first
                 self._send(name, {"step": "end"})
 
-    def _judge_room(self, member: _Member, found: Mapping[str, Any]) -> None:
+    def _judge_room(self, member: _Member, found: Compared) -> None:
         """Drop a node whose disk would be full."""
         words = ""
-        if found["free"] < found["missing"]:
-            words = f"{size_of(found['missing'])} to write, {size_of(found['free'])} free"
-        elif (found.get("free_files") or found["files"]) < found["files"]:
-            words = f"{found['files']} files to write, {found['free_files']} inodes free"
+        if found.free < found.missing:
+            words = f"{size_of(found.missing)} to write, {size_of(found.free)} free"
+        elif (found.free_files or found.files) < found.files:
+            words = f"{found.files} files to write, {found.free_files} inodes free"
         if words:
             path = self.wanted.targets[member.name]
             hint = f"make room for {path}"
             self._drop(member, NodeError("full", "operation", f"{path}: {words}", hint))
 
-    def _judge_replaced(self, member: _Member, found: Mapping[str, Any]) -> None:
+    def _judge_replaced(self, member: _Member, found: Compared) -> None:
         """Copy nothing over files of the person's."""
-        if found.get("replaced"):
-            first = found.get("replaced_paths") or []
-            names = ", ".join(first) + (", …" if found["replaced"] > len(first) else "")
+        if found.replaced:
+            first = found.replaced_paths
+            names = ", ".join(first) + (", …" if found.replaced > len(first) else "")
             place = self.wanted.targets[member.name]
             words = f"{place} has other contents: {names}"
             hint = "replace it: --overwrite\nput it elsewhere: --to DIR"
@@ -549,11 +540,10 @@ class Transfer:
         return outcome
 
 
-def _extra(head: Mapping[str, Any]) -> str:
+def _extra(told: PushMessage) -> str:
     """Return the first names that the source does not have."""
-    named = head.get("extra") or []
-    more = (head.get("extras") or 0) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    more = told.extras - len(told.extra)
+    return ", ".join(told.extra) + (f" and {more} more" if more > 0 else "")
 
 
 def _whole(value: object) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import RunsAnswer
+from clusterctl.model.node_run import Launched, NodeRun
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.response_schema import RUNS
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.named import pick_run, refuse_part
@@ -34,13 +34,13 @@ def discover(nodes: Nodes) -> Discovered:
     requests = {
         node.name: Request(op="runs", args=node_args(cluster, node)) for node in cluster.nodes
     }
-    node_runs: dict[str, dict[str, Mapping[str, Any]]] = {}
-    answers, errors = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
+    node_runs: dict[str, dict[str, NodeRun]] = {}
+    answers, errors = call_validated(nodes, requests, RunsAnswer, timeout=ANSWER_SECONDS)
     for node, answer in answers.items():
-        for node_run in answer["runs"]:
+        for node_run in answer.runs:
             # A run's id becomes the name of a folder here: other names are skipped.
-            if run_id.cluster_of(node_run["run"]) == cluster.name:
-                node_runs.setdefault(node_run["run"], {})[node] = node_run
+            if run_id.cluster_of(node_run.run) == cluster.name:
+                node_runs.setdefault(node_run.run, {})[node] = node_run
     views = [_view(cluster, run, found, errors) for run, found in node_runs.items()]
     views.sort(key=lambda view: view.began or 0.0, reverse=True)
     return Discovered(runs=tuple(views), errors=errors)
@@ -48,16 +48,17 @@ def discover(nodes: Nodes) -> Discovered:
 
 def launches(
     nodes: Nodes, some: Iterable[Node], runs: Sequence[str]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+) -> Iterator[tuple[str, Launched]]:
     """Ask some nodes what they keep of the launches of runs; yield each answer with its run."""
     requests = {
         node.name: Request(op="runs", args={**node_args(nodes.cluster, node), "launched": runs})
         for node in some
     }
-    answers, _ = call_validated(nodes, requests, RUNS, timeout=ANSWER_SECONDS)
+    answers, _ = call_validated(nodes, requests, RunsAnswer, timeout=ANSWER_SECONDS)
     for answer in answers.values():
-        for one in answer["runs"]:
-            yield one["run"], one.get("launched") or {}
+        for one in answer.runs:
+            if one.launched is not None:
+                yield one.run, one.launched
 
 
 class SeveralLive(UsageError):  # noqa: N818  (a state of the cluster, not a fault)
@@ -154,7 +155,7 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
 def _view(
     cluster: Cluster,
     run: str,
-    node_runs: Mapping[str, Mapping[str, Any]],
+    node_runs: Mapping[str, NodeRun],
     errors: Iterable[NodeError],
 ) -> RunStatus:
     silent = {error.node: error for error in errors}

@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.checkpoint import NodeCheckpoint
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.run_names import fill_text
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import run_args
@@ -66,25 +68,24 @@ class History:
         told = {"ancestors": runs, "others": list(self.others), "now": time.time()}
         return {**run_args(self.run, cluster, node), **told}
 
-    def objection(self, one: Mapping[str, Any]) -> str:
+    def objection(self, one: NodeCheckpoint) -> str:
         """Return why a checkpoint is of another history; empty if it is of this one."""
-        if any(_same(run.taken, str(one["path"])) for run in self.runs):
+        if any(_same(run.taken, one.path) for run in self.runs):
             return ""
         names = [run.run for run in self.runs]
-        writer = str(one.get("run", ""))
-        if beside := one.get("beside"):
-            runs = " and ".join(beside[:_SHOWN_RUNS])
+        writer = one.run
+        if one.beside:
+            runs = " and ".join(one.beside[:_SHOWN_RUNS])
             return f"{runs} ran at that time, and nothing says which wrote it"
         if writer not in names:
-            verb = "wrote it" if one.get("recorded") else "ran then"
+            verb = "wrote it" if one.recorded else "ran then"
             by = f" ({writer} {verb})" if writer else ""
-            if one.get("older"):
+            if one.older:
                 return f"it was written before {self.run} began{by}"
             return f"{self.run} did not write it{by}"
         later = self.runs[: names.index(writer)]
         steps = [run.taken_step for run in later if run.taken_step is not None]
-        step = one.get("step")
-        if steps and step is not None and step > min(steps):
+        if steps and one.step is not None and one.step > min(steps):
             return f"it is of {writer}, which was resumed from step {min(steps)}"
         return ""
 
@@ -100,7 +101,7 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
     known: RunRecord | None = record
     name = record.run
     while name and name not in {run.run for run in runs}:
-        resumed = (known.resumed if known else None) or {}
+        resumed = (known.resumed if known else None) or Resumed()
         began = known.began if known and not known.discovered else None
         size = dict(known.plan).get("world_size") if known else None
         runs.append(
@@ -108,13 +109,13 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
                 run=name,
                 began=began,
                 world_size=size,
-                taken=str(resumed.get("checkpoint") or ""),
-                taken_step=resumed.get("step"),
+                taken=resumed.checkpoint,
+                taken_step=resumed.step,
                 name=str(known.options.get("name") or "") if known else "",
                 checkpoints=(known.cluster.job.checkpoints or "") if known else "",
             )
         )
-        name = str(resumed.get("run") or "")
+        name = resumed.run
         known = find(name) if name else None
     return History(runs=tuple(runs))
 

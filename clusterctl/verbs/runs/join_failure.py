@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from clusterctl.checks.wording import counted
 from clusterctl.logs.first_cause import LATE_REMEDY, MORE_TIME, CauseKind, FirstCause
@@ -69,13 +68,15 @@ def with_late_nodes(cause: FirstCause, late: Mapping[str, str]) -> FirstCause:
 def cause_of_ends(view: RunStatus) -> FirstCause | None:
     """Return the cause that the nodes' ends tell, if no event does; None: they tell none."""
     for answer in view.nodes:
-        by, when = answer.end.get("by"), float(answer.end.get("time") or 0.0)
-        reason = str(answer.end.get("reason") or by)
+        if answer.end is None:
+            continue
+        by, when = answer.end.by, float(answer.end.time or 0.0)
+        reason = answer.end.reason or by
         if by == "world":
-            return _cause(answer.node.name, by, reason, WORLD_REMEDY, when=when)
+            return _cause(answer.node.name, "world", reason, WORLD_REMEDY, when=when)
         if by == "start-timeout":
             return _not_reached(view.nodes, when=when) or _cause(
-                answer.node.name, by, reason, LATE_REMEDY, when=when
+                answer.node.name, "start-timeout", reason, LATE_REMEDY, when=when
             )
         if by == "lost":
             return _cause(answer.node.name, "node-lost", reason, LOST_REMEDY, when=when)
@@ -88,8 +89,8 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
     That no other node reaches the master is the master's doing: what comes in there is dropped.
     """
     first, *others = answers
-    master = first.node_run.get("master")
-    if not isinstance(master, dict) or not _has_joined(first):
+    master = first.node_run.master if first.node_run else None
+    if master is None or not _has_joined(first):
         return None
     late = [answer for answer in others if answer.node_run and not _has_joined(answer)]
     tried = any(map(_has_tried, late))
@@ -98,11 +99,11 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
     names = [answer.node.name for answer in late]
     verb = ("does" if len(late) == 1 else "do") if tried else ("has" if len(late) == 1 else "have")
     how = "not reach" if tried else "not reached"
-    message = f"{_joined_with_and(names)} {verb} {how} {master.get('address')}:{master.get('port')}"
+    message = f"{_joined_with_and(names)} {verb} {how} {master.address}:{master.port}"
     other_port = f"try another port: --master-port P; {MORE_TIME}"
     if len(late) == len(others):
         name = first.node.name
-        remedy = f"look at {name}'s firewall: it must accept port {master.get('port')}"
+        remedy = f"look at {name}'s firewall: it must accept port {master.port}"
     else:
         name = names[0]
         remedy = f"look at the firewall and the routes of {_joined_with_and(names)}"
@@ -113,15 +114,15 @@ def _not_reached(answers: Sequence[NodeAnswer], *, when: float | None = None) ->
 
 def _has_joined(answer: NodeAnswer) -> bool:
     """Tell whether a node's launcher, or a rank if there is no launcher, reached the master."""
-    launcher = answer.node_run.get("launcher_joined")
-    ranks: Sequence[Mapping[str, Any]] = answer.ranks
-    return bool(launcher) or any(rank.get("joined") for rank in ranks)
+    launcher = answer.node_run.launcher_joined if answer.node_run else None
+    return bool(launcher or answer.joined)
 
 
 def _has_tried(answer: NodeAnswer) -> bool:
     """Tell whether a node is known to have tried; a rank that sleeps does not reach it either."""
-    launcher = answer.node_run.get("launcher_joined")
-    return launcher is False or "does not reach" in str(answer.end.get("reason"))
+    launcher = answer.node_run.launcher_joined if answer.node_run else None
+    reason = answer.end.reason if answer.end else ""
+    return launcher is False or "does not reach" in reason
 
 
 def _joined_with_and(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.node_run import Resumed
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
@@ -156,7 +157,7 @@ def _record(cluster: Cluster, view: RunStatus, proven: RunRecord | None) -> RunR
     node_runs = view.node_runs
     took_part = sorted(
         (node for node in cluster.nodes if node.name in node_runs),
-        key=lambda node: int(node_runs[node.name].get("rank0") or 0),
+        key=lambda node: node_runs[node.name].rank0 or 0,
     )
     if proven is not None:
         known = {node.name for node in proven.cluster.nodes}
@@ -167,24 +168,24 @@ def _record(cluster: Cluster, view: RunStatus, proven: RunRecord | None) -> RunR
         run=view.run,
         began=view.began or 0.0,
         cluster=replace(cluster.with_nodes(tuple(took_part)), job=replace(cluster.job, command=())),
-        plan={"world_size": _agreed(one.get("world_size") for one in node_runs.values())},
+        plan={"world_size": _agreed(one.world_size or None for one in node_runs.values())},
         resumed=_ancestor(cluster, view),
         discovered=True,
         claims=tuple(
-            Claim(node=node.name, command=tuple(node_runs[node.name].get("command") or ()))
-            for node in took_part
+            Claim(node=node.name, command=node_runs[node.name].command) for node in took_part
         ),
     )
 
 
-def _ancestor(cluster: Cluster, view: RunStatus) -> Mapping[str, Any] | None:
+def _ancestor(cluster: Cluster, view: RunStatus) -> Resumed | None:
     """Return the run and the checkpoint that all nodes claim that it was resumed from."""
     claims = (
-        {name: (one.get("resumed") or {}).get(name) for name in ("run", "checkpoint", "step")}
+        one.resumed
+        and Resumed(run=one.resumed.run, checkpoint=one.resumed.checkpoint, step=one.resumed.step)
         for one in view.node_runs.values()
     )
-    found: Mapping[str, Any] = _agreed(claims) or {}
-    return found if run_id.cluster_of(str(found.get("run"))) == cluster.name else None
+    found: Resumed | None = _agreed(claims)
+    return found if found and run_id.cluster_of(found.run) == cluster.name else None
 
 
 def _agreed(values: Iterable[Any]) -> Any:  # noqa: ANN401  (what nodes answer)
@@ -245,17 +246,17 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: Mapping[str, A
 
 
 def _progressed(
-    view: RunStatus | None, end: Mapping[str, Any], resumed: Mapping[str, Any] | None = None
+    view: RunStatus | None, end: Mapping[str, Any], resumed: Resumed | None = None
 ) -> dict[str, Any]:
     """Return where a run came from, how far it got, when it ended and why."""
-    resumed = resumed or (view.resumed if view else {})
-    progress = view.progress if view else {}
+    resumed = resumed or (view.resumed if view else None)
+    progress = view.progress if view else None
     over = view is None or not (view.live or view.state == "unreachable")
     return {
-        "parent": str(resumed.get("run") or ""),
-        "checkpoint": str(resumed.get("checkpoint") or ""),
-        "step": progress.get("step"),
-        "total": progress.get("total"),
+        "parent": resumed.run if resumed else "",
+        "checkpoint": resumed.checkpoint if resumed else "",
+        "step": progress.step if progress else None,
+        "total": progress.total if progress else None,
         "ended": ((view.ended if view else None) or end.get("ended")) if over else None,
         "reason": reason_of(view, end) if over else "",
     }
@@ -272,10 +273,10 @@ def reason_of(view: RunStatus | None, end: Mapping[str, Any]) -> str:
         text = f"{cause.get('node') or '?'}{rank}: {cause.get('message') or ''}"
     else:
         ends = [(one.node.name, one.end) for one in view.nodes if one.end] if view else []
-        own = [(node, one) for node, one in ends if one.get("by") != "peer" and one.get("reason")]
-        own.sort(key=lambda each: each[1].get("time") or 0.0)
-        alike = len({one["reason"] for _, one in own}) == 1
-        told = [one["reason"] if alike else f"{node}: {one['reason']}" for node, one in own]
+        own = [(node, one) for node, one in ends if one.by != "peer" and one.reason]
+        own.sort(key=lambda each: each[1].time or 0.0)
+        alike = len({one.reason for _, one in own}) == 1
+        told = [one.reason if alike else f"{node}: {one.reason}" for node, one in own]
         text = str(end.get("message") or next(iter(told), ""))
     return next(iter(text.strip().splitlines()), "")
 

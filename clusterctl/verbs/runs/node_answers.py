@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.model.answers import StatusAnswer
+from clusterctl.model.node_run import NodeRun
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import Emit
-from clusterctl.verbs.response_schema import STATUS
 from clusterctl.verbs.rpc import (
     ANSWER_SECONDS,
     Nodes,
@@ -33,7 +33,7 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster, *, emit: Emit) -> Run
     Emits:
         `Progress`.
     """
-    node_runs: dict[str, Mapping[str, Any]] = {}
+    node_runs: dict[str, NodeRun] = {}
     errors: dict[str, NodeError] = {}
     asked = cluster.nodes
     while asked:
@@ -42,12 +42,12 @@ def node_answers(nodes: Nodes, run: str, cluster: Cluster, *, emit: Emit) -> Run
         }
         replies = call_all(nodes, requests, phase="status", emit=emit)
         for reply in replies.values():
-            answer = validated_answer(reply, STATUS)
+            answer = validated_answer(reply, StatusAnswer)
             if not isinstance(answer, NodeError):
-                node_runs[reply.node] = answer["node"]
+                node_runs[reply.node] = answer.node
             elif not (answer.answered and answer.state == "no-run"):
                 errors[reply.node] = answer
-        names = itertools.chain(*(one.get("nodes") or () for one in node_runs.values()))
+        names = itertools.chain(*(one.nodes for one in node_runs.values()))
         asked = joined_later(cluster, names)  # since this machine last heard of the run
         cluster = cluster.with_nodes((*cluster.nodes, *asked))
     return view_of(run, cluster, node_runs, errors)
@@ -60,7 +60,7 @@ def find_cause(nodes: Nodes, cluster: Cluster, view: RunStatus) -> FirstCause | 
     return why_ended(log, view)
 
 
-def read_ends(nodes: Nodes, log: RunLog, node_runs: Mapping[str, Mapping[str, Any]]) -> None:
+def read_ends(nodes: Nodes, log: RunLog, node_runs: Mapping[str, NodeRun]) -> None:
     """Read the events, and the end of each rank's log, on these nodes."""
     requests = {name: log.end_request(name, node_run) for name, node_run in node_runs.items()}
     until = time.monotonic() + ANSWER_SECONDS

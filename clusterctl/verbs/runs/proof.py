@@ -15,13 +15,12 @@ import shlex
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.node_run import Launched
 from clusterctl.own_files import make_private
 from clusterctl.plan.plan import Plan
 from clusterctl.state_folder import ANOTHER_FOLDER
@@ -64,7 +63,7 @@ def prove(record: RunRecord, plan: Plan, root: Path) -> dict[str, str]:
 
 
 def proven_record(
-    launched: Mapping[str, Any] | None, run: str, cluster: Cluster, root: Path
+    launched: Launched | None, run: str, cluster: Cluster, root: Path
 ) -> RunRecord | None:
     """Return the record of a run as a node kept it; None without a proof of this machine.
 
@@ -77,7 +76,7 @@ def proven_record(
     Raises:
         ClusterError: the key cannot be read.
     """
-    text, proof = (str((launched or {}).get(name) or "") for name in ("record", "proof"))
+    text, proof = (launched.record, launched.proof) if launched else ("", "")
     key = _read_key(root) if text else None
     if key is None or not hmac.compare_digest(_proof(key, text).encode(), _bytes(proof)):
         return None

@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from clusterctl.errors import NodeError
+from clusterctl.model.answers import PruneAnswer
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.response_schema import PRUNED
 from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs.find_run import discover
 from clusterctl.verbs.runs.list_runs import ListedRun, claimed_line, newest_first, recorded_line
@@ -108,10 +108,10 @@ def prune(nodes: Nodes, records: Records, plan: Prunable) -> Pruned:
         for node in nodes.cluster.nodes
         if old
     }
-    answers, errors = call_validated(nodes, requests, PRUNED, timeout=PRUNE_SECONDS)
+    answers, errors = call_validated(nodes, requests, PruneAnswer, timeout=PRUNE_SECONDS)
     failed: dict[str, str] = {}
     for node, answer in answers.items():
-        failed |= {run: f"{node}: {why}" for run, why in answer["kept"].items()}
+        failed |= {run: f"{node}: {why}" for run, why in answer.kept.items()}
     kept, removed = list(plan.kept), []
     for run in old:
         if run in failed:
@@ -131,7 +131,7 @@ def _why_wanted(run: ListedRun) -> str:
 
 def _resumed(records: Records, old: set[str]) -> dict[str, str]:
     """Return which of old runs a run that stays goes back to, and why they stay with it."""
-    resumed = {one.run: str((one.resumed or {}).get("run")) for one in records.all()}
+    resumed = {one.run: one.resumed.run if one.resumed else "" for one in records.all()}
     found: dict[str, str] = {}
     for run in resumed.keys() - old:
         after = run
@@ -160,4 +160,4 @@ def _why_kept(
 
 def _over(answer: NodeAnswer) -> bool:
     """Tell whether nothing of the run can live there: after a reboot nothing does."""
-    return bool(answer.end) or (answer.rebooted and answer.state == "lost")
+    return answer.end is not None or (answer.rebooted and answer.state == "lost")

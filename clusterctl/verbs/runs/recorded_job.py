@@ -125,7 +125,7 @@ def _written_command(record: RunRecord, find: Find) -> tuple[str, ...]:
     """
     known: RunRecord | None = record
     while known is not None and known.resumed:
-        before = str(known.resumed.get("run"))
+        before = known.resumed.run
         if known.cluster.origin("command", "") != f"run {before}":
             return ()
         known = find(before)

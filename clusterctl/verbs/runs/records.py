@@ -23,19 +23,15 @@ from typing import Any, Self
 
 from clusterctl.errors import ClusterError
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.from_json import from_json, type_hints
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.from_json import from_json, invalid, type_hints
+from clusterctl.model.node_run import Resumed
+from clusterctl.model.run_record import RecordedEnd, RecordedPlan
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.plan.options import Options
 from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
 from clusterctl.values import dataclass
-from clusterctl.verbs.response_schema import (
-    RECORDED_END,
-    RECORDED_PLAN,
-    RECORDED_RESUME,
-    schema_error,
-)
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.named import pick_run, refuse_part
 from clusterctl.wire import SCHEMA, plain
@@ -73,8 +69,7 @@ class RunRecord:
     findings: tuple[Mapping[str, Any], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the launch; a resume uses them again."""
-    resumed: Mapping[str, Any] | None = None
-    """The `run` and `checkpoint` that it was resumed from."""
+    resumed: Resumed | None = None
     discovered: bool = False
     """It was rebuilt from what the nodes claim, without a proof: none of that is to be launched."""
     claims: tuple[Claim, ...] = ()
@@ -97,19 +92,14 @@ class RunRecord:
         for name, hint in {**type_hints(Options), "name": str}.items():
             if record.options.get(name) is not None:
                 from_json(hint, record.options[name], f"record.options.{name}")
-        plan_error = schema_error(record.plan, RECORDED_PLAN)
-        error = plan_error or schema_error(record.resumed or {}, RECORDED_RESUME)
-        if error:
-            raise ValueError(f"expected a run's record, found one where {error}")
+        from_json(RecordedPlan, record.plan, "record.plan")
         return record._without_claims() if record.discovered else record
 
     def _without_claims(self) -> Self:
         """Drop what an earlier version took from the nodes as if it were known."""
         job = replace(self.cluster.job, command=())
-        resumed = {name: one for name, one in (self.resumed or {}).items() if name != "command"}
-        return replace(
-            self, cluster=replace(self.cluster, job=job), options={}, resumed=resumed or None
-        )
+        resumed = self.resumed and replace(self.resumed, command=())
+        return replace(self, cluster=replace(self.cluster, job=job), options={}, resumed=resumed)
 
 
 class Records:
@@ -237,7 +227,7 @@ class Records:
         """Return the records of the runs that were resumed from a run."""
         paths = [path for path in self._folders() if run.encode() in _bytes(path / RECORD)]
         found = (self.read(path.parent.name, path.name) for path in paths)
-        return [one for one in found if one and (one.resumed or {}).get("run") == run]
+        return [one for one in found if one and one.resumed and one.resumed.run == run]
 
     def ids(self) -> list[str]:
         """Return the ids of all runs and batch jobs on this machine; none of them is read."""
@@ -266,7 +256,7 @@ class Records:
     def end(self, record: RunRecord) -> Mapping[str, Any] | None:
         """Return how a run ended; None if this machine does not know."""
         end = _read(self.folder(record.cluster.name, record.run) / "end.json")
-        return None if end is None or schema_error(end, RECORDED_END) else end
+        return None if end is None or invalid(RecordedEnd, end) else end
 
     def facts(self, record: RunRecord) -> Mapping[str, NodeFacts] | None:
         """Return the facts that a launch was checked by; None if they were not kept."""

@@ -14,13 +14,14 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import LineSplitter
+from clusterctl.model.from_json import from_json
+from clusterctl.model.node_run import NodeRun
+from clusterctl.model.tail import invalid_tail
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
-from clusterctl.verbs.response_schema import NOT_OURS, tail_schema_error
-from clusterctl.verbs.rpc import bad_output, node_error, run_args
+from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
-from clusterctl.verbs.runs.run_status import why_gone
 from clusterctl.verbs.runs.unseen import unseen
 from clusterctl.wire import Message
 
@@ -77,7 +78,7 @@ class RunLog:
         self.run = run
         self.cluster = cluster
         self.events: dict[str, list[Mapping[str, Any]]] = {n.name: [] for n in cluster.nodes}
-        self.node_runs: dict[str, Mapping[str, Any]] = {}
+        self.node_runs: dict[str, NodeRun] = {}
         """The NodeRun of each node whose part has been read to its end."""
         self._invalid: dict[str, str] = {}
         """What is wrong with a node's last answer."""
@@ -128,10 +129,10 @@ class RunLog:
         self.node_runs.clear()
         self.goes_on = self._cut = False
 
-    def end_request(self, node: str, node_run: Mapping[str, Any]) -> Request:
+    def end_request(self, node: str, node_run: NodeRun) -> Request:
         """Return the request for the events and the end of each log of a node's part."""
         args = run_args(self.run, self.cluster, self.cluster.node(node))
-        ranks = (f"ranks/{rank['rank']}.log" for rank in node_run.get("ranks", ()))
+        ranks = (f"ranks/{rank.rank}.log" for rank in node_run.ranks)
         begin = {EVENTS: 0, **dict.fromkeys(["launcher.log", *ranks], -END_BYTES)}
         return _tail({**args, "from": begin, "follow": False})
 
@@ -144,7 +145,7 @@ class RunLog:
         if self.is_hopeless(node):
             return
         head = message.head
-        error = tail_schema_error(head) or _wrong_length(message)
+        error = invalid_tail(head) or _wrong_length(message)
         error = error or self._too_many_pieces(node, message)
         if error:
             yield from self._note_invalid(node, error, is_last="node" in head)
@@ -154,7 +155,7 @@ class RunLog:
             for block in _blocks(message, now):
                 yield from self._data(node, block, now)
         elif "node" in head:
-            self.node_runs[node] = head["node"]
+            self.node_runs[node] = from_json(NodeRun, head["node"], "node")
             yield from self._finish(node, now)
 
     def take_from(
@@ -183,7 +184,8 @@ class RunLog:
         """Every node's part was read to its end and has finished."""
         if self._some_nodes:
             return False  # the others may have failed
-        return all(self.node_runs.get(name, {}).get("state") == "finished" for name in self.events)
+        ends = (self.node_runs.get(name) for name in self.events)
+        return all(end is not None and end.state == "finished" for end in ends)
 
     def first_cause(self) -> FirstCause | None:
         """Return why the run failed, as far as it was read."""
@@ -193,7 +195,7 @@ class RunLog:
                 events=(*events, *filter(None, [self._clock_events.get(name)])),
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
                 times={log.source.rank: log.last_times for log in self._logs[name].values()},
-                gone=why_gone(self.node_runs.get(name, {})),
+                gone=self.node_runs[name].why_gone if name in self.node_runs else "",
                 env_init_s=self._env_init.get(name, 0.0),
             )
             for name, events in self.events.items()
@@ -320,7 +322,7 @@ class RunLog:
                 yield from log.pieces(log.splitter.finish(), time)
 
     def _finish(self, node: str, now: float) -> Iterator[Piece]:
-        if self.goes_on and not self.node_runs[node].get("end"):
+        if self.goes_on and self.node_runs[node].end is None:
             return
         for log in self._logs[node].values():
             yield from log.pieces(log.splitter.finish(), now)

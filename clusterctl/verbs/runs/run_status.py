@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.logs.progress_line import JobProgress, progress_of
+from clusterctl.model.node_run import (
+    LastPrinted,
+    NodeEnd,
+    NodeRun,
+    RankState,
+    RayCluster,
+    Resumed,
+    Step,
+)
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
@@ -20,7 +29,6 @@ RunState = Literal[
 ]  # fmt: skip
 
 LIVE = frozenset({"starting", "running", "stopping"})
-_LAST = ("rank", "line", "age_s", "every_s")
 BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
 """States that have a cause, which is looked for in the nodes' events."""
 _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
@@ -35,21 +43,13 @@ _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
 """Kind of the first cause → the run's state, and who ended it."""
 
 
-def why_gone(node_run: Mapping[str, Any]) -> str:
-    """Return why no supervisor recorded an end on a node; empty: one did."""
-    if node_run.get("state") != "lost":
-        return ""
-    rebooted = (node_run.get("supervisor") or {}).get("rebooted")
-    return "the machine was rebooted" if rebooted else "its supervisor died"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     """What one node answered about a run."""
 
     node: Node
-    node_run: Mapping[str, Any] = field(default_factory=dict)
-    """Its NodeRun; empty: it knows nothing of the run, or did not answer."""
+    node_run: NodeRun | None = None
+    """None: it knows nothing of the run, or did not answer."""
     error: NodeError | None = None
     """Why it did not answer; None: it did."""
 
@@ -58,39 +58,60 @@ class NodeAnswer:
         """The state of its part: NodeRun's, or `unreachable`, or `absent`."""
         if self.error:
             return "unreachable"
-        return str(self.node_run["state"]) if self.node_run else "absent"
+        return self.node_run.state if self.node_run else "absent"
 
     @property
     def rebooted(self) -> bool:
         """The machine was rebooted since: nothing of the run is left there."""
-        return bool((self.node_run.get("supervisor") or {}).get("rebooted"))
+        return self.node_run is not None and self.node_run.rebooted
 
     @property
-    def ranks(self) -> Sequence[Mapping[str, Any]]:
+    def ranks(self) -> tuple[RankState, ...]:
         """Its ranks."""
-        ranks: Sequence[Mapping[str, Any]] = self.node_run.get("ranks", ())
-        return ranks
+        return self.node_run.ranks if self.node_run else ()
 
     @property
-    def end(self) -> Mapping[str, Any]:
-        """How its part ended; empty: it has not, as far as we know."""
-        return self.node_run.get("end") or {}
+    def joined(self) -> int:
+        """How many of its ranks are past the rendezvous."""
+        return sum(rank.joined for rank in self.ranks)
+
+    @property
+    def end(self) -> NodeEnd | None:
+        """How its part ended; None: it has not, as far as we know."""
+        return self.node_run.end if self.node_run else None
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` shows a node."""
+        known = self.node_run
         return {
             "node": self.node.name,
             "host": self.node.host,
             "state": self.state,
-            "rank0": self.node_run.get("rank0"),
+            "rank0": known.rank0 if known else None,
             "ranks": len(self.ranks),
-            "joined": sum(1 for rank in self.ranks if rank.get("joined")),
-            "supervisor": self.node_run.get("supervisor"),
-            "usage": self.node_run.get("usage"),
-            "end": self.node_run.get("end"),
+            "joined": self.joined,
+            "supervisor": plain(known.supervisor) if known else None,
+            "usage": plain(known.usage) if known else None,
+            "end": plain(self.end),
             "message": str(self.error) if self.error else "",
             "hint": self.error.hint if self.error else "",
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLine:
+    """The newest line of the logs, from any node."""
+
+    node: str
+    """The node's name."""
+    rank: int | None
+    """null: a launcher printed it."""
+    line: str
+    """The line."""
+    age_s: float
+    """Seconds since it was printed."""
+    every_s: float | None
+    """The usual seconds from one line of that log to the next; null if they are too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +154,7 @@ class RunStatus:
         return f"{self.run} ({self.name})" if self.name else self.run
 
     @property
-    def node_runs(self) -> dict[str, Mapping[str, Any]]:
+    def node_runs(self) -> dict[str, NodeRun]:
         """What the nodes know of it, by node; without those that know nothing."""
         return {node.node.name: node.node_run for node in self.nodes if node.node_run}
 
@@ -165,7 +186,7 @@ class RunStatus:
     @property
     def contested(self) -> bool:
         """It failed, and only the nodes' events can tell which of several ends came first."""
-        ends = [answer.end.get("by", "") for answer in self.nodes]
+        ends = [answer.end.by if answer.end else "" for answer in self.nodes]
         own = [by for by in ends if by != "peer"]
         return self.known and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
 
@@ -177,67 +198,60 @@ class RunStatus:
     @property
     def ended(self) -> float | None:
         """When its last part was over; None while it lives, or if that is not known."""
-        ends = [node.end for node in self.nodes]
-        # A node's earlier version kept only when the end began.
-        times = [float(end.get("over") or end.get("time") or 0.0) for end in ends]
+        ends = [node.end for node in self.nodes if node.end]
+        times = [float(end.over or end.time or 0.0) for end in ends]
         over = not self.live and self.state not in {"unreachable", "lost"}
         return max(times, default=0.0) or None if over else None
 
     @property
-    def last_line(self) -> Mapping[str, Any] | None:
-        """What was printed last, on any node: `node`, `rank`, `line`, `age_s`, `every_s`."""
+    def last_line(self) -> LastLine | None:
+        """What was printed last, on any node."""
         lines = [
-            {"node": node, **{name: last.get(name) for name in _LAST}}
-            for node, last in self._last.items()
+            LastLine(node=n, rank=one.rank, line=one.line, age_s=one.age_s, every_s=one.every_s)
+            for n, one in self._last.items()
         ]
-        return min(lines, key=lambda line: (line["rank"] is None, line["age_s"]), default=None)
+        return min(lines, key=lambda line: (line.rank is None, line.age_s), default=None)
 
     @property
-    def progress(self) -> Mapping[str, Any]:
-        """How far it is: `step`, and `total` if that is known; empty: no rank has said.
-
-        The node of the first ranks counts.
-        """
-        ordered = sorted(self.node_runs.values(), key=lambda one: one.get("rank0") or 0)
-        return next((one["progress"] for one in ordered if one.get("progress")), {})
+    def progress(self) -> Step | None:
+        """How far it is; None: no rank has said. The node of the first ranks counts."""
+        ordered = sorted(self.node_runs.values(), key=lambda one: one.rank0 or 0)
+        return next((one.progress for one in ordered if one.progress), None)
 
     @property
-    def resumed(self) -> Mapping[str, Any]:
-        """The `run` and `checkpoint` that it was resumed from, as a node says; empty: none."""
-        return next((one["resumed"] for one in self.node_runs.values() if one.get("resumed")), {})
+    def resumed(self) -> Resumed | None:
+        """What it was resumed from, as a node says; None: nothing."""
+        return next((one.resumed for one in self.node_runs.values() if one.resumed), None)
 
     @property
-    def _last(self) -> dict[str, Mapping[str, Any]]:
+    def _last(self) -> dict[str, LastPrinted]:
         """What each node printed last, by node."""
-        return {name: one["last"] for name, one in self.node_runs.items() if one.get("last")}
+        return {name: one.last for name, one in self.node_runs.items() if one.last}
 
     @property
     def pace(self) -> JobProgress | None:
         """How far it is and how fast, by the newest line that tells; None: none does."""
-        for last in sorted(self._last.values(), key=lambda last: float(last["age_s"])):
-            earlier, age = last.get("earlier") or {}, float(last["age_s"])
+        for last in sorted(self._last.values(), key=lambda last: last.age_s):
+            earlier = last.earlier
             found = progress_of(
-                last.get("lines") or [last["line"]],
-                earlier.get("lines") or (),
-                earlier.get("age_s", age) - age,
+                last.lines or [last.line],
+                earlier.lines if earlier else (),
+                earlier.age_s - last.age_s if earlier else 0.0,
             )
             if found is not None:
-                left = None if found.eta_s is None else max(0.0, found.eta_s - age)
+                left = None if found.eta_s is None else max(0.0, found.eta_s - last.age_s)
                 return replace(found, eta_s=left if self.live else None)
         return None
 
     @property
     def restarts(self) -> int:
         """How often the launcher has started its ranks again."""
-        return max(
-            (rank.get("restarts") or 0 for node in self.nodes for rank in node.ranks),
-            default=0,
-        )
+        return max((rank.restarts for node in self.nodes for rank in node.ranks), default=0)
 
     @property
-    def ray(self) -> Mapping[str, Any] | None:
-        """Its own Ray cluster when all nodes had joined: `address`, `version`, `nodes`."""
-        return next((node.node_run["ray"] for node in self.nodes if node.node_run.get("ray")), None)
+    def ray(self) -> RayCluster | None:
+        """Its own Ray cluster when all nodes had joined."""
+        return next((one.ray for one in self.node_runs.values() if one.ray), None)
 
     @property
     def silent(self) -> tuple[NodeAnswer, ...]:
@@ -275,7 +289,9 @@ class RunStatus:
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
         ranks = [
-            {**rank, "node": answer.node.name} for answer in self.nodes for rank in answer.ranks
+            {**plain(rank), "node": answer.node.name}
+            for answer in self.nodes
+            for rank in answer.ranks
         ]
         cause = plain(self.first_cause)
         if cause:
@@ -291,7 +307,7 @@ class RunStatus:
             "ended": self.ended,
             "command": list(self.command),
             "nodes": [answer.document() for answer in self.nodes],
-            "ranks": sorted(ranks, key=lambda rank: rank.get("rank", -1)),
+            "ranks": sorted(ranks, key=lambda rank: int(rank["rank"])),
             "ray": plain(self.ray),
             "slurm": plain(self.slurm),
             "last_line": plain(self.last_line),
@@ -306,23 +322,21 @@ class RunStatus:
 def view_of(
     run: str,
     cluster: Cluster,
-    node_runs: Mapping[str, Mapping[str, Any]],
+    node_runs: Mapping[str, NodeRun],
     errors: Mapping[str, NodeError],
 ) -> RunStatus:
     """Put together what each node knows of a run."""
-    began = [one["began"] for one in node_runs.values() if one.get("began")]
-    name = next((str(one["name"]) for one in node_runs.values() if one.get("name")), "")
-    claims = (node_runs.get(node.name, {}).get("command") for node in cluster.nodes)
+    began = [one.began for one in node_runs.values() if one.began]
+    name = next((one.name for one in node_runs.values() if one.name), "")
+    claims = (node_runs[node.name].command for node in cluster.nodes if node.name in node_runs)
     return RunStatus(
         run=run,
         cluster=cluster.name,
         nodes=tuple(
-            NodeAnswer(
-                node=node, node_run=node_runs.get(node.name, {}), error=errors.get(node.name)
-            )
+            NodeAnswer(node=node, node_run=node_runs.get(node.name), error=errors.get(node.name))
             for node in cluster.nodes
         ),
-        command=cluster.job.command or tuple(next(filter(None, claims), ())),
+        command=cluster.job.command or next(filter(None, claims), ()),
         name=name,
         began=min(began, default=None),
     )
@@ -353,14 +367,14 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
 
 def _staying(answers: Sequence[NodeAnswer]) -> Sequence[NodeAnswer]:
     """Return the nodes with which an elastic run continued, if they were enough; else all."""
-    least = max((answer.node_run.get("min_nodes") or 0 for answer in answers), default=0)
+    least = max((one.node_run.min_nodes for one in answers if one.node_run), default=0)
     staying = [one for one in answers if one.state not in {"failed", "lost", "unreachable"}]
     return staying if 0 < least <= len(staying) else answers
 
 
 def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:
     """Tell whether the nodes that answer have all ranks: then the others were not used."""
-    total = max((answer.node_run.get("world_size") or 0 for answer in answers), default=0)
+    total = max((one.node_run.world_size for one in answers if one.node_run), default=0)
     return 0 < total <= sum(len(answer.ranks) for answer in answers)
 
 
@@ -377,12 +391,11 @@ def ended_by(answers: Sequence[NodeAnswer]) -> str:
     Else what came first: a part that was lost may be stopped later, to clear up.
     """
     ends = [answer.end for answer in answers if answer.end]
-    failed = any(end.get("state") == "failed" for end in ends)
-    if failed and any(end.get("by") in {"rank", "launcher"} for end in ends):
+    failed = any(end.state == "failed" for end in ends)
+    if failed and any(end.by in {"rank", "launcher"} for end in ends):
         return "job"
     order = ("world", "start-timeout", "stop", "lost", "supervisor")
-    known = [end for end in ends if end.get("by") in order]
+    known = [end for end in ends if end.by in order]
     if known:
-        first = min(known, key=lambda end: (end.get("time") or 0.0, order.index(end["by"])))
-        return str(first["by"])
+        return min(known, key=lambda end: (end.time or 0.0, order.index(end.by))).by
     return "lost" if any(answer.state == "lost" for answer in answers) else "job"

@@ -15,10 +15,10 @@ from typing import Any, Literal
 from clusterctl.checks.storage.run_paths import share_of
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import PlatformAnswer, VenvAnswer
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event, Progress
-from clusterctl.verbs.response_schema import MADE_VENV, PLATFORM
 from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer
 from clusterctl.verbs.setup.requirements import Requirements
 from clusterctl.verbs.setup.wheels import download, platforms
@@ -194,11 +194,11 @@ def _download(
     done: dict[tuple[str, ...], tuple[Path, ...]] = {}
     found = {}
     for name, reply in sorted(replies.items()):
-        answer = validated_answer(reply, PLATFORM)
+        answer = validated_answer(reply, PlatformAnswer)
         if isinstance(answer, NodeError):
             failed[name] = reply
             continue
-        kind = (answer["python"], answer["arch"], answer["glibc"])
+        kind = (answer.python, answer.arch, answer.glibc)
         if kind not in done:
             place = folder / str(len(done))
             place.mkdir()
@@ -272,14 +272,14 @@ def _request(
 
 
 def _outcome(name: str, maker: str, venv: str, reply: Reply | None) -> NodeSetup:
-    answer = bad_output(name, "no answer") if reply is None else validated_answer(reply, MADE_VENV)
+    answer = bad_output(name, "no answer") if reply is None else validated_answer(reply, VenvAnswer)
     if isinstance(answer, NodeError):
         state: NodeState = "failed" if answer.answered else "unreachable"
         return NodeSetup(node=name, state=state, venv=venv, error=answer)
     return NodeSetup(
         node=name,
-        state=answer["state"] if name == maker else "shared",
+        state=answer.state if name == maker else "shared",
         venv=venv,
-        version=answer["version"],
-        packages=answer["packages"],
+        version=answer.version,
+        packages=answer.packages,
     )

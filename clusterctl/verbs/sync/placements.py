@@ -58,7 +58,7 @@ def placements(
 
 
 def why_different(
-    source: SourceTree, workdir: str, sent: Mapping[str, Any], different: list[str]
+    source: SourceTree, workdir: str, sent: Mapping[str, Any], different: Sequence[str]
 ) -> tuple[str, str]:
     """Say why a node has paths that are not as sent, and what to do.
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from clusterctl.errors import LargeCopy, NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import AbortAnswer, PlaceAnswer, SeenAnswer, TreeAnswer
 from clusterctl.plan.lock import lock_name
 from clusterctl.plan.run_names import before_names, pattern_of_runs
 from clusterctl.sync.mirror import Placement, stays_and_needs
@@ -19,8 +20,7 @@ from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Emit, Notice, Progress
-from clusterctl.verbs.response_schema import ABORTED, PLACED, SEEN, TREE, Schema
-from clusterctl.verbs.rpc import node_error, validated_answer
+from clusterctl.verbs.rpc import T, node_error, validated_answer
 from clusterctl.verbs.sync.copying import Copying, reported
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
 from clusterctl.verbs.sync.placements import origin_of, placements, why_different
@@ -203,10 +203,10 @@ class _Sync:
         }
         different = []
         for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
-            head = self._head(reply, TREE)
+            head = self._head(reply, TreeAnswer)
             if head is None:
                 continue
-            if head["equal"]:
+            if head.equal:
                 self._note(reply.node, "unchanged")
             else:
                 self.may_hold_token.append(reply.node)
@@ -226,15 +226,14 @@ class _Sync:
         views = []
         for reply in self.pool.call(self._seen(nodes, own_token), timeout=SEEN_SECONDS):
             ours = reply.node in self.tokens
-            answer = validated_answer(reply, SEEN)
+            answer = validated_answer(reply, SeenAnswer)
             if isinstance(answer, NodeError) and not ours:
                 text = "cannot tell whether a run there uses a folder that this sync changes"
                 self.emit(Notice(text=f"{text}: {answer}", level="warning", node=reply.node))
                 continue
-            head = self._head(reply, SEEN)
+            head = self._head(reply, SeenAnswer)
             if head is not None:
-                seen = tuple(head["seen"])
-                views.append(NodeView(node=reply.node, tokens=seen, run=head.get("busy")))
+                views.append(NodeView(node=reply.node, tokens=head.seen, run=head.busy))
         groups: dict[str, list[Node]] = {}
         for found in shared_folders(mutually_seen(views, self.tokens)):
             shared = [node for node in nodes if node.name in found.nodes]
@@ -284,9 +283,10 @@ class _Sync:
         try:
             for reply in reported(replies, lambda: self.copying, self.moved, emit=self.emit):
                 aborted = reply.ok and "aborted" in reply.last.head
-                head = self._head(reply, ABORTED if aborted else PLACED)
-                if head is not None:
-                    self._note_placed(reply.node, head)
+                kind: type[AbortAnswer | PlaceAnswer] = AbortAnswer if aborted else PlaceAnswer
+                placed = self._head(reply, kind)
+                if placed is not None:
+                    self._note_placed(reply.node, placed, reply.last.head)
                 elif _kind(reply) == "locked":
                     together.abort()
                 together.withdraw(reply.node)
@@ -314,24 +314,26 @@ class _Sync:
             self.copying = copying
         return self.refused is None
 
-    def _note_placed(self, name: str, head: Mapping[str, Any]) -> None:
-        if "aborted" in head:
+    def _note_placed(
+        self, name: str, placed: AbortAnswer | PlaceAnswer, head: Mapping[str, Any]
+    ) -> None:
+        if isinstance(placed, AbortAnswer):
             self._note(name, "failed", "not changed, because not all nodes could be")
             return
-        changed = head["need"] or head["deleted"] or head["set_aside"]
+        changed = placed.need or placed.deleted or placed.set_aside
         if changed or not self._is_ok(name):
             self._note(name, "updated")
         self.done[name] = replace(
             self.done[name],
-            sent=head["need"],
-            sent_paths=tuple(head.get("sent_paths") or ()),
-            deleted=head["deleted"],
-            deleted_paths=tuple(head.get("deleted_paths") or ()),
-            set_aside=tuple(head["set_aside"]),
+            sent=placed.need,
+            sent_paths=placed.sent_paths,
+            deleted=placed.deleted,
+            deleted_paths=placed.deleted_paths,
+            set_aside=placed.set_aside,
         )
-        if not head["equal"]:
+        if not placed.equal:
             workdir = self.done[name].workdir
-            words, hint = why_different(self.source, workdir, head["sent"], head["different"])
+            words, hint = why_different(self.source, workdir, head["sent"], placed.different)
             self._note(name, "failed", words, hint)
 
     def _prove(self, nodes: list[Node], state: SyncState) -> None:
@@ -346,13 +348,13 @@ class _Sync:
             for node in nodes
         }
         for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
-            head = self._head(reply, TREE)
+            head = self._head(reply, TreeAnswer)
             if head is None:
                 continue
-            if head["equal"]:
+            if head.equal:
                 self._note(reply.node, state)
             else:
-                different = ", ".join(head.get("different") or ())
+                different = ", ".join(head.different)
                 words = f"sees other contents in its workdir: {different}"
                 self._note(
                     reply.node, "failed", words, "is the shared filesystem healthy? sync again"
@@ -374,9 +376,9 @@ class _Sync:
     def _is_ok(self, name: str) -> bool:
         return name in self.done and self.done[name].ok
 
-    def _head(self, reply: Reply, shape: Schema) -> Mapping[str, Any] | None:
+    def _head(self, reply: Reply, wanted: type[T]) -> T | None:
         """Return what a node answered; None: it is noted why there is nothing."""
-        wrong = validated_answer(reply, shape)
+        wrong = validated_answer(reply, wanted)
         if not isinstance(wrong, NodeError):
             return wrong
         if not wrong.answered:

@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.errors import LaunchRefused, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.model.node_run import Resumed
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
@@ -429,7 +430,7 @@ def in_own_folders(folders: dict[str, list[dict[str, Any]]]) -> FakePool:
 def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -> None:
     cluster = replace(SHARED, job=replace(SHARED.job, checkpoints="ckpt/{run}"))
     first = RunRecord(run="lab-first", began=1.0, cluster=cluster, options={"name": "base"})
-    resumed = {"run": "lab-first", "checkpoint": "/w/ckpt/lab-first/step-10", "step": 10}
+    resumed = Resumed(run="lab-first", checkpoint="/w/ckpt/lab-first/step-10", step=10)
     second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
     history = history_of(second, {"lab-first": first}.get)
     assert history.folders("ckpt/{run}") == (f"ckpt/{RUN}", "ckpt/lab-first")

@@ -11,7 +11,7 @@ from clusterctl.verbs.checkpoints.other_runs import meets, other_runs, with_othe
 from clusterctl.verbs.runs.history import unrecorded
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
-from tests.verbs.run_answers import CLUSTER, RUN, part
+from tests.verbs.run_answers import CLUSTER, RUN, part, read
 
 NODES = tuple(replace(node, workdir="/w/proj") for node in CLUSTER.nodes)
 LOCAL = replace(CLUSTER, nodes=NODES, job=replace(CLUSTER.job, checkpoints="ckpt"))
@@ -38,7 +38,7 @@ def test_two_runs_meet_where_both_may_write(
     node: str, theirs: dict[str, Any], local: str | None, shared: str | None
 ) -> None:
     for cluster, expected in ((LOCAL, local), (SHARED, shared)):
-        found = meets(cluster, ["ckpt"], {node: theirs})
+        found = meets(cluster, ["ckpt"], {node: read({"state": "running", **theirs})})
         assert (found and found[0]) == expected
 
 

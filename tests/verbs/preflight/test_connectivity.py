@@ -36,7 +36,7 @@ def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
     for name in reversed(names):
         key = "master" if name == names[0] else "pair"
         bound = {"key": key, "address": "10.0.0.1", "port": 1}
-        heard.prepared[name] = {"bound": [bound], "written": []}
+        assert not heard.take(name, {"step": "prepare", "bound": [bound], "written": []})
     for name in names[1:]:
         tried = [target["target"] for target in connectivity._targets(heard, name)["targets"]]
         assert names[0] in tried
@@ -63,10 +63,8 @@ def test_no_node_is_sent_where_another_was_not_told_to_listen(bound: dict[str, o
         facts={},
     )
     well = {"key": "master", "address": "10.0.0.1", "port": 4000}
-    heard.prepared = {
-        "a": {"bound": [bound, well], "written": []},
-        "b": {"bound": [], "written": []},
-    }
+    for name, listeners in (("a", [bound, well]), ("b", [])):
+        assert not heard.take(name, {"step": "prepare", "bound": listeners, "written": []})
     (target,) = connectivity._targets(heard, "b")["targets"]
     assert (target["key"], target["address"], target["port"]) == ("master", "10.0.0.1", 4000)
 

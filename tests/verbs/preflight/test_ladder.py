@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.from_json import from_json
 from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.model.from_json import from_json
 from clusterctl.network.choice import Network
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.preflight import ladder

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.model.node_run import NodeRun
 from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure, with_late_nodes
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
-from tests.verbs.run_answers import CLUSTER, RUN, rank
+from tests.verbs.run_answers import CLUSTER, RUN, rank, read
 
 NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 NODES = tuple(replace(CLUSTER.master, name=name, host=name) for name in NAMES)
@@ -23,20 +23,24 @@ def view(*joined: bool | None, launcher: bool = True, by: str = "stop") -> RunSt
         nodes=tuple(
             NodeAnswer(node=node, error=NodeError("timeout", "answer"))
             if has is None
-            else NodeAnswer(node=node, node_run=part(number, joined=has, launcher=launcher, by=by))
+            else NodeAnswer(
+                node=node, node_run=node_run(number, joined=has, launcher=launcher, by=by)
+            )
             for number, (node, has) in enumerate(zip(NODES, joined, strict=True))
         ),
     )
 
 
-def part(number: int, *, joined: bool, launcher: bool, by: str) -> dict[str, Any]:
-    return {
-        "state": "failed",
-        "ranks": [rank(number, joined=joined and not launcher)],
-        "launcher_joined": joined if launcher else None,
-        "master": {"address": "10.0.0.1", "port": 29500},
-        "end": {"state": "failed", "by": by, "reason": "so", "time": 7.0},
-    }
+def node_run(number: int, *, joined: bool, launcher: bool, by: str) -> NodeRun:
+    return read(
+        {
+            "state": "failed",
+            "ranks": [rank(number, joined=joined and not launcher)],
+            "launcher_joined": joined if launcher else None,
+            "master": {"address": "10.0.0.1", "port": 29500},
+            "end": {"state": "failed", "by": by, "reason": "so", "time": 7.0},
+        }
+    )
 
 
 def late(seen: RunStatus) -> FirstCause:
@@ -91,7 +95,9 @@ def test_a_node_that_was_lost_is_the_cause_and_an_end_by_a_rank_tells_none() -> 
 
 def test_an_end_without_a_reason_is_told_by_what_brought_it() -> None:
     seen = view(True, True, True, by="lost")
-    first = replace(seen.nodes[0], node_run={"end": {"state": "failed", "by": "lost"}})
+    first = replace(
+        seen.nodes[0], node_run=read({"state": "failed", "end": {"state": "failed", "by": "lost"}})
+    )
     cause = cause_of_ends(replace(seen, nodes=(first, *seen.nodes[1:])))
     assert cause is not None
     assert (cause.message, cause.time) == ("lost", 0.0)

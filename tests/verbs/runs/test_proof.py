@@ -16,6 +16,8 @@ import pytest
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.model.from_json import from_json
+from clusterctl.model.node_run import Launched, Resumed
 from clusterctl.plan.options import Options
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.runs import show_runs
@@ -48,7 +50,7 @@ LAUNCHED = RunRecord(
     commit="def",
     plan=plain(PLAN),
     options={"name": "mine", **plain(Options(gpus=2))},
-    resumed={"run": "lab-1", "checkpoint": "/c", "command": ["x"], "step": 3},
+    resumed=Resumed(run="lab-1", checkpoint="/c", command=("x",), step=3),
 )
 EVIL = ("bash", "-c", "echo PWNED \x1b[2J\n; true {checkpoint}")
 INVENTORY = replace(CLUSTER, job=replace(JOB, command=("honest.py",)))
@@ -59,13 +61,19 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path / "state")
 
 
+def kept(proof: dict[str, Any] | None) -> Launched | None:
+    """Return a proof as a node gives it back."""
+    value: Launched | None = from_json(Launched | None, proof, "launched")
+    return value
+
+
 def test_a_record_comes_back_with_its_job_and_options(records: Records) -> None:
     proof = prove(LAUNCHED, PLAN, records.root)
     assert "/home/u" not in proof["record"]
-    proven = proven_record(proof, RUN, INVENTORY, records.root)
+    proven = proven_record(kept(proof), RUN, INVENTORY, records.root)
     assert proven is not None
-    kept = ("run", "began", "tree", "commit", "dirty", "options", "resumed", "discovered")
-    assert {n: getattr(proven, n) for n in kept} == {n: getattr(LAUNCHED, n) for n in kept}
+    names = ("run", "began", "tree", "commit", "dirty", "options", "resumed", "discovered")
+    assert {n: getattr(proven, n) for n in names} == {n: getattr(LAUNCHED, n) for n in names}
     assert (proven.cluster.job, proven.cluster.origins) == (JOB, LAUNCHED.cluster.origins)
     assert [node.name for node in proven.cluster.nodes] == ["a", "b"]
     assert (proven.plan["world_size"], len(proven.plan["nodes"])) == (2, 1)
@@ -90,8 +98,8 @@ FORGERIES: dict[str, Callable[[dict[str, str]], Any]] = {
 @pytest.mark.parametrize("forged", FORGERIES)
 def test_what_a_node_changed_has_no_proof(records: Records, forged: str) -> None:
     proof = prove(LAUNCHED, PLAN, records.root)
-    assert proven_record(FORGERIES[forged](proof), RUN, INVENTORY, records.root) is None
-    assert proven_record(proof, RUN, INVENTORY, records.root) is not None
+    assert proven_record(kept(FORGERIES[forged](proof)), RUN, INVENTORY, records.root) is None
+    assert proven_record(kept(proof), RUN, INVENTORY, records.root) is not None
 
 
 def test_a_proof_is_of_one_run_one_cluster_and_one_machine(
@@ -99,11 +107,11 @@ def test_a_proof_is_of_one_run_one_cluster_and_one_machine(
 ) -> None:
     proof = prove(LAUNCHED, PLAN, records.root)
     other = replace(INVENTORY, name="other")
-    assert proven_record(proof, "lab-20260101t000000-zzzz", INVENTORY, records.root) is None
-    assert proven_record(proof, RUN, other, records.root) is None
-    assert proven_record(proof, RUN, INVENTORY, tmp_path / "never-launched") is None
+    assert proven_record(kept(proof), "lab-20260101t000000-zzzz", INVENTORY, records.root) is None
+    assert proven_record(kept(proof), RUN, other, records.root) is None
+    assert proven_record(kept(proof), RUN, INVENTORY, tmp_path / "never-launched") is None
     prove(LAUNCHED, PLAN, tmp_path / "another")
-    assert proven_record(proof, RUN, INVENTORY, tmp_path / "another") is None
+    assert proven_record(kept(proof), RUN, INVENTORY, tmp_path / "another") is None
 
 
 def test_the_key_is_made_once_and_is_nobody_elses_to_read(records: Records) -> None:
@@ -155,7 +163,7 @@ def test_a_key_that_others_could_know_is_not_used(
     spoil(path)
     for use in (
         lambda: prove(LAUNCHED, PLAN, records.root),
-        lambda: proven_record(proof, RUN, INVENTORY, records.root),
+        lambda: proven_record(kept(proof), RUN, INVENTORY, records.root),
     ):
         with pytest.raises(ClusterError, match=why) as caught:
             use()
@@ -296,7 +304,7 @@ def test_the_ancestor_of_an_unverified_run_is_what_all_its_nodes_agree_on(
     record, listed = rebuilt(
         nodes_with(a=part("a", resumed=claim), b=part("b", resumed=claim)), records
     )
-    assert record.resumed == taken
+    assert record.resumed == Resumed(run="lab-20260101t000000-zzzz", checkpoint="/c", step=3)
     assert listed.runs[0].checkpoint == "/c"
 
 
@@ -312,7 +320,8 @@ def test_a_record_that_an_earlier_version_took_from_the_nodes_is_unverified(
     record = records.read("lab", RUN)
     assert record is not None
     assert record.cluster.job.command == ()
-    assert (record.options, (record.resumed or {}).get("command")) == ({}, None)
+    assert record.options == {}
+    assert record.resumed == Resumed(run="lab-1", checkpoint="/c", step=3)
     with pytest.raises(UsageError, match="no node claims a command"):
         resumed(record, record.cluster, nodes_with())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.errors import NodeError
+from clusterctl.model.node_run import Resumed
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.runs.prune import NAMED, RECENT, Kept, Pruned, prunable, prune
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -156,7 +157,7 @@ def test_a_run_that_one_which_stays_was_resumed_from_stays_too(tmp_path: Path) -
     records = Records(tmp_path)
     before = {"old1": None, "old2": "old1", "new1": "old2", "old3": None, "end1": "old3"}
     for began, (run, resumed) in enumerate(before.items(), 1):
-        goes_back = {"run": ID.format(resumed), "checkpoint": "/c"} if resumed else None
+        goes_back = Resumed(run=ID.format(resumed), checkpoint="/c") if resumed else None
         one = RunRecord(
             run=ID.format(run),
             began=float(began) if run != "new1" else 9.0,

@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.settings import keys_of
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.runs.recorded_job import changed, completed, report_job
@@ -90,7 +91,7 @@ def test_a_change_of_every_key_of_the_job_is_named(key: str) -> None:
 def resumed(run: str, origin: str) -> RunRecord:
     """Return the record of a run that resumed `run`, its command with the checkpoint in it."""
     plan = Options(command=("train.py", "--from", "/out/7"), origins={"command": origin})
-    return replace(launched(plan), run="lab-2", resumed={"run": run, "command": ["train.py"]})
+    return replace(launched(plan), run="lab-2", resumed=Resumed(run=run, command=("train.py",)))
 
 
 def test_the_command_of_a_resumed_run_is_that_of_the_first_run() -> None:

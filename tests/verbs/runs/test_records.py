@@ -16,6 +16,7 @@ from hypothesis import given
 from clusterctl.errors import ClusterError
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.model.node_run import Resumed
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
 from clusterctl.verbs.runs import run_id
@@ -114,7 +115,7 @@ FULL = replace(
                   for rank, name in enumerate("ab")],
     },
     options={"name": "best", "env": [["A", "x"]], "gpus": 8, "max_restarts": 1, "command": ["x"]},
-    resumed={"run": "lab-0", "checkpoint": "/c", "command": ["x"], "step": 5},
+    resumed=Resumed(run="lab-0", checkpoint="/c", command=("x",), step=5),
 )  # fmt: skip
 END = {"state": "finished", "ended_by": "job", "exit_code": 0}
 

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.logs.entry import Piece
 from clusterctl.logs.lines import Chunk
 from clusterctl.verbs.events import Event, Notice
-from clusterctl.verbs.response_schema import NOT_OURS
+from clusterctl.verbs.rpc import NOT_OURS
 from clusterctl.verbs.runs.log_file import LINE_BYTES
 from clusterctl.verbs.runs.run_log import (
     EVENTS_LIMIT,

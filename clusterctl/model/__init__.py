@@ -1,0 +1,1 @@
+"""The values that nodes answer with and records hold, and the one reader that makes them."""

@@ -1,0 +1,247 @@
+"""A run on one node, as the node answers; what is absent is unknown, or of an earlier version."""
+
+from __future__ import annotations
+
+from clusterctl.model.bounds import (
+    Amount,
+    Count,
+    ExitCode,
+    Pid,
+    Port,
+    Rank,
+    Seconds,
+    Signal,
+    Whole,
+)
+from clusterctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """A rank."""
+
+    rank: Rank
+    """The global rank."""
+    local_rank: Rank = 0
+    """The rank within its node."""
+    restarts: Count = 0
+    """How often the launcher has restarted its ranks."""
+    state: str = ""
+    """The state of its process: `starting`, `running` or `ended`."""
+    pid: Pid | None = None
+    """Its process id."""
+    exit_code: ExitCode | None = None
+    """128 + n after signal n; null if it is not known."""
+    signal: Signal | None = None
+    """The signal that ended it."""
+    began: Seconds | None = None
+    """When it was started."""
+    ended: Seconds | None = None
+    """When it ended."""
+    joined: bool = False
+    """It is past the rendezvous."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervisor:
+    """clusterctl's own process on a node."""
+
+    pid: Pid | None = None
+    """Its process id."""
+    alive: bool = False
+    """It is running."""
+    beat_age_s: Seconds | None = None
+    """Seconds since it was last alive."""
+    rebooted: bool = False
+    """The machine was rebooted since the run began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEnd:
+    """How the run ended on a node."""
+
+    state: str = ""
+    """`finished`, `failed`, `stopped` or `lost`."""
+    reason: str = ""
+    """Why, in words."""
+    exit_code: ExitCode | None = None
+    """Of the rank or launcher that ended it there."""
+    by: str = ""
+    """What ended it; see [end.json](run-folder.md#endjson)."""
+    time: Seconds | None = None
+    """When the end began."""
+    over: Seconds | None = None
+    """When nothing of the run was left on the node; null if it was of an earlier version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Master:
+    """Where the ranks meet."""
+
+    node: str = ""
+    address: str = ""
+    port: Port | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What a run was resumed from."""
+
+    run: str = ""
+    checkpoint: str = ""
+    command: tuple[str, ...] = ()
+    """With a placeholder for the checkpoint."""
+    step: Whole | None = None
+    tree: str | None = None
+    """Hash of the code of the run before."""
+    commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What a launch left on a node of its record, and the proof that it did."""
+
+    record: str = ""
+    proof: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayNode:
+    """A node of a Ray cluster."""
+
+    node: str
+    address: str
+    cpus: Amount
+    gpus: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayCluster:
+    """A run's own Ray cluster when all nodes had joined."""
+
+    address: str
+    version: str
+    nodes: tuple[RayNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankUsage:
+    """What a rank uses, with the processes that it started."""
+
+    rank: Rank
+    """The global rank."""
+    processes: Count | None = None
+    """The number of its processes."""
+    memory_bytes: Count
+    """Their memory, without what they share."""
+    cpu_percent: Count | None = None
+    """Their CPU time during the last moment; 100 is one core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUsage:
+    """A GPU as nvidia-smi reports it."""
+
+    index: Count
+    """The GPU's index."""
+    percent: Count | None = None
+    """How busy it is."""
+    memory_used_bytes: Count | None = None
+    """Memory in use, by any process."""
+    memory_total_bytes: Count | None = None
+    """All of its memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a live run uses on a node."""
+
+    processes: Count
+    """The number of its processes."""
+    memory_bytes: Count
+    """Their memory, without what they share."""
+    cpu_percent: Count | None = None
+    """Their CPU time during the last moment; 100 is one core."""
+    ranks: tuple[RankUsage, ...] = ()
+    """The same for each rank that runs."""
+    gpus: tuple[GpuUsage, ...] | None = None
+    """All GPUs of the node; null if they could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How far a rank was, as it printed."""
+
+    step: Count
+    total: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierLines:
+    """What were the last lines of a log some time ago."""
+
+    lines: tuple[str, ...]
+    age_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPrinted:
+    """What the log that was written last ends with."""
+
+    rank: Rank | None = None
+    """null: a launcher printed it."""
+    line: str
+    age_s: Seconds
+    every_s: Seconds | None = None
+    """The usual time from one line to the next; null: they are too few."""
+    lines: tuple[str, ...] = ()
+    earlier: EarlierLines | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRun:
+    """A run on one node."""
+
+    run: str
+    state: str
+    ranks: tuple[RankState, ...]
+    workdir: str = ""
+    checkpoints: str = ""
+    """Where the job writes them; empty: it does not say."""
+    master: Master | None = None
+    rank0: Rank | None = None
+    """The node's first rank."""
+    name: str = ""
+    """The user's own name for the run."""
+    command: tuple[str, ...] = ()
+    launcher_joined: bool | None = None
+    """Whether the launcher reached the master; null: it has no rendezvous, or did not say."""
+    world_size: Rank = 0
+    """0: unknown."""
+    min_nodes: Count = 0
+    """Of an elastic run: with so many nodes it continues."""
+    resumed: Resumed | None = None
+    nodes: tuple[str, ...] = ()
+    """All nodes of the run, as the master knows them."""
+    supervisor: Supervisor | None = None
+    end: NodeEnd | None = None
+    """null: it has not ended, as far as the node knows."""
+    began: Seconds | None = None
+    ray: RayCluster | None = None
+    progress: Step | None = None
+    last: LastPrinted | None = None
+    usage: Usage | None = None
+    """While the run lives."""
+    launched: Launched | None = None
+
+    @property
+    def why_gone(self) -> str:
+        """Why no supervisor recorded an end; empty: one did."""
+        if self.state != "lost":
+            return ""
+        return "the machine was rebooted" if self.rebooted else "its supervisor died"
+
+    @property
+    def rebooted(self) -> bool:
+        """The machine was rebooted since: nothing of the run is left there."""
+        return self.supervisor is not None and self.supervisor.rebooted
