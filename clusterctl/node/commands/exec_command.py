@@ -9,25 +9,18 @@ Its words go to the program as they are: no shell reads them.
 from __future__ import annotations
 
 import os
-import select
-import signal
 import subprocess
 import time
 from shlex import quote
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
-from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.commands.running_tool import start_tool, wait_for_tool
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run.processes import run_processes as processes
 from clusterctl.node.run.processes.environ_bytes import original_environment
 from clusterctl.wire import Message
 
-CHUNK = 64 * 1024
-POLL_SECONDS = 0.25
-QUIET_SECONDS = 0.2
-"""How long to read on after the command has ended: what it left running may hold its output."""
-END_SECONDS = 2.0
-"""From TERM to KILL."""
 _SHELL_SIGNS = frozenset(" |&;<>$`*")
 
 
@@ -52,14 +45,12 @@ def exec_command(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mes
     process = _start(argv, args.get("cwd"))
     limit = args.get("limit_s")
     deadline = time.monotonic() + float(limit) if limit is not None else None
-    try:
-        timed_out = _pass_on(process, channel, deadline)
-    except ControllerDisconnected:
-        end_descendants()
-        raise
-    if timed_out:
-        end_descendants()
-    code = process.wait()
+
+    def pass_on(stream: str, data: bytes) -> None:
+        if data:
+            channel.send(Message({"stream": stream}, data))
+
+    code, timed_out = wait_for_tool(process, channel, pass_on, deadline)
     return Message({"exit_code": 128 - code if code < 0 else code, "timed_out": timed_out})
 
 
@@ -82,64 +73,9 @@ def _start(argv: List[str], cwd: Optional[str]) -> "subprocess.Popen[bytes]":
                 "LINE" if "'" in line else line
             )
         raise OperationError("exec", "command not found: %s" % argv[0], hint=hint)
+    words = [os.fsencode(word) for word in argv]
     try:
-        return subprocess.Popen(
-            [os.fsencode(word) for word in argv],
-            executable=program,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        return start_tool(words, executable=program, cwd=folder, env=environment)
     except OSError as error:
         what = os.fsdecode(error.filename or argv[0])
         raise OperationError("exec", "cannot run %s: %s" % (what, error.strerror)) from error
-
-
-def _pass_on(
-    process: "subprocess.Popen[bytes]", channel: CallChannel, deadline: Optional[float]
-) -> bool:
-    """Send what the command prints until it has ended; tell whether its time was over first."""
-    poll, names = _watch(process)
-    quiet_since = time.monotonic()
-    while True:
-        ready = poll.poll(POLL_SECONDS * 1000)
-        for descriptor, _ in ready:
-            data = os.read(descriptor, CHUNK)
-            quiet_since = time.monotonic()
-            if data:
-                channel.send(Message({"stream": names[descriptor]}, data))
-            else:
-                poll.unregister(descriptor)
-                del names[descriptor]
-        now = time.monotonic()
-        if channel.disconnected:
-            raise ControllerDisconnected
-        ended = process.poll() is not None
-        if ended and (not names or (not ready and now - quiet_since > QUIET_SECONDS)):
-            return False
-        if not ended and deadline is not None and now > deadline:
-            return True
-        if not names and not ended:
-            time.sleep(POLL_SECONDS / 10)
-
-
-def _watch(process: "subprocess.Popen[bytes]") -> Tuple["select.poll", Dict[int, str]]:
-    poll = select.poll()
-    assert process.stdout is not None
-    assert process.stderr is not None
-    names = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
-    for descriptor in names:
-        poll.register(descriptor, select.POLLIN)
-    return poll, names
-
-
-def end_descendants() -> None:
-    """End all that this process has started, and what that started: TERM, then KILL."""
-    processes.send_all(processes.living_descendants(), signal.SIGTERM)
-    until = time.monotonic() + END_SECONDS
-    while processes.living_descendants() and time.monotonic() < until:
-        time.sleep(0.05)
-    processes.send_all(processes.living_descendants(), signal.SIGKILL)

@@ -10,16 +10,15 @@ import contextlib
 import fcntl
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
-from clusterctl.node.commands.exec_command import end_descendants
+from clusterctl.node.commands.running_tool import start_tool, wait_for_tool
 from clusterctl.node.file_io import read_json
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run.processes import run_processes as processes
@@ -92,15 +91,15 @@ class _Reporter:
     """Reports progress, not too often, and notices that the controller has left."""
 
     def __init__(self, channel: CallChannel) -> None:
-        self._channel, self._said = channel, 0.0
+        self.channel, self._said = channel, 0.0
 
     def say(self, text: str) -> None:
         """Say it, if it is time."""
         now = time.monotonic()
         if now - self._said > REPORT_SECONDS:
             self._said = now
-            self._channel.send(Message({"doing": text[:200]}))
-        if self._channel.disconnected:
+            self.channel.send(Message({"doing": text[:200]}))
+        if self.channel.disconnected:
             raise ControllerDisconnected
 
 
@@ -175,40 +174,28 @@ def _install(
     _run(words, reporter, "install the requirements", hint)
 
 
-def _run(words: Sequence[str], reporter: _Reporter, what: str, hint: str) -> None:
+def _run(words: List[str], reporter: _Reporter, what: str, hint: str) -> None:
     """Run a tool and report its lines.
 
     Raises:
         OperationError: `setup`: it failed, with its last lines.
     """
     lines: List[str] = []
+    unfinished = b""
+
+    def keep(_stream: str, data: bytes) -> None:
+        nonlocal lines, unfinished
+        *whole, unfinished = (unfinished + data).split(b"\n")
+        lines = [*lines, *(line.decode("utf-8", "replace").rstrip() for line in whole)]
+        lines = lines[-KEPT_LINES:]
+        reporter.say(lines[-1] if lines else what)
+
     try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = start_tool(words, stderr=subprocess.STDOUT)
     except OSError as error:
         message = "cannot %s: %s: %s" % (what, words[0], error.strerror)
         raise OperationError("setup", message, hint=hint) from error
-    assert process.stdout is not None
-    unfinished = b""
-    try:
-        while True:
-            ready, _, _ = select.select([process.stdout], [], [], REPORT_SECONDS)
-            data = os.read(process.stdout.fileno(), 65536) if ready else None
-            if data == b"":
-                break
-            *whole, unfinished = (unfinished + (data or b"")).split(b"\n")
-            lines = [*lines, *(line.decode("utf-8", "replace").rstrip() for line in whole)]
-            lines = lines[-KEPT_LINES:]
-            reporter.say(lines[-1] if lines else what)
-    except ControllerDisconnected:
-        end_descendants()
-        raise
-    code = process.wait()
+    code, _ = wait_for_tool(process, reporter.channel, keep)
     if code:
         lines = [line for line in lines if not line.startswith(_NOISE)]
         message = "cannot %s: exit code %d" % (what, code)

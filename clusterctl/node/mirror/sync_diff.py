@@ -134,7 +134,10 @@ def require_plain_files(root: bytes) -> None:
 
 
 def require_answer(path: bytes) -> None:
-    """Raise OperationError `silent` if a folder does not answer in time, whatever is in it."""
+    """Raise OperationError `silent` if a folder does not answer in time, whatever is in it.
+
+    A thread looks, not a child as elsewhere: every sync asks this, and a fork takes milliseconds.
+    """
     looking = _thread.allocate_lock()
     looking.acquire()
 

@@ -1,4 +1,7 @@
-"""JSON lines over TLS on one connection, without ever waiting: how supervisors talk."""
+"""Lines of JSON over TLS on one connection, without ever waiting: how supervisors talk.
+
+Who sends what, and when, is in `messages`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """The control socket: the lock that a supervisor holds, on which it answers requests.
 
+A rank, another run or an operation connects and sends one line: `ask`, and what belongs to it.
+The supervisor sends one line back and closes; to what it cannot read it answers nothing.
+The asker is `node.run_lock.query`, perhaps of another version or user; lines are those of `wire`.
+
 Anyone may ask who holds it; only the same user and root learn more than that and may ask more.
 """
 
