@@ -40,7 +40,8 @@ SETTLE_SECONDS = 0.5
 OURS = """\
 import sys
 from pathlib import Path
-from clusterctl.facts.request import FactRequest, read_arguments
+from clusterctl.facts.parse_facts import read_arguments
+from clusterctl.facts.request import FactRequest
 from clusterctl.inventory import load
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
