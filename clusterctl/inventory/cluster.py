@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Literal, get_args
 
 from clusterctl.inventory import kinds
-from clusterctl.inventory.settings import Flag, flag_only, section, setting
+from clusterctl.inventory.settings import setting
 from clusterctl.values import dataclass
 
 Via = Literal["paramiko", "openssh", "srun"]
@@ -98,16 +98,15 @@ class Job:
         kinds.one_of(*get_args(LauncherName)),
         "what starts the ranks",
         "torchrun",
-        flag=Flag(metavar="NAME", help="what starts the ranks (default: the job's)"),
+        flag="what starts the ranks (default: the job's)",
+        metavar="NAME",
     )
     launcher_args: tuple[str, ...] = setting(
         kinds.WORDS,
         "passed through to the launcher",
         (),
-        flag=Flag(
-            metavar="ARGS",
-            help="arguments for the launcher instead of job.launcher_args; repeatable",
-        ),
+        flag="arguments for the launcher instead of job.launcher_args; repeatable",
+        metavar="ARGS",
     )
     """Arguments of the launcher `args_for`; `args` are those in use."""
     args_for: LauncherName | None = None
@@ -130,10 +129,8 @@ class Job:
     procs_per_node: int | None = setting(
         kinds.PROCS,
         "a number of ranks on every node; one a GPU if absent",
-        flag=Flag(
-            metavar="N",
-            help="ranks on every node, however many GPUs it has; 1 if the script starts its own",
-        ),
+        flag="ranks on every node, however many GPUs it has; 1 if the script starts its own",
+        metavar="N",
     )
     """Ranks of every node, regardless of its GPUs; None: one a GPU, or the node's `procs`."""
     command: tuple[str, ...] = setting(kinds.WORDS, "the job's program and its arguments", ())
@@ -167,22 +164,24 @@ class Job:
         (),
         resumed="run's or file's",
     )
-    stop: Stop = section(Stop, "how the ranks are asked to end", on_nodes=True)
-    start_timeout: float = flag_only(
+    stop: Stop = setting(Stop, "how the ranks are asked to end", Stop(), on_nodes=True)
+    start_timeout: float = setting(
         kinds.TIMEOUT,
-        600.0,
-        Flag(metavar="S", help="seconds until the run ends if not all ranks have joined"),
+        default=600.0,
+        flag="seconds until the run ends if not all ranks have joined",
+        metavar="S",
         on_nodes=True,
     )
     """Seconds that the ranks have to join."""
-    lost_after: float = flag_only(
+    lost_after: float = setting(
         kinds.TIMEOUT,
-        15.0,
-        Flag(metavar="S", help="seconds without a heartbeat until a node counts as lost"),
+        default=15.0,
+        flag="seconds without a heartbeat until a node counts as lost",
+        metavar="S",
     )
     """Seconds of silence after which a node is lost."""
-    debug: bool = flag_only(
-        kinds.BOOLEAN, False, Flag(help="set the debug variables of NCCL and torch")
+    debug: bool = setting(
+        kinds.BOOLEAN, default=False, flag="set the debug variables of NCCL and torch"
     )
     """Let NCCL and torch log all that they can."""
 

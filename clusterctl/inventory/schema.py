@@ -9,15 +9,7 @@ from clusterctl.inventory import kinds
 from clusterctl.inventory.cluster import Job, Ssh, Stop
 from clusterctl.inventory.kinds import Kind
 from clusterctl.inventory.problems import InvalidValue, Path, Problems, nearest, printable, shown
-from clusterctl.inventory.settings import (
-    Section,
-    Setting,
-    keys_of,
-    required,
-    section,
-    setting,
-    title,
-)
+from clusterctl.inventory.settings import Section, Setting, keys_of, setting, title
 
 S = TypeVar("S")
 
@@ -25,10 +17,12 @@ S = TypeVar("S")
 class DefaultsSection(Section):
     """Settings of every node; an entry of nodes overrides them."""
 
-    gpus = setting(kinds.GPUS, "a number of GPUs; auto: what is found; 0: CPU processes over gloo")
-    procs = setting(kinds.PROCS, "a number of processes where gpus is 0; 1 if absent")
-    python = setting(kinds.INTERPRETER, "the job's interpreter")
-    state = setting(
+    gpus: int | None = setting(
+        kinds.GPUS, "a number of GPUs; auto: what is found; 0: CPU processes over gloo"
+    )
+    procs: int | None = setting(kinds.PROCS, "a number of processes where gpus is 0; 1 if absent")
+    python: str | None = setting(kinds.INTERPRETER, "the job's interpreter")
+    state: str | None = setting(
         kinds.ABSOLUTE_PATH, "a folder for node state, instead of /var/tmp/clusterctl-UID"
     )
 
@@ -36,30 +30,38 @@ class DefaultsSection(Section):
 class NodeSection(DefaultsSection, like=Ssh):
     """One host, or a range of hosts with the same settings."""
 
-    host = required(kinds.HOSTS, "a host name, an address, localhost, or a range as gpu[01-04,07]")
-    address = setting(
+    host = setting(
+        kinds.HOSTS,
+        "a host name, an address, localhost, or a range as gpu[01-04,07]",
+        required=True,
+    )
+    address: tuple[str, ...] | None = setting(
         kinds.ADDRESSES, "address on the data network; for a range of hosts a range as long"
     )
-    workdir = setting(kinds.FOLDER, "workdir of this node alone")
+    workdir: str | None = setting(kinds.FOLDER, "workdir of this node alone")
     master = setting(kinds.BOOLEAN, "this node is the master (rank 0)", False)
 
 
 class NetworkSection(Section):
     """The network between the ranks; found or chosen if absent."""
 
-    subnet = setting(kinds.SUBNET, "a network as 10.11.7.0/24")
-    master_port = setting(kinds.PORT, "a port for the rendezvous")
+    subnet: str | None = setting(kinds.SUBNET, "a network as 10.11.7.0/24")
+    master_port: int | None = setting(kinds.PORT, "a port for the rendezvous")
 
 
 class TopSection(Section):
     """The top-level keys that are not sections."""
 
-    cluster = required(kinds.NAME, "a name for the cluster; records are kept under it")
+    cluster = setting(
+        kinds.NAME, "a name for the cluster; records are kept under it", required=True
+    )
     shared = setting(
         kinds.ABSOLUTE_PATHS, "paths that must be one filesystem, seen by all nodes", ()
     )
-    workdir = setting(kinds.FOLDER, "a folder: the code is mirrored here, the job runs here")
-    same_machine = setting(kinds.ALLOW, "allow: two entries may be one machine")
+    workdir: str | None = setting(
+        kinds.FOLDER, "a folder: the code is mirrored here, the job runs here"
+    )
+    same_machine: str | None = setting(kinds.ALLOW, "allow: two entries may be one machine")
 
 
 # A host without settings may stand alone.
@@ -70,11 +72,11 @@ _NODES: Kind[object] = Kind(lambda value: value, {"type": "array", "minItems": 1
 class HostsFile(TopSection):
     """The whole file."""
 
-    ssh = section(Ssh, "how nodes are reached")
-    defaults = section(DefaultsSection, "settings of every node")
-    network = section(NetworkSection, "found or chosen if absent")
+    ssh = setting(Ssh, "how nodes are reached", Ssh())
+    defaults = setting(DefaultsSection, "settings of every node", DefaultsSection())
+    network = setting(NetworkSection, "found or chosen if absent", NetworkSection())
     nodes = setting(_NODES, "the first is the master unless one says master: true; absent: Slurm's")
-    job = section(Job, "what is launched")
+    job = setting(Job, "what is launched", Job())
 
 
 _MAPPING = "a mapping (key: value)"

@@ -7,7 +7,7 @@ its place in `job.json` and what a resume makes of it are derived from the decla
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypeVar
 
 from clusterctl.inventory.kinds import Kind
 from clusterctl.values import dataclass
@@ -17,14 +17,6 @@ T = TypeVar("T")
 Resumed = Literal["run's", "run's or file's", "file's"]
 """Whose value counts in a resume: the run's, and `resume` reports that the inventory's differs;
 the inventory's where the run had none, for it is often written later; the inventory's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """The flag of a setting: its name with dashes; its variable is `CLUSTERCTL_NAME`."""
-
-    help: str
-    metavar: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +31,10 @@ class Setting:
     required: bool = False
     instead_of: str = ""
     """The setting of the same section that has no value if this one has."""
-    flag: Flag | None = None
+    flag: str = ""
+    """The help of its flag, `--NAME` with dashes; its variable is `CLUSTERCTL_NAME`."""
+    metavar: str = ""
+    """Of the flag's value."""
     on_nodes: bool = False
     """Every node gets it: `job.json` has it by the same name."""
     resumed: Resumed = "run's"
@@ -57,47 +52,15 @@ class Setting:
         return {**schema, "description": self.description}
 
 
-@overload
 def setting(
-    kind: Kind[T],
-    description: str,
-    *,
-    instead_of: str = "",
-    flag: Flag | None = None,
-    on_nodes: bool = False,
-    resumed: Resumed = "run's",
-) -> T | None: ...
-@overload
-def setting(
-    kind: Kind[T],
-    description: str,
-    default: T,
-    *,
-    flag: Flag | None = None,
-    on_nodes: bool = False,
-    resumed: Resumed = "run's",
-) -> T: ...
-def setting(kind: Kind[Any], description: str, default: Any = None, **more: Any) -> Any:
-    """Declare a setting as the field of a class; None: it has no value unless it is set."""
+    kind: Kind[T] | type[T],
+    description: str = "",
+    default: Any = None,  # noqa: ANN401  (a T, or None: it has no value unless it is set)
+    **more: Any,  # noqa: ANN401  (the other fields of Setting)
+) -> T:
+    """Declare a setting as the field of a class."""
     found = Setting(kind=kind, description=description, default=default, **more)
-    return dataclasses.field(default=default, metadata={"setting": found})
-
-
-def required(kind: Kind[T], description: str) -> T:
-    """Declare a key that must be there."""
-    field: Any = setting(kind, description, required=True)  # type: ignore[call-overload]
-    return field  # type: ignore[no-any-return]
-
-
-def section(model: type[T], description: str, *, on_nodes: bool = False) -> T:
-    """Declare a section inside, with the default of each of its settings."""
-    field: Any = setting(model, description, model(), on_nodes=on_nodes)  # type: ignore[call-overload]
-    return field  # type: ignore[no-any-return]
-
-
-def flag_only(kind: Kind[Any], default: T, flag: Flag, *, on_nodes: bool = False) -> T:
-    """Declare a setting that is no key of the file."""
-    field: Any = setting(kind, "", default, flag=flag, on_nodes=on_nodes)
+    field: Any = dataclasses.field(default=default, metadata={"setting": found})
     return field  # type: ignore[no-any-return]
 
 

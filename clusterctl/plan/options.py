@@ -8,7 +8,7 @@ from dataclasses import field, fields
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
 from clusterctl.inventory.cluster import Job, LauncherName
-from clusterctl.inventory.settings import Flag, Setting, flag_only, settings_of
+from clusterctl.inventory.settings import Setting, setting, settings_of
 from clusterctl.values import dataclass
 
 
@@ -35,28 +35,21 @@ class Options:
     launcher: LauncherName | None = None
     launcher_args: tuple[str, ...] | None = None
     """Instead of the inventory's."""
-    gpus: int | None = flag_only(
-        kinds.COUNT, None, Flag(metavar="N", help="GPUs to use on every node at most")
-    )
+    gpus: int | None = setting(kinds.COUNT, flag="GPUs to use on every node at most", metavar="N")
     """The most GPUs of each node."""
     procs_per_node: int | None = None
-    workdir: str | None = flag_only(
+    workdir: str | None = setting(
         kinds.FOLDER,
-        None,
-        Flag(
-            metavar="DIR",
-            help="folder on the nodes that gets the code and runs it, instead of the inventory's",
-        ),
+        flag="folder on the nodes that gets the code and runs it, instead of the inventory's",
+        metavar="DIR",
     )
     """For every node."""
     command: tuple[str, ...] = ()
     """After `--`; empty: the job's."""
     env: tuple[tuple[str, str], ...] = ()
-    master_port: int | None = flag_only(
-        kinds.PORT, None, Flag(metavar="P", help="port of the rendezvous")
-    )
-    max_restarts: int | None = flag_only(
-        kinds.COUNT, None, Flag(metavar="N", help="let the launcher restart ranks")
+    master_port: int | None = setting(kinds.PORT, flag="port of the rendezvous", metavar="P")
+    max_restarts: int | None = setting(
+        kinds.COUNT, flag="let the launcher restart ranks", metavar="N"
     )
     start_timeout: float | None = None
     lost_after: float | None = None

@@ -13,7 +13,6 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory import default_path, kinds, load
 from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.load import DEFAULT, VARIABLE
-from clusterctl.inventory.settings import Flag
 from clusterctl.plan.options import FLAGGED, node_folder
 
 
@@ -98,12 +97,12 @@ def add_workdir(parser: argparse.ArgumentParser) -> None:
 def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the flag of a setting."""
     setting = FLAGGED[name]
-    kind, flag = setting.kind, setting.flag or Flag(help="")
-    text, more = flag.help, dict[str, Any](type=_reader(name), metavar=flag.metavar)
+    kind, text = setting.kind, setting.flag
+    more: dict[str, Any] = {"type": _reader(name), "metavar": setting.metavar}
     if kind is kinds.BOOLEAN:
         more = {"action": "store_true"}
     elif kind is kinds.WORDS:
-        more |= {"action": "extend", "metavar": f"'{flag.metavar}'"}
+        more |= {"action": "extend", "metavar": f"'{setting.metavar}'"}
     elif kind is kinds.TIMEOUT:
         text = f"{text} (default: {setting.default:g})"
     elif "enum" in setting.schema:

@@ -20,9 +20,7 @@ _FLAGS = {
     "command": "-- COMMAND",
     "env": "--env NAME=VALUE",
     **{
-        name: f"--{name.replace('_', '-')} {one.flag.metavar}"
-        for name, one in _KEYS.items()
-        if one.flag
+        name: f"--{name.replace('_', '-')} {one.metavar}" for name, one in _KEYS.items() if one.flag
     },
 }
 """The flag of `resume` for a key of `job:`; the other keys have none of their own."""
