@@ -66,10 +66,9 @@ class Finding:
 
 def _refused(about: str, error: ConfigError | LauncherEnvError) -> Finding:
     """Return what the training would be refused with."""
-    if isinstance(error, ConfigError):
-        hint = f" (hint: {error.hint})" if error.hint else ""
-        return Finding(about, "; ".join(error.problems) + hint, "fail")
-    return Finding(about, str(error).replace("\nhint: ", " (hint: ") + ")", "fail")
+    problems, _, hint = str(error).partition("\nhint: ")
+    said = "; ".join(problems.splitlines()) + (f" (hint: {hint})" if hint else "")
+    return Finding(about, said, "fail")
 
 
 def main(config: Config, notes: Sequence[str] = ()) -> int:

@@ -92,8 +92,8 @@ def run(
     # Before any group exists: no collective may time out on a slow node's tokenizer.
     with Preparation(store, env, patience=timeout) as preparation:
         base = hub.model_folder(config)
-        tell = partial(report_phase, status) if env.rank == 0 else None
-        corpus = dataset.prepare(config, env, check=preparation.check, tell=tell)
+        report = partial(report_phase, status) if env.rank == 0 else None
+        corpus = dataset.prepare(config, env, check=preparation.check, report=report)
         early_signals.meet()
         preparation.wait()
     ranks = Ranks.join(env, timeout=timeout, traces=output / "nccl", store=store)

@@ -189,7 +189,7 @@ class Trainer:
         if all(map(math.isfinite, losses)):
             what, values = ("gradient", norms)
         who = ", ".join(
-            f"rank {rank} on {self.ranks.hosts[rank]} has {value}"
+            f"{self.ranks.name(rank)} has {value}"
             for rank, value in enumerate(values)
             if not math.isfinite(value)
         )

@@ -1,6 +1,5 @@
 """Tiny random models of the architectures that people train, from transformers' own classes."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import shutil

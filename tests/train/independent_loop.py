@@ -4,7 +4,6 @@ It is written with torch, transformers and peft only, as plainly as can be: no p
 no micro-batches, no ranks. The mask of a chat is built from its parts, not found in its text.
 """
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

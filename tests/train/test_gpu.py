@@ -1,6 +1,5 @@
 """A training on one GPU; where a CPU has the same path, each test takes it too."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,6 +1,5 @@
 """A training's numbers are those of a plain loop that sees one sample a forward pass."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

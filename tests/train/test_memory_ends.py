@@ -1,6 +1,5 @@
 """A GPU's memory ends before the first step or never, and the message says what to change."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -47,10 +47,10 @@ def test_a_device_bound_to_the_groups_would_hang_a_node_of_two(world: World) -> 
 def bound(rank: int) -> None:
     """Do what train did: give `init_process_group` the device."""
     impatient(rank)
-    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch
+    import torch.distributed as dist
 
-    from train.distributed import devices  # noqa: PLC0415
+    from train.distributed import devices
 
     join: Any = dist.init_process_group
     choose = devices.choose

@@ -1,6 +1,5 @@
 """What a training sets up before anything else."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import math

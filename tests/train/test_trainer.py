@@ -51,7 +51,7 @@ def test_the_split_of_a_batch_does_not_change_what_a_step_is(world: World) -> No
 
 def forgets_graphs(_rank: int) -> None:
     """Refuse to begin a micro-batch while the graph of the one before it is held."""
-    from train.model.model import Loss, Model  # noqa: PLC0415  (collecting tests must not wait for torch)
+    from train.model.model import Loss, Model
 
     real = Model.loss
     held: list[weakref.ref[Callable[[Tensor], None]]] = []
@@ -177,9 +177,9 @@ def test_weighted_data_sets_go_on_bit_for_bit(world: World, tiny: Path) -> None:
 
 def shows_its_seed(_rank: int) -> None:
     """Print the seed of the random numbers that a checkpoint leaves a rank."""
-    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
+    import torch
 
-    from train.checkpoint import resume  # noqa: PLC0415
+    from train.checkpoint import resume
 
     real = resume.load
 

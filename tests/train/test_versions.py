@@ -187,7 +187,7 @@ def test_the_check_names_newer_ones(monkeypatch: pytest.MonkeyPatch, base: Confi
 
 def newer(_: int) -> None:
     """Have a rank see a newer torch."""
-    from unittest.mock import patch  # noqa: PLC0415
+    from unittest.mock import patch
 
     patch.object(versions, "version", (GOOD | {"torch": "9.1"}).__getitem__).start()
 

@@ -1,6 +1,5 @@
 """A language model, a tokenizer and a corpus for tests, made from what Python ships."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import functools

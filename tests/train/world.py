@@ -1,6 +1,5 @@
 """Trainings in real processes, forked from one that has torch already: started in milliseconds."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import contextlib

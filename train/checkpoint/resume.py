@@ -156,10 +156,9 @@ def _copy_where_lacking(ranks: Ranks, best: Found, rows: list[Found]) -> None:
             manifest.publish(folder, best.folder)
     except OSError as error:
         problem = str(error)
-    said = enumerate(ranks.gather(problem, ranks.storage))
-    if problems := [f"rank {r} on {ranks.hosts[r]}: {text}" for r, text in said if text]:
-        message = f"{best.folder}: expected it copied to every node, found "
-        raise CheckpointError(message + "; ".join(problems))
+    if problems := ranks.problems(problem):
+        message = f"{best.folder}: expected it copied to every node, found {problems}"
+        raise CheckpointError(message)
     if ranks.is_first:
         where = ", ".join(ranks.hosts[rank] for rank in lacking)
         print(f"{best.folder}: copied from {ranks.hosts[source]} to {where}", file=sys.stderr)
@@ -234,7 +233,7 @@ def load(
         state_dict_loader.load(state, storage_reader=reader, process_group=ranks.storage)
     except CheckpointException as error:  # on every rank, wherever it went wrong
         found = "; ".join(
-            f"rank {rank} on {ranks.hosts[rank]}: {type(cause).__name__}: {cause}"
+            f"{ranks.name(rank)}: {type(cause).__name__}: {cause}"
             for rank, (cause, _) in error.failures.items()
         )
         raise CheckpointError(f"{choice.folder}: cannot be loaded: {found}") from None

@@ -170,7 +170,7 @@ class Checkpoints:
                 moved = manifest.set_aside(self.output, after, self._mark, self._base)
         except OSError as error:
             problem = str(error)
-        if problems := self._problems(problem):
+        if problems := self._ranks.problems(problem):
             message = "output_dir: expected to set another history's checkpoints aside, found "
             raise CheckpointError(f"{message}{problems}\nhint: choose another output_dir")
         remarks = [f"set aside: {path} is not of this history" for path in moved]
@@ -211,7 +211,7 @@ class Checkpoints:
         except (Exception, CheckpointException) as error:  # noqa: BLE001  (whatever it is, all end)
             problem = room.words(error)
             shutil.rmtree(aside, ignore_errors=True)
-        if problems := self._problems(problem):
+        if problems := self._ranks.problems(problem):
             whole = "" if model else f"{checkpoint} is whole, but "
             message = f"{whole}what was trained could not be exported to {final}: {problems}"
             raise CheckpointError(message)
@@ -228,11 +228,6 @@ class Checkpoints:
 
     def _adapter(self, step: int) -> dict[str, Any]:
         return {"shape": self.adapter, "about": {**self.about, "step": step}}
-
-    def _problems(self, problem: str) -> str:
-        """Return what went wrong on any rank, the same on every rank."""
-        rows = enumerate(self._ranks.gather(problem, self._ranks.storage))
-        return "; ".join(f"rank {r} on {self._ranks.hosts[r]}: {text}" for r, text in rows if text)
 
     def _write(self, state: Mapping[str, Any], progress: Progress, rng: dict[str, str]) -> str:
         """Write, seal and publish a checkpoint; return what went wrong, the same on every rank."""
@@ -253,7 +248,7 @@ class Checkpoints:
                 shutil.rmtree(folder, ignore_errors=True)
                 needed = checkpoint_bytes(state, adapter=self._config.method == "lora")
                 lack = room.lack(self.output, needed)
-            lacks = self._problems(lack)
+            lacks = self._ranks.problems(lack)
             problems = f"{lacks} ({problems})" if lacks else problems
         elif self.writes:
             # A slow disk removes for minutes: only the end of the program waits for that.
@@ -322,7 +317,7 @@ class Checkpoints:
             problem = room.words(mine[0]) if mine else ""
         except Exception as error:  # noqa: BLE001  (a full disk must not end the training)
             problem = room.words(error)
-        return done, self._problems(problem)
+        return done, self._ranks.problems(problem)
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from train.data.files import contents, lines
 from train.data.fingerprint import nothing
 from train.data.formats import Reader, Rules
 from train.data.mixture import Mixture
-from train.data.progress import Phase, Teller
+from train.data.progress import Phase, Reporter
 from train.data.tally import Tally
 from train.data.token_store import Ints, Shard
 from train.distributed.env import RankEnv
@@ -147,7 +147,7 @@ def prepare(
     tokenizer: Any = None,
     *,
     check: Callable[[], None] = nothing,
-    tell: Callable[[Phase], None] | None = None,
+    report: Callable[[Phase], None] | None = None,
 ) -> Corpus:
     """Tokenize what is not yet tokenized, and open it; call it before the ranks meet.
 
@@ -156,14 +156,14 @@ def prepare(
         env: This process among the ranks; the first process of each node does the work.
         tokenizer: Instead of the model's own, for programs that have it in hand.
         check: Called while this process waits for others; raises if that is vain.
-        tell: Called every few seconds, from another thread, with how far it is.
+        report: Called every few seconds, from another thread, with how far it is.
     """
     model = hub.model_folder(config)
     located = list(locate(config))
 
     load = Tokenizer(model, config, tokenizer)
     opened = [
-        _open(config, env, model, each, load, check, Teller(dataset=each.label, tell=tell))
+        _open(config, env, model, each, load, check, Reporter(dataset=each.label, report=report))
         for each in located
     ]
     count = len(config.datasets)
@@ -264,11 +264,11 @@ def _open(
     located: Located,
     load: Tokenizer,
     check: Callable[[], None],
-    teller: Teller,
+    reporter: Reporter,
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first if it is missing."""
     label = located.label
-    source = token_cache.source(config, env, model, located.files, check, located.rules, teller)
+    source = token_cache.source(config, env, model, located.files, check, located.rules, reporter)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)
     size = sum(path.stat().st_size for path in located.files)
     workers = 1  # (a tokenizer that a program has in hand stays in its process)
@@ -277,7 +277,7 @@ def _open(
         workers = tokenizer_workers.worker_count(
             rows // source.stride, size // source.stride, source.shards
         )
-    token_cache.make(maker, workers, check, teller)
+    token_cache.make(maker, workers, check, reporter)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
     bad = sorted(item for about in manifest["shards"] for item in about["bad"])
     notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]

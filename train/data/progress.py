@@ -1,4 +1,4 @@
-"""How far the preparation of a data set is: told every few seconds, if it takes more than one."""
+"""How far the preparation of a data set is: reported every few seconds, if it takes long."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 FIRST = 1.5
-"""Seconds until the first word: a small data set is prepared without any."""
+"""Seconds until the first report: a small data set is prepared without any."""
 EVERY = 5.0
-"""Seconds between two words."""
+"""Seconds between two reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +30,18 @@ class Phase:
     total: int = 0
     """Rows that are done, whichever process or node did them, and all rows."""
     rate: float = 0.0
-    """Rows a second, since this process looks on."""
+    """Rows a second, since this process began to watch."""
     over: bool = False
 
     def words(self) -> str:
         """Return it as a line of the log."""
-        took = _clock(self.seconds)
+        took = duration(self.seconds)
         speed = f", {self.rate:,.0f} rows/s" if self.rate else ""
         if not self.total:
             return f"{self.name} {self.dataset}: {self.size / 2**30:.2f} GiB, {took} so far"
         if self.over:
             return f"{self.name} {self.dataset}: all {self.total:,} rows in {took}{speed}"
-        left = f", {_clock((self.total - self.rows) / self.rate)} left" if self.rate else ""
+        left = f", {duration((self.total - self.rows) / self.rate)} left" if self.rate else ""
         return f"{self.name} {self.dataset}: {self.rows:,} of {self.total:,} rows{speed}{left}"
 
     def about(self) -> dict[str, str | int]:
@@ -50,58 +50,54 @@ class Phase:
         return {"name": self.name, "dataset": self.dataset, **counted}
 
 
-def _clock(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return seconds as 1:02:03."""
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
-    """Tells of one data set; a process without a reader prints nothing."""
+class Reporter:
+    """Reports on one data set; a process without a reader prints nothing."""
 
     dataset: str = ""
-    tell: Callable[[Phase], None] | None = None
+    report: Callable[[Phase], None] | None = None
 
     @contextmanager
     def during(
         self, name: str, *, size: int = 0, total: int = 0, rows: Callable[[], int] = int
     ) -> Iterator[None]:
-        """Tell of the work within, from a thread: the work itself may wait or compute."""
-        tell = self.tell
-        if tell is None:
+        """Report on the work within, from a thread: the work itself may wait or compute."""
+        report = self.report
+        if report is None:
             yield
             return
         began = time.monotonic()
         over = threading.Event()
-        told = False
+        reported = False
         since, first = began, rows()
         done = first
 
-        def speak(*, last: bool) -> None:
-            nonlocal told, since, done
+        def send(*, last: bool) -> None:
+            nonlocal reported, since, done
             now = time.monotonic()
             with suppress(OSError):  # a folder that does not answer now may do so the next time
                 done = total if last else min(total, max(done, rows()))
             if done == first:  # the tokenizer is being loaded
                 since = now
             rate = (done - first) / (now - since) if now > since else 0.0
-            phase = Phase(
-                name=name,
-                dataset=self.dataset,
-                seconds=now - began,
-                size=size,
-                rows=done,
-                total=total,
-                rate=rate,
-                over=last,
-            )
-            tell(phase)
-            told = True
+            seconds = now - began
+            how_far = Phase(
+                name=name, dataset=self.dataset, seconds=seconds, size=size, rows=done,
+                total=total, rate=rate, over=last,
+            )  # fmt: skip
+            report(how_far)
+            reported = True
 
         def watch() -> None:
             pause = FIRST
             while not over.wait(pause):
-                speak(last=False)
+                send(last=False)
                 pause = EVERY
 
         watching = threading.Thread(target=watch, name=name, daemon=True)
@@ -111,8 +107,8 @@ class Teller:
         finally:
             over.set()
             watching.join()
-        if told and total:
-            speak(last=True)
+        if reported and total:
+            send(last=True)
 
 
-SILENT = Teller()
+SILENT = Reporter()

@@ -26,7 +26,7 @@ from train.data.encoding import Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.fingerprint import LOOK, Scan, nothing, wait_for
 from train.data.formats import Rules
-from train.data.progress import SILENT, Teller
+from train.data.progress import SILENT, Reporter
 from train.distributed.env import RankEnv
 from train.errors import ConfigError
 from train.files import measure, write_text
@@ -89,10 +89,10 @@ class Maker:
     load: Callable[[], Any]
     """Returns the tokenizer."""
 
-    def __call__(self, count: Callable[[int], None]) -> None:
+    def __call__(self, count: Callable[[int], None], check: Callable[[], None] = nothing) -> None:
         """Make what is missing, until nothing is, whichever node made it."""
         while self.missing():
-            self.make_some(nothing, count)
+            self.make_some(check, count)
             time.sleep(LOOK)  # others are at work on what is left
 
     def rows(self, counts: Iterable[int] = ()) -> int:
@@ -163,15 +163,15 @@ def _refuse_all_bad(encoded: Iterator[Encoded]) -> Iterator[Encoded]:
 
 
 def make(
-    maker: Maker, workers: int, check: Callable[[], None] = nothing, teller: Teller = SILENT
+    maker: Maker, workers: int, check: Callable[[], None] = nothing, reporter: Reporter = SILENT
 ) -> None:
     """Have the tokens on this node: the first process makes them, the others wait for it."""
     source = maker.source
     if maker.env.local_rank == 0:
         if not source.complete.exists():
-            _make(maker, workers, check, teller)
+            _make(maker, workers, check, reporter)
         size = sum(path.stat().st_size for path in source.folder.glob("**/*.*"))
-        with teller.during("verifying", size=size):
+        with reporter.during("verifying", size=size):
             _verify(source)
     else:
         wait_for(source.complete.exists, check)
@@ -184,7 +184,7 @@ def source(
     files: tuple[Path, ...],
     check: Callable[[], None] = nothing,
     rules: Rules | None = None,
-    teller: Teller = SILENT,
+    reporter: Reporter = SILENT,
 ) -> Source:
     """Return where the tokens of these files belong, named by all that they depend on.
 
@@ -195,7 +195,7 @@ def source(
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
     cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     _make_folder(cache)
-    with teller.during("reading", size=size):
+    with reporter.during("reading", size=size):
         found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank, check=check)
     strided = config.node_data == "strided" and env.nodes > 1
     about = {
@@ -229,26 +229,23 @@ def source(
     )
 
 
-def _make(maker: Maker, workers: int, check: Callable[[], None], teller: Teller) -> None:
+def _make(maker: Maker, workers: int, check: Callable[[], None], reporter: Reporter) -> None:
     """Tokenize the shards that no other process does, await the others, close the manifest."""
     source = maker.source
     _make_folder(source.folder)
     workers = min(workers, len(maker.missing()))
     counts = [0] * max(1, workers)
     total = source.scan.lines // source.stride
-    with teller.during("tokenizing", total=total, rows=lambda: maker.rows(counts)):
+    with reporter.during("tokenizing", total=total, rows=lambda: maker.rows(counts)):
         if workers > 1:
             with tokenizer_workers.running(counts, maker) as check_workers:
                 while maker.missing():
                     check()
                     check_workers()
                     time.sleep(LOOK)
-        while not source.complete.exists():
-            if not maker.missing():
-                _close(source)
-                break
-            maker.make_some(check, partial(operator.setitem, counts, 0))
-            time.sleep(LOOK)  # others are at work on what is left
+        maker(partial(operator.setitem, counts, 0), check)
+        if not source.complete.exists():
+            _close(source)
 
 
 def _make_folder(folder: Path) -> None:

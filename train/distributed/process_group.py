@@ -133,6 +133,15 @@ class Ranks:
         dist.broadcast_object_list(box, src=source, group=self.control)
         return box[0]
 
+    def name(self, rank: int) -> str:
+        """Return what messages call a rank."""
+        return f"rank {rank} on {self.hosts[rank]}"
+
+    def problems(self, problem: str) -> str:
+        """Return what went wrong on any rank while checkpoints are handled, on every rank."""
+        rows = enumerate(self.gather(problem, self.storage))
+        return "; ".join(f"{self.name(rank)}: {text}" for rank, text in rows if text)
+
     def barrier(self, group: dist.ProcessGroup | None = None) -> None:
         """Wait for all ranks."""
         dist.barrier(group=group or self.control)
@@ -146,7 +155,7 @@ class Ranks:
             ((common, count), *_) = Counter(digests).most_common(1)
             if count < len(rows):
                 others = ", ".join(
-                    f"rank {rank} on {self.hosts[rank]} has {_short(digest)}"
+                    f"{self.name(rank)} has {_short(digest)}"
                     for rank, digest in enumerate(digests)
                     if digest != common
                 )

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from train.config.config import Config
 from train.model.model import Model
+from train.model.parallelize import local, sharded_as
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
@@ -126,7 +126,7 @@ class Optimizer:
                 state["step"] = torch.zeros((), dtype=torch.float32, device=part.device)
                 for moment in MOMENTS:
                     state[moment] = torch.zeros_like(part, requires_grad=False)
-            found |= {f"{name}.{m}": _like(parameter, state[m]) for m in MOMENTS}
+            found |= {f"{name}.{m}": sharded_as(parameter, state[m]) for m in MOMENTS}
         return found
 
     def set_step(self, step: int) -> None:
@@ -137,23 +137,3 @@ class Optimizer:
     def _gradients(self) -> list[Tensor]:
         grads = (p.grad for p in self._model.trained.values())
         return [local(g) for g in grads if g is not None]
-
-
-@torch.no_grad()
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, which shares its memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
-
-
-def _like(parameter: Tensor, part: Tensor) -> Tensor:
-    """Return a part as a tensor that is sharded as a parameter is; they share the memory."""
-    if not isinstance(parameter, DTensor):
-        return part
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )

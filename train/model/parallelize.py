@@ -123,8 +123,27 @@ def init_adapters(network: nn.Module, seed: int) -> None:
             nn.init.normal_(whole, generator=generator)
         elif "lora_B" not in name and "lora_embedding_A" not in name:
             raise ModelError(f"{name}: expected an adapter of LoRA, found another")
-        into = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        into.copy_(local_shard(whole, parameter))
+        local(parameter).copy_(local_shard(whole, parameter))
+
+
+@torch.no_grad()
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, which shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def sharded_as(parameter: Tensor, part: Tensor) -> Tensor:
+    """Return a part as a tensor that is sharded as a parameter is; they share the memory."""
+    if not isinstance(parameter, DTensor):
+        return part
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def local_shard(whole: Tensor, like: Tensor) -> Tensor:

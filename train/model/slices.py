@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from train.config.config import Config
 from train.model import memory, placement, quantized
 from train.model.load import base_of
-from train.model.parallelize import local_shard
+from train.model.parallelize import local, local_shard, sharded_as
 
 
 class CannotSlice(Exception):  # noqa: N818  (named for what is so)
@@ -77,7 +77,7 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
         where = quantized.tensors(holders, stored)
         reordered = _reordered(plain, mapping, where)
         placeholders = {
-            name: like if name in reordered else _sharded_as(parameters[name], like)
+            name: like if name in reordered else _placeholder(parameters[name], like)
             for name, like in plain.named_parameters(remove_duplicate=False)
         }
         for name, parameter in placeholders.items():
@@ -93,11 +93,8 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
                 found = plain.get_parameter_or_buffer(name)
                 target = parameters.get(name, buffers.get(name))
                 assert target is not None
-                into = target.to_local() if isinstance(target, DTensor) else target
-                if isinstance(found, DTensor):
-                    into.copy_(found.to_local())
-                else:
-                    into.copy_(local_shard(found, target))
+                whole = not isinstance(found, DTensor)
+                local(target).copy_(local_shard(found, target) if whole else local(found))
                 if name in placeholders:
                     _set_parameter(plain, name, placeholders[name])
             left &= info.missing_keys
@@ -190,23 +187,13 @@ def _plain(name: str) -> str:
 
 
 def _is_empty(parameter: Tensor) -> bool:
-    return isinstance(parameter, DTensor) and not parameter.to_local().numel()
+    return isinstance(parameter, DTensor) and not local(parameter).numel()
 
 
-def _sharded_as(parameter: Tensor, like: Tensor) -> nn.Parameter:
-    """Return a parameter without memory that is cut as another one is."""
-    if not isinstance(parameter, DTensor):
-        return nn.Parameter(like.detach(), requires_grad=False)
-    local = torch.empty(parameter.to_local().shape, dtype=like.dtype, device="meta")
-    cut = DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-    return nn.Parameter(cut, requires_grad=False)
+def _placeholder(parameter: Tensor, like: Tensor) -> nn.Parameter:
+    """Return a parameter without memory that is sharded as another one is."""
+    part = torch.empty(local(parameter).shape, dtype=like.dtype, device="meta")
+    return nn.Parameter(sharded_as(parameter, part), requires_grad=False)
 
 
 def _set_parameter(network: nn.Module, name: str, parameter: nn.Parameter) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch.distributed.tensor import DTensor
-
 from train.config.batch_size import BatchSize
 from train.config.config import Config
 from train.data.batches import Batches
@@ -13,6 +11,7 @@ from train.model import kinds
 from train.model.kinds import Weights
 from train.model.model import Model
 from train.model.optimizer import warm_up_steps
+from train.model.parallelize import local
 
 RULE = "=" * 80
 
@@ -90,10 +89,7 @@ def _mesh(config: Config, model: Model) -> str:
 
 def _trained(config: Config, model: Model, weights: Weights) -> str:
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
-    held = sum(
-        p.to_local().nbytes if isinstance(p, DTensor) else p.nbytes
-        for p in model.network.parameters()
-    )
+    held = sum(local(parameter).nbytes for parameter in model.network.parameters())
     trained, every = weights.trained_total, weights.total
     return (
         f"{how}: {trained:,} of {every:,} parameters trained ({trained / every:.2%}), "

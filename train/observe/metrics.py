@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, Protocol, TypeVar, cast
 
 from train.config.config import Config
+from train.data.progress import duration
 from train.distributed.env import RankEnv
 from train.errors import counted
 from train.observe.flops import peak
@@ -64,6 +65,8 @@ class Meter:
         trackers: Trackers | None = None,
     ) -> None:
         """Begin to measure; without `flops_per_token` there is no MFU."""
+        import torch
+
         from train.observe.collective_clock import CollectiveClock
 
         self._config = config
@@ -73,7 +76,7 @@ class Meter:
         self._trackers = trackers
         self._flops = flops_per_token
         gpu = ranks.device.type == "cuda"
-        self._peak = peak(_device_name(ranks.device)) if gpu else None
+        self._peak = peak(torch.cuda.get_device_name(ranks.device)) if gpu else None
         self._clock = CollectiveClock()
         self._gpu = GpuTimes() if gpu else None
         self._watch = Watch(config.slow_ratio)
@@ -281,7 +284,7 @@ class Meter:
             line += f" | MFU: {record['mfu']:.1%}"
         record["memory"] = memory
         if self._is_first:
-            eta = _duration(left * median(self._last))
+            eta = duration(left * median(self._last))
             print(f"{line} | Mem: {memory / 2**30:.2f} GiB | ETA: {eta}", flush=True)
 
     def _record(self, record: dict[str, Any]) -> None:
@@ -303,14 +306,3 @@ def _memory(device: Any) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _device_name(device: Any) -> str:
-    import torch
-
-    return str(torch.cuda.get_device_name(device))
-
-
-def _duration(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}"

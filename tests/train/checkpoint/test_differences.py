@@ -1,6 +1,5 @@
 """What changed since a checkpoint: told, or refused if an epoch would not have each sample once."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import functools

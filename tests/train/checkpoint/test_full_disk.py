@@ -1,6 +1,5 @@
 """A disk that is really full: what was trained is exported, or waits in memory for room."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Files go from node to node, and a disk that fails on one of them hangs none."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import hashlib

@@ -1,6 +1,5 @@
 """Going on with what changed in between: refused where the mathematics would be another's."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Checkpoints survive what machines do: power cuts in the middle, flipped bits, lost folders."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

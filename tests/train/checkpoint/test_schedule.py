@@ -53,7 +53,7 @@ def test_what_is_said_replaces_that() -> None:
 
 def rank_one_is_slow(rank: int) -> None:
     """Let a minute pass between two looks at rank 0's clock, and none on rank 1."""
-    from train.checkpoint import schedule  # noqa: PLC0415  (as in the process that trains)
+    from train.checkpoint import schedule
 
     ticks = iter(range(0, 10**6, 60 if rank == 0 else 1))
     defaults = schedule.Schedule.__init__.__kwdefaults__

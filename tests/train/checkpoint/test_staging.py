@@ -1,6 +1,5 @@
 """What is trained is copied once, into memory that is pinned only where that is worth it."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -83,8 +83,8 @@ def shown(text: str, places: set[int]) -> str:
 def tokenizer_of(family: Family) -> Any:
     """Return a tokenizer of bytes and the family's own tokens."""
     # (seconds to import: only these tests need them)
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     letters = {letter: at for at, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
     bare = Tokenizer(models.BPE(letters, []))

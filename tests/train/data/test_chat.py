@@ -41,8 +41,8 @@ RESULT = {"role": "tool", "name": "weather", "tool_call_id": "abcdefghi", "conte
 @functools.cache
 def tokenizer_of(family: Family) -> Any:
     # (seconds to import: only these tests need them)
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     letters = {letter: at for at, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
     bare = Tokenizer(models.BPE(letters, []))

@@ -28,8 +28,8 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     # (seconds to import: only this test needs them)
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
 
     bare = Tokenizer(models.BPE())
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -74,7 +74,7 @@ def test_of_a_completion_only_the_answer_is_learned(tokenizer: Any) -> None:
 
 
 def test_a_tokenizer_that_ends_every_text_does_not_end_a_prompt(tokenizer: Any) -> None:
-    from tokenizers.processors import TemplateProcessing  # noqa: PLC0415  (as above)
+    from tokenizers.processors import TemplateProcessing
 
     ending = copy.deepcopy(tokenizer)
     marks = TemplateProcessing(single="$A:0 <eos>:0", special_tokens=[("<eos>", 0)])
@@ -243,7 +243,7 @@ def test_contents_in_parts_are_left_to_a_template_that_knows_them(tokenizer: Any
 
 
 def test_chats_need_a_fast_tokenizer() -> None:
-    from transformers import ByT5Tokenizer  # noqa: PLC0415  (collecting tests must not wait for torch)
+    from transformers import ByT5Tokenizer
 
     slow = ByT5Tokenizer(chat_template=TEMPLATE)
     chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}

@@ -222,7 +222,7 @@ def test_the_hint_for_a_data_set_that_is_not_here_downloads_it(
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    import huggingface_hub  # noqa: PLC0415  (only here)
+    import huggingface_hub
 
     home = tmp_path / "home"
     ((code, out),) = node(home, stand_in, str(model), "org/text", "offline")

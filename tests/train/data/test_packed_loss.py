@@ -1,6 +1,5 @@
 """Packed samples do not see each other: their loss is that of the samples by themselves."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

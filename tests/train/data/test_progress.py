@@ -14,7 +14,7 @@ import pytest
 from tests.train.world import World
 from train.config.config import Config
 from train.data import dataset, encoding, fingerprint, progress, token_cache
-from train.data.progress import Phase, Teller
+from train.data.progress import Phase, Reporter
 from train.distributed.env import RankEnv
 
 WHAT = ("tokenizing", "dataset_path")
@@ -59,7 +59,7 @@ def test_rows_speed_and_what_is_left_are_told_while_tokenizing(
     monkeypatch.setattr(token_cache, "SHARD_BYTES", 20_000)
     slow_down(monkeypatch, 0.1)
     told: list[Phase] = []
-    dataset.prepare(config, RankEnv(), tell=told.append)
+    dataset.prepare(config, RankEnv(), report=told.append)
     told = [phase for phase in told if phase.name == "tokenizing"]
     rows = [phase.rows for phase in told]
     assert rows == sorted(rows)
@@ -85,7 +85,7 @@ def test_a_node_counts_the_rows_of_others_too(
     nodes = [RankEnv(node_rank=node, nodes=2) for node in range(2)]
     other = threading.Thread(target=dataset.prepare, args=(config, nodes[1]))
     other.start()
-    dataset.prepare(config, nodes[0], tell=told.append)
+    dataset.prepare(config, nodes[0], report=told.append)
     other.join()
     assert max(phase.rows for phase in told if not phase.over) > 1500
 
@@ -98,7 +98,7 @@ def test_a_node_with_rows_of_its_own_counts_those(
     slow_down(monkeypatch, 0.1)
     told: list[Phase] = []
     strided = replace(config, node_data="strided")
-    dataset.prepare(strided, RankEnv(node_rank=1, nodes=4), tell=told.append)
+    dataset.prepare(strided, RankEnv(node_rank=1, nodes=4), report=told.append)
     assert {phase.total for phase in told if phase.name == "tokenizing"} == {500}
     assert max(phase.rows for phase in told) == 500
 
@@ -106,8 +106,8 @@ def test_a_node_with_rows_of_its_own_counts_those(
 @pytest.mark.torch
 def test_work_of_a_second_says_nothing(config: Config) -> None:
     told: list[Phase] = []
-    dataset.prepare(config, RankEnv(), tell=told.append)
-    dataset.prepare(config, RankEnv(), tell=told.append)
+    dataset.prepare(config, RankEnv(), report=told.append)
+    dataset.prepare(config, RankEnv(), report=told.append)
     assert not told
 
 
@@ -124,7 +124,7 @@ def test_the_first_pass_over_a_large_file_is_told(
 
     monkeypatch.setattr(fingerprint, "scan", slowly)
     told: list[Phase] = []
-    dataset.prepare(config, RankEnv(), tell=told.append)
+    dataset.prepare(config, RankEnv(), report=told.append)
     assert told[0].words() == "reading dataset_path: 0.00 GiB, 0:00:00 so far"
     assert told[0].about() == {"name": "reading", "dataset": "dataset_path"}
 
@@ -145,7 +145,7 @@ def test_a_folder_that_does_not_answer_ends_no_progress() -> None:
             raise OSError
         return answers[-1]
 
-    with Teller(dataset="a", tell=told.append).during("tokenizing", total=9, rows=rows):
+    with Reporter(dataset="a", report=told.append).during("tokenizing", total=9, rows=rows):
         time.sleep(0.4)
     assert [phase.rows for phase in told][:2] == [0, 0]
     assert told[-2].rows == 7

@@ -107,8 +107,8 @@ def test_special_tokens_within_texts_can_be_kept_as_text(said: str) -> None:
 
 
 def test_the_pieces_around_a_literal_token_have_no_space_of_their_own() -> None:
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     letters = sorted({*"▁abcdefghijklmnopqrstuvwxyz<|_>\n:"})
     bare = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
@@ -134,8 +134,8 @@ def test_the_pieces_around_a_literal_token_have_no_space_of_their_own() -> None:
 
 def test_an_answer_is_tokenized_as_after_a_prompt() -> None:
     """With a space before it in the template, its first token is not one with that space."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {

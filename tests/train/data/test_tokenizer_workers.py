@@ -1,6 +1,5 @@
 """Several processes tokenize as one does, and end with the one that started them."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -21,9 +21,9 @@ MARKS = ["<s>", "</s>", "[gMASK]", "<unk>"]
 def tokenizer_with(single: str) -> Any:
     """Return a tokenizer like Llama's; `single` is what it writes around a text, $A."""
     # (seconds to import: only these tests need them)
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
-    from tokenizers.processors import TemplateProcessing  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
 
     letters = {letter: at for at, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
     bare = Tokenizer(models.BPE(letters, []))

@@ -1,6 +1,5 @@
 """Ranks that cannot train together are named before any of them waits for NCCL."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import sys

@@ -1,6 +1,5 @@
 """Of a run that failed, status.json says what went wrong first, on whichever rank that was."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import os

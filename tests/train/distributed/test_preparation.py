@@ -24,8 +24,8 @@ PATIENCE = 0.6
 
 def ranks(*works: Callable[[], None]) -> list[BaseException | None]:
     """Prepare with so many ranks, a thread each; return what each ended with."""
-    from train.distributed.preparation import Preparation  # noqa: PLC0415  (it needs torch)
-    from train.distributed.process_group import local_store  # noqa: PLC0415
+    from train.distributed.preparation import Preparation
+    from train.distributed.process_group import local_store
 
     store = local_store()
     ended: list[BaseException | None] = [None] * len(works)
@@ -72,7 +72,7 @@ def test_a_failed_rank_ends_the_others_with_its_reason() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_silent_rank_is_named(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from train.distributed.preparation import Preparation  # noqa: PLC0415
+    from train.distributed.preparation import Preparation
 
     beat: Any = Preparation._beat
 
@@ -91,9 +91,9 @@ def test_a_silent_rank_is_named(gone: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 def slow_on_the_second_node(rank: int) -> None:
     """Tokenize for longer than collectives may take."""
-    from unittest.mock import patch  # noqa: PLC0415  (in the rank's own process)
+    from unittest.mock import patch
 
-    from train.data import dataset  # noqa: PLC0415
+    from train.data import dataset
 
     real = dataset.prepare
 
@@ -106,9 +106,9 @@ def slow_on_the_second_node(rank: int) -> None:
 
 def ends_in_tokenizing(rank: int) -> None:
     """Have rank 0 fail, or be killed as by the kernel for want of memory, as the file says."""
-    from unittest.mock import patch  # noqa: PLC0415  (in the rank's own process)
+    from unittest.mock import patch
 
-    from train.data import token_cache  # noqa: PLC0415
+    from train.data import token_cache
 
     def end(*_: Any) -> None:
         time.sleep(2.0)  # its neighbor waits by now

@@ -1,6 +1,5 @@
 """Ranks that meet: what must be the same on all, and time limits that notice one that hangs."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Ctrl-C says at once what it does; a second one ends at once, and says what that costs."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import os

@@ -1,6 +1,5 @@
 """Garbage is collected on all ranks in the same steps, and does not grow."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import gc

@@ -1,6 +1,5 @@
 """A wish to stop or save, from anywhere and at any moment, becomes one decision of all ranks."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """A signal before the ranks have met ends a run at once, and status.json says how."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import signal

@@ -1,6 +1,5 @@
 """The estimate of what layers keep for the backward pass, against what autograd saves."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from typing import Any

@@ -1,6 +1,5 @@
 """Other architectures than Llama, trained through: the same losses, the adapter, the way back."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from collections.abc import Iterable

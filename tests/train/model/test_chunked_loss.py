@@ -1,6 +1,5 @@
 """The loss made a few rows at a time is the loss, and so are its gradients."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import gc

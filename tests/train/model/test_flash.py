@@ -1,6 +1,5 @@
 """Flash attention is handed the bounds of packed documents, and does not look for them itself."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from importlib.metadata import version

@@ -1,6 +1,5 @@
 """How a model is laid over the ranks, and that what is unusual is said."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,6 +1,5 @@
 """What gets an adapter is found on the model's own modules, before any of its weights are read."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """The model is what we think: sharded where it must be, filled, and exported as PEFT reads it."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import functools

@@ -1,6 +1,5 @@
 """AdamW decays what transformers' Trainer decays, and takes up the moments of older checkpoints."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,5 @@
 """A base in FP8 trains as its plain twin does; other formats are refused by name."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

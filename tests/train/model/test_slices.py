@@ -1,6 +1,5 @@
 """The base is read in slices: each rank reads its own rows once, and gets what others would."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Arithmetic of a token, and what GPUs can do."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -26,8 +26,8 @@ STEPS = 2 * WINDOW
 def slow_down(where: str, slowed: int | None, rank: int) -> None:
     """Make a rank slow, as a throttled GPU or a slow disk would; runs in the rank's process."""
     seconds = (SLOW if rank == slowed else EVEN)[where]
-    import train.data.batches  # noqa: PLC0415  (in the rank, which has torch already)
-    import train.model.model  # noqa: PLC0415
+    import train.data.batches
+    import train.model.model
 
     def slowly(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

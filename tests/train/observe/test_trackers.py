@@ -251,7 +251,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_command(
 
 @pytest.mark.torch
 def test_tensorboard_replaces_repeated_steps(config: Config, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415  (slow)
+    from tensorboard.backend.event_processing.event_accumulator import (
         EventAccumulator,
     )
 

@@ -1,6 +1,5 @@
 """Weights in `.bin` files become safetensors, bit by bit, or the reason is printed."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import json

@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient
 @pytest.fixture
 def adapter(tiny: Path, tmp_path: Path) -> Path:
     """Return an adapter that turns the base's head round."""
-    import torch  # noqa: PLC0415  (as below: seconds)
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(tiny / "model")
     model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "down_proj"]))
@@ -48,9 +48,9 @@ def test_base_and_adapter_speak_after_the_prompt(
 def test_the_text_is_that_of_transformers_and_peft_without_sampling(
     tiny: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    import torch  # noqa: PLC0415  (as above)
-    from peft import PeftModel  # noqa: PLC0415  (as above)
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     # As a chat model has it, whose answers are drawn by default.
     folder = shutil.copytree(tiny / "model", tmp_path / "model")
@@ -77,7 +77,7 @@ def test_the_text_is_that_of_transformers_and_peft_without_sampling(
 def test_an_adapter_that_changes_no_word_is_noted(
     tiny: Path, adapter: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from safetensors.torch import load_file, save_file  # noqa: PLC0415  (as above)
+    from safetensors.torch import load_file, save_file
 
     weights = adapter / "adapter_model.safetensors"
     save_file({name: 0 * tensor for name, tensor in load_file(weights).items()}, weights)
@@ -97,7 +97,7 @@ def test_what_is_no_adapter_is_refused_before_anything_is_loaded(
 
 
 def test_a_question_is_put_in_the_chat_template_as_training_puts_it(tmp_path: Path) -> None:
-    from train.data import encoding, formats  # noqa: PLC0415  (beside the tokenizer, which takes seconds)
+    from train.data import encoding, formats
 
     tokenizer = demo_assets.make_tokenizer(["some words to learn from"] * 9)
     asked = generate.as_question(tokenizer, "Why?")
@@ -112,8 +112,8 @@ def test_a_question_is_put_in_the_chat_template_as_training_puts_it(tmp_path: Pa
 
 
 def test_a_text_begins_as_in_training_and_is_left_open(tiny: Path) -> None:
-    from tokenizers.processors import TemplateProcessing  # noqa: PLC0415  (as above)
-    from transformers import AutoTokenizer  # noqa: PLC0415
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny / "model")
     plain = tokenizer("one two")["input_ids"]
@@ -170,8 +170,8 @@ def test_an_adapter_that_cannot_be_loaded_is_told(
 def test_an_adapter_without_a_weight_for_the_model_is_told(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch  # noqa: PLC0415  (as above)
-    from safetensors.torch import save_file  # noqa: PLC0415  (as above)
+    import torch
+    from safetensors.torch import save_file
 
     shape = {"peft_type": "LORA", "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(shape))
@@ -196,8 +196,8 @@ def test_no_tokens_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_base_speaks_in_the_numbers_it_is_kept_in(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch  # noqa: PLC0415  (as above)
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base = AutoModelForCausalLM.from_pretrained(tiny / "model", dtype=torch.bfloat16)
     base.save_pretrained(tmp_path / "low")

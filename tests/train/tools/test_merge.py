@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient
 def test_the_command_in_the_refusal_makes_a_model_that_computes_the_same_and_is_trained_on(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
-    import torch  # noqa: PLC0415  (collecting tests must not wait for torch)
-    from peft import PeftModel  # noqa: PLC0415  (as above)
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415  (as above)
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
 
     run = world.run(max_steps=2, eval_dataset_path=None)
     adapter = run.output / "adapter"

@@ -11,7 +11,6 @@ from train.errors import ConfigError
 
 START = 1 << 16
 """Bytes that are read."""
-BOM = b"\xef\xbb\xbf"
 BOMS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -57,7 +56,7 @@ def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
     if name := encoding(start):
         hint = None if stream.compressed else to_utf8(path, name)
         raise ConfigError(f"{key}: expected UTF-8 text in {path}, found {name}", hint=hint)
-    text = start.removeprefix(BOM).lstrip()
+    text = start.removeprefix(streams.BOM).lstrip()
     ending, what = _told(text, is_table=is_table)
     if start[TAR[0] :].startswith(TAR[1]):
         ending, what = ".tar", "a tar archive"

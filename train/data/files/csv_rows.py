@@ -20,7 +20,6 @@ SUFFIXES = (".csv", ".tsv")
 DELIMITERS = ",;\t"
 LONGEST = 1 << 27
 """Characters of a cell: in a longer one a quote is missing."""
-BOM = b"\xef\xbb\xbf"
 
 
 def rows(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, bytes | BadLine]]:
@@ -62,7 +61,7 @@ def cells(path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, list[st
     def lines() -> Iterator[str]:
         nonlocal offset
         for line in stream.bytes:
-            text = line.removeprefix(b"" if offset else BOM)
+            text = line.removeprefix(b"" if offset else streams.BOM)
             offset += len(line)
             yield text.decode(errors="surrogateescape")
 

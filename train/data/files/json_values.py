@@ -17,7 +17,6 @@ from train.data.files.streams import Stream
 from train.errors import ConfigError
 
 BLOCK = 1 << 20
-BOM = b"\xef\xbb\xbf"
 SPACE = re.compile(r"[ \t\r\n]*")
 NEAR = 16
 """Characters before the end of a buffer in which a fault may only be that more is to come."""
@@ -90,8 +89,8 @@ class _Text:
     def _more(self) -> bool:
         """Read on: twice as much, so that a long item is not parsed too often."""
         block = self._stream.bytes.read(max(BLOCK, len(self._text)))
-        if not self.offset and not self._text and block.startswith(BOM):
-            block, self._begin = block[len(BOM) :], len(BOM)
+        if not self.offset and not self._text and block.startswith(streams.BOM):
+            block, self._begin = block[len(streams.BOM) :], len(streams.BOM)
         self._begin += self._at
         self._text = self._text[self._at :] + block.decode("latin-1")
         self._at = 0

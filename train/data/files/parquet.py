@@ -15,6 +15,7 @@ from typing import Any
 
 from train.config.datasets import IN_LINES
 from train.data import formats
+from train.data.files import streams
 from train.errors import ConfigError
 
 NOUN = "row "
@@ -78,18 +79,13 @@ def count(path: Path) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"{path}: expected pyarrow, which reads Parquet, found that it is not installed",
-            hint="pip install pyarrow, on every node",
-        ) from None
+    arrow_error = streams.pyarrow(path, "Parquet").ArrowException
+    from pyarrow.parquet import ParquetFile
+
     try:
         with ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
             yield file
-    except (ArrowException, OSError, OverflowError, ValueError) as error:
+    except (arrow_error, OSError, OverflowError, ValueError) as error:
         found = " ".join(str(error).split())
         raise ConfigError(f"{path}: expected Parquet, found: {found}") from error
 

@@ -16,8 +16,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from train.errors import ConfigError
 
@@ -27,6 +28,8 @@ SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 PARTS = 32
 """Parts of a compressed file: each of their readers decompresses all that is before its part."""
 BLOCK = 1 << 20
+BOM = b"\xef\xbb\xbf"
+"""What some programs put before UTF-8 text."""
 MOST_PLACES = 2048
 
 
@@ -128,11 +131,15 @@ def _decompressed(path: Path, kind: str, raw: BinaryIO) -> Any:
             return bz2.BZ2File(raw)
         case "xz":
             return lzma.LZMAFile(raw)
+    return pyarrow(path, "zstd").CompressedInputStream(raw, "zstd")
+
+
+def pyarrow(path: Path, what: str) -> Any:
+    """Return the package, which few need; refuse a file that only it can read if it is missing."""
     try:
-        import pyarrow  # noqa: ICN001  (an extra that few need)
+        return import_module("pyarrow")
     except ModuleNotFoundError:
         raise ConfigError(
-            f"{path}: expected pyarrow, which reads zstd, found that it is not installed",
+            f"{path}: expected pyarrow, which reads {what}, found that it is not installed",
             hint="pip install pyarrow, on every node",
         ) from None
-    return cast("Any", pyarrow.CompressedInputStream(raw, "zstd"))
