@@ -294,7 +294,11 @@ def test_a_run_outlives_its_controller_and_a_lost_connection_costs_no_line(
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)],
+    # The others are taken as an interrupt: test_signals.py.
+    [
+        signal.SIGINT,
+        *(pytest.param(n, marks=pytest.mark.soak) for n in (signal.SIGHUP, signal.SIGTERM)),
+    ],
     ids=lambda n: n.name,
 )
 def test_without_a_terminal_an_interrupt_leaves_the_run_alone(
