@@ -15,7 +15,6 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.safe_text import keep_colors
 from clusterctl.verbs.events import Event, Notice, Result, drive, map_events
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.wire import plain
 
 if TYPE_CHECKING:
     from clusterctl.logs.deduplicate import LineSink
@@ -111,7 +110,7 @@ class Run:
         corrected = view.corrected_end
         if corrected is None:
             return view
-        self._records.write_end(self.record, plain(corrected))
+        self._records.write_end(self.record, corrected)
         return replace(view, remembered=corrected)
 
     def logs(

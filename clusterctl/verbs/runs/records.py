@@ -244,10 +244,11 @@ class Records:
             if record is not None:
                 yield record
 
-    def write_end(self, record: RunRecord, end: Mapping[str, Any]) -> None:
+    def write_end(self, record: RunRecord, end: RunEnd | Mapping[str, Any]) -> None:
         """Record how a run ended; do nothing if its folder was deleted."""
         try:
-            document = {"schema": SCHEMA, "ended": time.time(), **end}
+            document = {"schema": SCHEMA, **plain(end)}
+            document["ended"] = document.get("ended") or time.time()
             text = json.dumps(document, indent=1) + "\n"
             write_private(self.folder(record.cluster.name, record.run) / "end.json", text)
         except OSError:
