@@ -37,7 +37,8 @@ from clusterctl.inventory.other_programs.export import ExportedNode
 from clusterctl.inventory.settings import settings_of
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
-from clusterctl.model.node_run import NodeEnd, RankState, Supervisor, Usage
+from clusterctl.model.checkpoint import Checkpoint
+from clusterctl.model.node_run import LastLine, NodeEnd, RankState, Supervisor, Usage
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -53,7 +54,6 @@ from clusterctl.verbs.pull.result import PullResult
 from clusterctl.verbs.push.result import PushResult
 from clusterctl.verbs.runs.list_runs import ListedRun
 from clusterctl.verbs.runs.prune import Kept
-from clusterctl.verbs.runs.run_status import Checkpoint, LastLine
 from clusterctl.verbs.stop import StopResult
 from clusterctl.verbs.sync.result import NodeSync
 

@@ -29,7 +29,7 @@ from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.follow import LogLines
 from clusterctl.verbs.logs import LogQuery
-from clusterctl.verbs.runs.chain import chain_of
+from clusterctl.verbs.runs.history import chain_of
 from clusterctl.verbs.runs.records import Records
 
 

@@ -16,10 +16,10 @@ from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_prunable, show_pruned, show_run, show_runs
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.list_runs import RunFilter
 from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.prune import KEPT
 from clusterctl.verbs.runs.records import Records
-from clusterctl.verbs.runs.run_filter import RunFilter
 
 SHOW = "show"
 LISTING = ("discover", "since", "name", "nodes", "failed")

@@ -85,3 +85,15 @@ class OneCheckpointAnswer(CheckpointsAnswer):
     """`checkpoints` of a named one."""
 
     candidates: Annotated[tuple[NodeCheckpoint, ...], Bounds(1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The newest checkpoint that looks complete."""
+
+    path: str
+    step: int | None
+    time: float
+    format: str
+    run: str = ""
+    """The run that wrote it, this one or one that it resumes; empty if unknown."""

@@ -199,6 +199,22 @@ class LastPrinted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastLine:
+    """The newest line of the logs, from any node."""
+
+    node: str
+    """The node's name."""
+    rank: int | None
+    """null: a launcher printed it."""
+    line: str
+    """The line."""
+    age_s: float
+    """Seconds since it was printed."""
+    every_s: float | None
+    """The usual seconds from one line of that log to the next; null if they are too few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRun:
     """A run on one node."""
 

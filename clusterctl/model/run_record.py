@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.model.bounds import Port, Rank, Seconds
+from clusterctl.model.bounds import Count, ExitCode, Port, Rank, Seconds, Signal
 from clusterctl.values import dataclass
 
 
@@ -27,19 +27,49 @@ class RecordedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCause:
-    """The keys of a first cause that are always read."""
+    """A first cause; an earlier version may have written less."""
 
     node: str = ""
     rank: Rank | None = None
+    time: Seconds | None = None
+    kind: str = ""
+    exit_code: ExitCode | None = None
+    signal: Signal | None = None
     message: str = ""
+    remedy: str = ""
+    lines: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedEnd:
-    """The keys of an end that are read."""
+class PastEnd:
+    """How a run seemed to have ended before more was known."""
 
     state: str = ""
     ended_by: str = ""
+    first_cause: RecordedCause | None = None
+    exit_code: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What showed later that a run had ended in another way."""
+
+    time: Seconds
+    why: str
+    was: PastEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended, as this machine saw it."""
+
+    run: str = ""
+    state: str = ""
+    exit_code: Count | None = None
+    ended_by: str = ""
     ended: Seconds | None = None
     message: str = ""
+    """Why it did not start."""
     first_cause: RecordedCause | None = None
+    corrected: Correction | None = None

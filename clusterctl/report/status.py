@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,10 +15,11 @@ from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
-from clusterctl.model.node_run import GpuUsage, RayCluster, Usage
+from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Usage
+from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
-from clusterctl.verbs.runs.run_status import LastLine, NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
 _STYLES = {
     "running": "green",
@@ -68,22 +68,19 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
             hints.append(END_THE_REST.format(run=view.run))
         for hint in filter(None, dict.fromkeys(hints)):
             screen.out.print(safe_text(f"hint: {hint}"))
-    if view.remembered and view.remembered.get("message"):
-        screen.out.print(
-            safe_text(f"ended by {view.ended_by}: {view.remembered['message']}", "red")
-        )
-    if view.remembered and view.remembered.get("corrected"):
-        screen.out.print(safe_text(_correction(view.remembered["corrected"])))
+    if view.remembered and view.remembered.message:
+        screen.out.print(safe_text(f"ended by {view.ended_by}: {view.remembered.message}", "red"))
+    if view.remembered and view.remembered.corrected:
+        screen.out.print(safe_text(_correction(view.remembered.corrected)))
     if view.first_cause:
         show_cause(screen.out, view.first_cause)
 
 
-def _correction(event: Mapping[str, Any]) -> str:
+def _correction(event: Correction) -> str:
     """Return what had been recorded before later evidence corrected it."""
-    was: Mapping[str, Any] = event.get("was") or {}
-    cause: Mapping[str, Any] = was.get("first_cause") or {}
-    where = f": {cause.get('node')}: {cause.get('message')}" if cause else ""
-    recorded = f"{was.get('state')}, ended by {was.get('ended_by')}{where}"
+    cause = event.was.first_cause
+    where = f": {cause.node}: {cause.message}" if cause else ""
+    recorded = f"{event.was.state}, ended by {event.was.ended_by}{where}"
     return f"corrected: it was recorded as {recorded}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.model.checkpoint import CheckpointsAnswer, NodeCheckpoint
+from clusterctl.model.checkpoint import Checkpoint, CheckpointsAnswer, NodeCheckpoint
 from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
@@ -16,7 +16,7 @@ from clusterctl.verbs.events import Emit
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
-from clusterctl.verbs.runs.run_status import BAD_ENDS, Checkpoint, NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_status import BAD_ENDS, NodeAnswer, RunStatus
 
 
 def status(

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from clusterctl.cli import status
+from clusterctl.model.run_record import RunEnd
 from clusterctl.report.console import Screen
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from tests.verbs.run_answers import CLUSTER, RUN, node_run
@@ -71,7 +72,9 @@ def test_a_queued_job_is_asked_again_until_its_nodes_can_be(
     monkeypatch.setattr(
         status,
         "view_of_batch",
-        lambda _, state: RunStatus(run=RUN, cluster="lab", nodes=(), remembered={"state": state}),
+        lambda _, state: RunStatus(
+            run=RUN, cluster="lab", nodes=(), remembered=RunEnd(state=state)
+        ),
     )
     monkeypatch.setattr(status, "_show", lambda args: 3 if args.run == RUN else 0)
     assert status.run(argparse.Namespace(run=None, watch=0.001, json=True)) == 3

@@ -19,6 +19,7 @@ from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.model.node_run import Resumed
+from clusterctl.model.run_record import RecordedCause, RunEnd
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.transport.fanout import MultiStream
@@ -97,9 +98,9 @@ def test_a_node_that_does_not_answer_is_no_verdict(
     assert (view.state, view.ended_by, view.live) == ("unreachable", "", False)
     show_status(Screen(), view)
     assert "1 of 2 nodes did not answer: what runs there is unknown" in capsys.readouterr().out
-    seen = replace(view, remembered={"state": "finished", "ended_by": "job"})
+    seen = replace(view, remembered=RunEnd(state="finished", ended_by="job"))
     assert (seen.state, seen.ended_by) == ("finished", "job")
-    unsure = replace(view, remembered={"state": "unreachable", "ended_by": "unknown"})
+    unsure = replace(view, remembered=RunEnd(state="unreachable", ended_by="unknown"))
     assert (unsure.state, unsure.ended_by) == ("unreachable", "")
 
 
@@ -509,7 +510,7 @@ def test_a_node_does_not_choose_where_the_controller_writes(tmp_path: Path) -> N
 
 def test_a_run_that_no_node_knows_is_as_it_was_remembered() -> None:
     nodes = (NodeAnswer(node=CLUSTER.node("a")),)
-    remembered = {"state": "failed", "ended_by": "start", "message": "a: command not found: x"}
+    remembered = RunEnd(state="failed", ended_by="start", message="a: command not found: x")
     view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered)
     assert (view.state, view.ended_by) == ("failed", "start")
     alive = RunStatus(
@@ -521,22 +522,18 @@ def test_a_run_that_no_node_knows_is_as_it_was_remembered() -> None:
 def test_a_node_that_shows_later_that_it_was_lost_corrects_the_record(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    echo = {"node": "a", "rank": 0, "kind": "exit", "message": "exited with 1: Connection closed"}
-    remembered = {
-        "state": "failed", "ended_by": "job", "exit_code": 1, "first_cause": echo, "run": RUN,
-    }  # fmt: skip
+    message = "exited with 1: Connection closed"
+    echo = RecordedCause(node="a", rank=0, kind="exit", message=message)
+    remembered = RunEnd(run=RUN, state="failed", ended_by="job", exit_code=1, first_cause=echo)
     nodes = tuple(parts(a=part("a", "failed"), b=part("b", "lost")))
     lost = FirstCause(node="b", time=1.0, kind="node-lost", message="the machine was rebooted")
     view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered, first_cause=lost)
     corrected = view.corrected_end
     assert corrected is not None
-    assert (corrected["state"], corrected["ended_by"], corrected["exit_code"]) == (
-        "lost",
-        "lost",
-        125,
-    )
-    assert corrected["corrected"]["why"] == "b: the machine was rebooted"
-    assert corrected["corrected"]["was"]["first_cause"] == echo
+    assert (corrected.state, corrected.ended_by, corrected.exit_code) == ("lost", "lost", 125)
+    assert corrected.corrected is not None
+    assert corrected.corrected.why == "b: the machine was rebooted"
+    assert corrected.corrected.was.first_cause == echo
     again = replace(view, remembered=corrected)
     assert again.corrected_end is None
     show_status(Screen(), again)

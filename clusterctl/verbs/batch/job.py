@@ -11,11 +11,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from clusterctl.model.from_json import from_json
+from clusterctl.model.run_record import RunEnd
 from clusterctl.values import dataclass
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import BATCH, Records, write_private
@@ -101,7 +101,7 @@ class BatchJobs:
         """Tell whether the job has got as far as to a plan, so that its nodes can be asked."""
         return (self.folder(batch) / "record.json").exists()
 
-    def end(self, batch: BatchJob) -> Mapping[str, Any] | None:
+    def end(self, batch: BatchJob) -> RunEnd | None:
         """Return how the run ended, as clusterctl inside of the job saw it."""
         record = self._records.read(batch.cluster, batch.run)
         return self._records.end(record) if record else None

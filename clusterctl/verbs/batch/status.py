@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from clusterctl.errors import ClusterError
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import Resumed
+from clusterctl.model.run_record import RunEnd
 from clusterctl.safe_text import printable_words
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
@@ -23,6 +22,7 @@ from clusterctl.verbs.runs.list_runs import (
 )
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_status import LIVE, RunStatus
+from clusterctl.wire import plain
 
 ENDED_SECONDS = 120.0
 """How long the end of a job is waited for: Slurm's KillWait and epilog may take a minute."""
@@ -62,7 +62,7 @@ def batch_runs(records: Records, cluster: str) -> RunList:
         view = batch_status(batch, jobs, state)
         record = known.pop(batch.run, None)
         resumed = (record.resumed if record else None) or Resumed()
-        end: Mapping[str, Any] = view.remembered or {}
+        end = view.remembered
         lines.append(
             ListedRun(
                 run=batch.run,
@@ -76,13 +76,13 @@ def batch_runs(records: Records, cluster: str) -> RunList:
                 name=batch.name or (str(record.options.get("name") or "") if record else ""),
                 parent=resumed.run,
                 checkpoint=resumed.checkpoint,
-                ended=end.get("ended"),
+                ended=end.ended if end else None,
                 reason="" if view.state in {"queued", *LIVE} else reason_of(view, end),
                 commit=record.commit if record else "",
                 dirty=bool(record and record.dirty),
             )
         )
-    lines += [recorded_line(one, None, records.end(one) or {}) for one in known.values()]
+    lines += [recorded_line(one, None, records.end(one)) for one in known.values()]
     return RunList(runs=newest_first(lines, records), errors=())
 
 
@@ -113,22 +113,22 @@ def wait_until_ended(batch: BatchJob, seconds: float) -> SlurmState:
     return state
 
 
-def _end(batch: BatchJob, jobs: BatchJobs, state: SlurmState) -> Mapping[str, Any]:
+def _end(batch: BatchJob, jobs: BatchJobs, state: SlurmState) -> RunEnd:
     code = jobs.exit_code(batch)
     if code is None and state.phase != "ended":
         live = "running" if jobs.started(batch) else "starting"
-        return {"state": "queued" if state.phase == "queued" else live, "ended_by": ""}
+        return RunEnd(state="queued" if state.phase == "queued" else live)
     known = jobs.end(batch)
     if known is not None:
         return known
     if code is None:
         stopped = "stopped" if state.state == "CANCELLED" else "failed"
-        return {"state": stopped, "ended_by": "slurm", "message": state.words}
-    return {
-        "state": "failed" if code else "finished",
-        "ended_by": "controller",
-        "message": _last_error(batch, jobs) if code else "",
-    }
+        return RunEnd(state=stopped, ended_by="slurm", message=state.words)
+    return RunEnd(
+        state="failed" if code else "finished",
+        ended_by="controller",
+        message=_last_error(batch, jobs) if code else "",
+    )
 
 
 def _last_error(batch: BatchJob, jobs: BatchJobs) -> str:
@@ -144,13 +144,12 @@ def _last_error(batch: BatchJob, jobs: BatchJobs) -> str:
     return printable_words(next(iter(errors), lines[-1] if lines else b""))
 
 
-def _cause(end: Mapping[str, Any]) -> FirstCause | None:
+def _cause(end: RunEnd) -> FirstCause | None:
     """Return the first cause in what was kept of an end; None: there is none, or it is damaged."""
-    document = end.get("first_cause")
-    if not document:
+    if end.first_cause is None:
         return None
     try:
-        cause: FirstCause = from_json(FirstCause, document, "first_cause")
+        cause: FirstCause = from_json(FirstCause, plain(end.first_cause), "first_cause")
     except ValueError:
         return None
     return cause

@@ -18,7 +18,8 @@ FINISHED: RunState = "finished"
 def compare_with_last_good(result: CheckResult, records: Records) -> CheckResult:
     """Return the result with what changed since; unchanged if no run of it is known to be good."""
     for record in records.newest_first(result.cluster):
-        if (records.end(record) or {}).get("state") != FINISHED:
+        end = records.end(record)
+        if end is None or end.state != FINISHED:
             continue
         facts = records.facts(record)
         if facts is not None:

@@ -13,7 +13,7 @@ from clusterctl.model.node_run import Resumed
 from clusterctl.plan.run_names import fill_text
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import run_args
-from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 
 _SHOWN_RUNS = 3
 
@@ -118,6 +118,23 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
         name = resumed.run
         known = find(name) if name else None
     return History(runs=tuple(runs))
+
+
+def chain_of(record: RunRecord, records: Records) -> tuple[str, ...]:
+    """Return the ids of a run's chain, the oldest first.
+
+    Where two runs resume the same one, both are in it, in the order in which they began.
+    """
+    before = [one.run for one in history_of(record, records.with_id).runs]
+    found = dict.fromkeys(reversed(before))
+    after, pending = [], [record.run]
+    while pending:
+        resumes = [one for one in records.resumes_of(pending.pop()) if one.run not in found]
+        found |= dict.fromkeys(one.run for one in resumes)
+        after += resumes
+        pending += [one.run for one in resumes]
+    after.sort(key=lambda one: (one.began, one.run))
+    return (*reversed(before), *(one.run for one in after))
 
 
 def unrecorded(run: str) -> History:

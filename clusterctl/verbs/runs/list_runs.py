@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.model.node_run import Resumed
+from clusterctl.model.run_record import RunEnd
 from clusterctl.values import dataclass
+from clusterctl.verbs.moment import moment
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.find_run import discover, launches
@@ -18,9 +22,10 @@ from clusterctl.verbs.runs.named import short_ids
 from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.proof import has_key, proven_record
 from clusterctl.verbs.runs.records import Claim, Records, RunRecord
-from clusterctl.verbs.runs.run_status import RunStatus, view_of
+from clusterctl.verbs.runs.run_status import LIVE, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
+_BAD = frozenset({"failed", "lost"})
 _NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
 """Of how many nodes, and for how many runs each, proofs are asked at once: one may have 20 kB."""
 
@@ -197,7 +202,7 @@ def _agreed(values: Iterable[Any]) -> Any:  # noqa: ANN401  (what nodes answer)
 def _line(nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus) -> ListedRun:
     if record is None:
         return claimed_line(_judged(nodes, view))
-    end = records.end(record) or {}
+    end = records.end(record)
     # A node outside the run need not answer.
     took_part = frozenset(node.name for node in record.cluster.nodes)
     took_part |= view.node_runs.keys()  # some may have joined since
@@ -217,11 +222,11 @@ def claimed_line(view: RunStatus) -> ListedRun:
         command=view.command,
         verified=False,
         name=view.name,
-        **_progressed(view, {}),
+        **_progressed(view, None),
     )
 
 
-def recorded_line(record: RunRecord, view: RunStatus | None, end: Mapping[str, Any]) -> ListedRun:
+def recorded_line(record: RunRecord, view: RunStatus | None, end: RunEnd | None) -> ListedRun:
     """Return the line of a run with a record.
 
     Args:
@@ -232,8 +237,8 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: Mapping[str, A
     return ListedRun(
         run=record.run,
         cluster=record.cluster.name,
-        state=view.state if view else str(end.get("state", "unknown")),
-        ended_by=view.ended_by if view else str(end.get("ended_by", "")),
+        state=view.state if view else (end.state if end else "unknown"),
+        ended_by=view.ended_by if view else (end.ended_by if end else ""),
         began=record.began,
         nodes=_names(record, view),
         command=record.cluster.job.command or _claimed(record),
@@ -246,7 +251,7 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: Mapping[str, A
 
 
 def _progressed(
-    view: RunStatus | None, end: Mapping[str, Any], resumed: Resumed | None = None
+    view: RunStatus | None, end: RunEnd | None, resumed: Resumed | None = None
 ) -> dict[str, Any]:
     """Return where a run came from, how far it got, when it ended and why."""
     resumed = resumed or (view.resumed if view else None)
@@ -257,27 +262,27 @@ def _progressed(
         "checkpoint": resumed.checkpoint if resumed else "",
         "step": progress.step if progress else None,
         "total": progress.total if progress else None,
-        "ended": ((view.ended if view else None) or end.get("ended")) if over else None,
+        "ended": ((view.ended if view else None) or (end.ended if end else None)) if over else None,
         "reason": reason_of(view, end) if over else "",
     }
 
 
-def reason_of(view: RunStatus | None, end: Mapping[str, Any]) -> str:
+def reason_of(view: RunStatus | None, end: RunEnd | None) -> str:
     """Return why a run that is over ended as it did, in one line; empty if it finished."""
-    if (view.state if view else end.get("state")) == "finished":
+    end = end or RunEnd()
+    if (view.state if view else end.state) == "finished":
         return ""
-    cause: Mapping[str, Any] = plain(view.first_cause) if view and view.first_cause else {}
-    cause = cause or end.get("first_cause") or {}
+    cause = (view.first_cause if view else None) or end.first_cause
     if cause:
-        rank = "" if cause.get("rank") is None else f", rank {cause['rank']}"
-        text = f"{cause.get('node') or '?'}{rank}: {cause.get('message') or ''}"
+        rank = "" if cause.rank is None else f", rank {cause.rank}"
+        text = f"{cause.node or '?'}{rank}: {cause.message}"
     else:
         ends = [(one.node.name, one.end) for one in view.nodes if one.end] if view else []
         own = [(node, one) for node, one in ends if one.by != "peer" and one.reason]
         own.sort(key=lambda each: each[1].time or 0.0)
         alike = len({one.reason for _, one in own}) == 1
         told = [one.reason if alike else f"{node}: {one.reason}" for node, one in own]
-        text = str(end.get("message") or next(iter(told), ""))
+        text = end.message or next(iter(told), "")
     return next(iter(text.strip().splitlines()), "")
 
 
@@ -297,3 +302,39 @@ def _judged(nodes: Nodes, view: RunStatus) -> RunStatus:
         return view
     took_part = nodes.cluster.with_nodes(tuple(answer.node for answer in view.nodes))
     return replace(view, first_cause=find_cause(nodes, took_part, view))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Conditions, of which all must hold; None and false: any run."""
+
+    since: str | None = None
+    """It began, or was still running, since then."""
+    name: str | None = None
+    """This is its name, or a part of it."""
+    nodes: str | None = None
+    """It ran on one of these nodes: names and ranges."""
+    failed: bool = False
+    """It failed, was lost, or its launch was refused."""
+
+    def pick(self, listed: RunList) -> RunList:
+        """Return the list without other runs.
+
+        Raises:
+            UsageError: a condition cannot be read.
+        """
+        since = None if self.since is None else moment(self.since, time.time())
+        try:
+            nodes = None if self.nodes is None else frozenset(expand_hosts(self.nodes))
+        except BadRange as error:
+            raise UsageError(f"--nodes: {error}") from error
+
+        def picks(run: ListedRun) -> bool:
+            return (
+                (since is None or run.state in LIVE or (run.ended or run.began or 0.0) >= since)
+                and (self.name is None or self.name in run.name)
+                and (nodes is None or not nodes.isdisjoint(run.nodes))
+                and (not self.failed or run.state in _BAD)
+            )
+
+        return replace(listed, runs=tuple(filter(picks, listed.runs)))

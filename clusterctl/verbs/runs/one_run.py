@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.values import dataclass
-from clusterctl.verbs.runs.chain import chain_of
+from clusterctl.verbs.runs.history import chain_of
 from clusterctl.verbs.runs.list_runs import ListedRun, claimed_line, newest_first, recorded_line
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -52,7 +52,7 @@ def one_run(view: RunStatus, record: RunRecord | None, records: Records) -> OneR
         record: of it, if there is one.
         records: of this machine.
     """
-    end = (records.end(record) or {}) if record else {}
+    end = records.end(record) if record else None
     line = recorded_line(record, view, end) if record else claimed_line(view)
     return OneRun(
         line=newest_first([line], records)[0],

@@ -87,7 +87,7 @@ def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) 
         if why:
             kept.append(Kept(run=run, why=why))
         elif record is not None:
-            lines.append(recorded_line(record, view, records.end(record) or {}))
+            lines.append(recorded_line(record, view, records.end(record)))
         elif view is not None:
             lines.append(claimed_line(view))
     old = newest_first(lines, records)[keep:]

@@ -25,9 +25,9 @@ from clusterctl.errors import ClusterError
 from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.model.from_json import from_json, invalid, type_hints
+from clusterctl.model.from_json import DocumentError, from_json, type_hints
 from clusterctl.model.node_run import Resumed
-from clusterctl.model.run_record import RecordedEnd, RecordedPlan
+from clusterctl.model.run_record import RecordedPlan, RunEnd
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.plan.options import Options
 from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
@@ -244,19 +244,24 @@ class Records:
             if record is not None:
                 yield record
 
-    def write_end(self, record: RunRecord, end: Mapping[str, Any]) -> None:
+    def write_end(self, record: RunRecord, end: RunEnd | Mapping[str, Any]) -> None:
         """Record how a run ended; do nothing if its folder was deleted."""
         try:
-            document = {"schema": SCHEMA, "ended": time.time(), **end}
+            document = {"schema": SCHEMA, **plain(end)}
+            document["ended"] = document.get("ended") or time.time()
             text = json.dumps(document, indent=1) + "\n"
             write_private(self.folder(record.cluster.name, record.run) / "end.json", text)
         except OSError:
             return
 
-    def end(self, record: RunRecord) -> Mapping[str, Any] | None:
+    def end(self, record: RunRecord) -> RunEnd | None:
         """Return how a run ended; None if this machine does not know."""
-        end = _read(self.folder(record.cluster.name, record.run) / "end.json")
-        return None if end is None or invalid(RecordedEnd, end) else end
+        document = _read(self.folder(record.cluster.name, record.run) / "end.json")
+        try:
+            end: RunEnd | None = from_json(RunEnd | None, document, "end")
+        except DocumentError:
+            return None
+        return end
 
     def facts(self, record: RunRecord) -> Mapping[str, NodeFacts] | None:
         """Return the facts that a launch was checked by; None if they were not kept."""

@@ -22,7 +22,6 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
-from clusterctl.verbs.runs.unseen import unseen
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
@@ -51,6 +50,7 @@ PIECES_LIMIT = 100_000
 PIECE_BYTES = 1024
 """Pieces, beyond one for so many bytes, after which it is not: a node cuts into 20,000 at most."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
+_SHOWN = 300
 _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
 
 
@@ -245,7 +245,7 @@ class RunLog:
         if head["event"]["kind"] == "nested-launcher" and not self._nested:
             self._nested = True
             yield self._warn_of_nested(node, head["event"])
-        text, hint = unseen(head["event"])
+        text, hint = _unseen(head["event"])
         if text:
             yield Notice(node=node, level="warning", text=text, hint=hint)
 
@@ -366,3 +366,31 @@ def _blocks(message: Message, now: float) -> Iterator[_Block]:
 def _tail(args: Mapping[str, object]) -> Request:
     limit = MESSAGE_LIMIT
     return Request(op="tail", args=args, head_limit=limit, body_limit=limit)
+
+
+def _unseen(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the warning and the hint that an event deserves; both empty: none."""
+    match event.get("kind"):
+        case "never-joined":
+            where = str(event.get("master"))[:_SHOWN]
+            text = f"no rank was seen at {where}: its node may have trained alone"
+            hint = "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+        case "other-world":
+            found = str(event.get("message"))[:_SHOWN]
+            text = f"a rank does not meet the other nodes: {found}"
+            hint = "the run continues because of --force; leave it out to end such a run"
+        case "leftovers-ended":
+            commands = event.get("commands")
+            named = "; ".join(map(str, commands)) if isinstance(commands, list) else ""
+            text = f"the command had ended, and what it left running was ended: {named[:_SHOWN]}"
+            hint = (
+                "if that was the training: leave out nohup and &, or end the script with `wait`;"
+                " to give it more time, set `leftovers` under `stop:`"
+            )
+        case "started-elsewhere":
+            command = str(event.get("command"))[:_SHOWN]
+            text = f"`{command}`: what it starts is neither seen nor stopped by clusterctl"
+            hint = ""
+        case _:
+            return "", ""
+    return text, hint

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
 from clusterctl.logs.progress_line import JobProgress, progress_of
+from clusterctl.model.checkpoint import Checkpoint
+from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import (
+    LastLine,
     LastPrinted,
     NodeEnd,
     NodeRun,
@@ -20,6 +23,7 @@ from clusterctl.model.node_run import (
     Resumed,
     Step,
 )
+from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
@@ -99,34 +103,6 @@ class NodeAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastLine:
-    """The newest line of the logs, from any node."""
-
-    node: str
-    """The node's name."""
-    rank: int | None
-    """null: a launcher printed it."""
-    line: str
-    """The line."""
-    age_s: float
-    """Seconds since it was printed."""
-    every_s: float | None
-    """The usual seconds from one line of that log to the next; null if they are too few."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """The newest checkpoint that looks complete."""
-
-    path: str
-    step: int | None
-    time: float
-    format: str
-    run: str = ""
-    """The run that wrote it, this one or one that it resumes; empty if unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """A run as `status` shows it."""
 
@@ -143,7 +119,7 @@ class RunStatus:
     name: str = ""
     """The user's own name for it."""
     began: float | None = None
-    remembered: Mapping[str, Any] | None = None
+    remembered: RunEnd | None = None
     """How it ended, as this machine saw it; counts if no node knows, or not every node answers."""
     slurm: Mapping[str, Any] | None = None
     """Of a run in a Slurm job: `job`, `state`, `reason`, `nodes`; None: it is in none."""
@@ -166,22 +142,20 @@ class RunStatus:
     @property
     def state(self) -> RunState:
         """The run's state; the first cause decides if several nodes ended it, each its own way."""
-        remembered: RunState | None = (self._memory or {}).get("state")
-        if remembered:
-            return remembered
+        if self._memory:
+            return cast("RunState", self._memory.state or "lost")
         state = state_of(self.nodes)
         if self.first_cause is not None and state in BAD_ENDS:
             return _CAUSED[self.first_cause.kind][0]
         return state
 
     @property
-    def _memory(self) -> Mapping[str, Any] | None:
+    def _memory(self) -> RunEnd | None:
         """How it ended as remembered, if the nodes do not tell."""
         end = self.remembered
-        if not end or end.get("state") == "unreachable":
+        if end is None or end.state == "unreachable":
             return None
-        unsure = not self.known or state_of(self.nodes) == "unreachable"
-        return {"state": "lost", **end} if unsure else None
+        return end if not self.known or state_of(self.nodes) == "unreachable" else None
 
     @property
     def contested(self) -> bool:
@@ -262,7 +236,7 @@ class RunStatus:
     def ended_by(self) -> str:
         """Who ended it: as `status --json` has it; empty while it runs, or if unknown."""
         if self._memory:
-            return str(self._memory.get("ended_by", ""))
+            return self._memory.ended_by
         if self.live or not self.known or self.state == "unreachable":
             return ""
         if self.first_cause is not None and self.state in BAD_ENDS:
@@ -270,21 +244,29 @@ class RunStatus:
         return ended_by(_staying(self.nodes))
 
     @property
-    def corrected_end(self) -> Mapping[str, Any] | None:
+    def corrected_end(self) -> RunEnd | None:
         """The remembered end as all nodes tell it now; None: nothing new is known of it.
 
         That a node was lost may only show when it answers again, by then rebooted.
         """
         end, cause = self.remembered, self.first_cause
-        if not end or cause is None or cause.kind != "node-lost" or self.silent:
+        if end is None or cause is None or cause.kind != "node-lost" or self.silent:
             return None
-        old = end.get("first_cause") or {}
-        if old.get("kind") == cause.kind:
+        old = end.first_cause
+        if old is not None and old.kind == cause.kind:
             return None
-        found = {"state": self.state, "ended_by": self.ended_by, "first_cause": plain(cause)}
-        before = {name: end.get(name) for name in (*found, "exit_code")}
-        event = {"time": time.time(), "why": f"{cause.node}: {cause.message}", "was": before}
-        return {**end, **found, "exit_code": LaunchRefused.exit_code, "corrected": event}
+        was = PastEnd(
+            state=end.state, ended_by=end.ended_by, first_cause=old, exit_code=end.exit_code
+        )
+        why = f"{cause.node}: {cause.message}"
+        return replace(
+            end,
+            state=self.state,
+            ended_by=self.ended_by,
+            first_cause=from_json(RecordedCause, plain(cause), "first_cause"),
+            exit_code=LaunchRefused.exit_code,
+            corrected=Correction(time=time.time(), why=why, was=was),
+        )
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""

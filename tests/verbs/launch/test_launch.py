@@ -73,7 +73,7 @@ class Ready:
 
     @property
     def end(self) -> Mapping[str, Any]:
-        return self.records.end(RECORD) or {}
+        return plain(self.records.end(RECORD)) or {}
 
 
 def raiser(error: BaseException) -> Callable[[object], Any]:

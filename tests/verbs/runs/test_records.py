@@ -17,6 +17,7 @@ from clusterctl.errors import ClusterError
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.model.node_run import Resumed
+from clusterctl.model.run_record import RunEnd
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
 from clusterctl.verbs.runs import run_id
@@ -129,8 +130,8 @@ def test_a_damaged_record_is_none_or_one_that_every_verb_can_use(
     (folder / "record.json").write_bytes(as_json(document))
     (folder / "end.json").write_bytes(as_json(end))
     assert records.all() == [found for found in [records.find(record().run)] if found]
-    kept = records.end(record()) or {}
-    assert all(isinstance(kept.get(name) or "", str) for name in ("state", "ended_by"))
+    kept = records.end(record()) or RunEnd()
+    assert all(isinstance(text, str) for text in (kept.state, kept.ended_by))
     for found in records.all():
         pool = FakePool(found.cluster, {})
         _, stopped = finish(stop, pool, found.run, found.cluster, plan=found.plan)
@@ -222,9 +223,11 @@ def test_the_end_is_kept_once_seen(tmp_path: Path) -> None:
     records.write(record())
     assert records.end(record()) is None
     records.write_end(record(), {"state": "finished", "ended": 20.5})
-    assert records.end(record()) == {"schema": 1, "state": "finished", "ended": 20.5}
+    assert records.end(record()) == RunEnd(state="finished", ended=20.5)
     records.write_end(record(), {"state": "finished"})
-    assert (records.end(record()) or {})["ended"] == pytest.approx(time.time(), abs=600)
+    end = records.end(record())
+    assert end is not None
+    assert end.ended == pytest.approx(time.time(), abs=600)
 
 
 def test_a_record_that_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:
