@@ -22,6 +22,7 @@ from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest
 from clusterctl.facts.software import image, programs, python, settings, variables
 from clusterctl.facts.storage import storage
+from clusterctl.wire import plain
 
 SOURCES = (
     firewall, counters, gpus, image, interfaces, kernel_log, limits, logind, machine_state, ports,
@@ -46,15 +47,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "globs": sorted(all_of("globs"), key=_may_hang),
         "folders": folder_questions(*(each.folders for each in asked)),
         "rdma": folder_questions(*(each.rdma for each in asked)),
-        "paths": [
-            {
-                "path": place.path,
-                "write": place.write,
-                "speed": place.speed,
-                "digest": place.digest,
-            }
-            for place in all_of("paths")
-        ],
+        "paths": [plain(place) for place in all_of("paths")],
         "commands": sorted((dict(c) for each in asked for c in each.commands), key=_quickness),
         "lock": wanted.lock,
         "clock": CLOCK_ROUNDS,
