@@ -161,9 +161,7 @@ def _target(descriptor: Path) -> str:
         return ""  # closed meanwhile, unlike the others of its process
 
 
-def test_a_node_joins_a_training_and_every_port_that_opens_is_on_the_page(
-    training: Project, tmp_path: Path
-) -> None:
+def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path) -> None:
     box = training.sandbox
     (tmp_path / "big").write_bytes(os.urandom(1 << 20))
     opened: set[tuple[str, str, str, str]] = set()
