@@ -303,7 +303,9 @@ class _Newcomer:
         own = cluster.with_nodes((node,))
         pool = self.pool_of(own)
         args = {"workdir": node.workdir, "tree": running.tree}
-        (reply,) = pool.call({node.name: Request(op="tree", args=args)}, timeout=SYNC_SECONDS)
+        (reply,) = pool.call(
+            {node.name: Request(op="sync-compare", args=args)}, timeout=SYNC_SECONDS
+        )
         found = validated_answer(reply, TREE)
         if not isinstance(found, NodeError) and found["equal"]:
             return
