@@ -71,7 +71,7 @@ class Placement:
             "temporary": self.temporary,
             "tokens": list(self.tokens),
         }
-        return Request(op="place", args=args, body=self.listing, body_limit=BODY_LIMIT)
+        return Request(op="sync-apply", args=args, body=self.listing, body_limit=BODY_LIMIT)
 
     @property
     def temporary(self) -> str:

@@ -92,7 +92,7 @@ CHECK_MODULES = (
 def modules_of(op: str) -> dict[str, CodeType]:
     """Return the code of all that an operation may import, as this Python caches it."""
     known = _read().keys() - {loader.ENTRY}
-    is_check = op in {"read", "survey"}
+    is_check = op in {"read", "collect-facts"}
     wanted = [*CHECK_MODULES] if is_check else [_MAIN, OPERATIONS[op].partition(":")[0]]
     found: dict[str, CodeType] = {}
     while wanted:

@@ -304,7 +304,8 @@ class _Newcomer:
         own = cluster.with_nodes((node,))
         pool = self.pool_of(own)
         args = {"workdir": node.workdir, "tree": running.tree}
-        (reply,) = pool.call({node.name: Request(op="tree", args=args)}, timeout=SYNC_SECONDS)
+        request = Request(op="sync-compare", args=args)
+        (reply,) = pool.call({node.name: request}, timeout=SYNC_SECONDS)
         found = validated_answer(reply, TreeAnswer)
         if not isinstance(found, NodeError) and found.equal:
             return

@@ -42,11 +42,11 @@ SCRIPT: dict[str, list[dict[str, object]]] = {
     "stop": [{"stage": ESCAPES}, {"gone": True, "left": ESCAPES, "end": True}],
     "prune": [{"kept": [ESCAPES], "end": True}],
     "checkpoints": [{"candidates": [5, {"name": "$(id)", "path": "../.."}], "end": True}],
-    "tree": [
+    "sync-compare": [
         {"error": {"kind": ESCAPES, "message": ESCAPES, "hint": EVIL_HINT}, "end": True},
     ],
-    "clear": [{"end": True}],
-    "survey": [{"time": ESCAPES}, {"answers": [[1]], "end": True}],
+    "share-clear": [{"end": True}],
+    "collect-facts": [{"time": ESCAPES}, {"answers": [[1]], "end": True}],
 }
 
 
@@ -188,7 +188,7 @@ FLOODS: dict[str, tuple[list[str], int, str, list[dict[str, object]]]] = {
         [{"node": {"ranks": [{}] * 4_000_000}, "times": 4}, {"node": PART, "end": True}],
     ),
     "facts that inflate": (
-        ["check", "--only", "ssh"], 1, "survey",
+        ["check", "--only", "ssh"], 1, "collect-facts",
         [{"time": 1.0}, {"answers": [["file:/proc/mounts", "ok", 300 * MIB, None, 0.0, ""],
                                      ["file:/proc/net/route", "ok", 0, None, 0.0, ""]],
                          "body": SHORT, "body_times": 150 * MIB, "deflated": True, "end": True}],

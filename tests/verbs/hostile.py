@@ -137,13 +137,13 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
             Message({"pieces": [[f"ranks/{number}.log", number, 18, 24, 1001.0, 0]]}, b"third\n"),
             ended(node, "failed", world_size=2),
         ],
-        "tree": [Message({"equal": False, "different": ["train.py"]})],
-        "seen": seen,
-        "place": [
+        "sync-compare": [Message({"equal": False, "different": ["train.py"]})],
+        "share-look": seen,
+        "sync-apply": [
             Message({**place, "equal": True, "different": [], "sent": {"code": 0, "words": ""}})
         ],
-        "clear": [Message({})],
-        "survey": [
+        "share-clear": [Message({})],
+        "collect-facts": [
             Message({"clock": "ready"}),
             Message({"time": 1000.0}),
             Message(

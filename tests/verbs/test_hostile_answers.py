@@ -182,10 +182,10 @@ OPERATIONS: dict[str, tuple[str, Callable[[FakePool, Shown, Path], Blamed]]] = {
     "follow": ("tail", by_follow),
     "collect": ("tail", by_collect),
     "resume": ("checkpoints", by_resume),
-    "tree": ("tree", by_sync),
-    "seen": ("seen", by_sync),
-    "place": ("place", by_sync),
-    "check": ("survey", by_check),
+    "tree": ("sync-compare", by_sync),
+    "seen": ("share-look", by_sync),
+    "place": ("sync-apply", by_sync),
+    "check": ("collect-facts", by_check),
 }
 
 
@@ -239,7 +239,7 @@ def test_a_node_that_claims_to_share_a_folder_is_the_only_one_to_be_blamed(tmp_p
     def claims(request: Request) -> list[Message]:
         return [Message({"seen": cast("list[str]", request.args["tokens"])[2:], "busy": None})]
 
-    pool = FakePool(CLUSTER, cast("Any", {"a": {**a, "seen": claims}, "b": b}))
+    pool = FakePool(CLUSTER, cast("Any", {"a": {**a, "share-look": claims}, "b": b}))
     assert "b" not in set(by_sync(pool, Shown(), tmp_path))
 
 

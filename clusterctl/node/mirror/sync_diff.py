@@ -34,7 +34,7 @@ ANSWER_SECONDS = 20.0
 
 
 def compare_tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Say whether the folder holds the tree; where it does not, leave a token for `seen`.
+    """Say whether the folder holds the tree; where it does not, leave a token for `find_tokens`.
 
     Args:
         args: `workdir`, `tree` (the wanted hash), `token`; `fresh` (true: read every file).
@@ -158,7 +158,7 @@ def differences(manifest: Manifest, listing: Listing) -> List[bytes]:
 
 
 def token_path(root: bytes, token: str) -> bytes:
-    """Return where a token lies that `seen` looks for."""
+    """Return where a token lies that `find_tokens` looks for."""
     return os.path.join(root, FOLDER, b"seen", os.fsencode(token))
 
 

@@ -1,4 +1,4 @@
-"""Operation `read`: raw answers to a list of questions, in one round trip; `survey` extends it.
+"""Operation `read`: raw answers to many questions, in one round trip; `collect_facts` extends it.
 
 Nothing is interpreted here and nothing installed: files, globs, links, programs and paths come
 back as bytes, and the controller parses them. Each question has a limit of its own.
@@ -100,7 +100,7 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     return _pack(children)
 
 
-def survey(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+def collect_facts(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Send what `read` answers, then do this node's part in the probe between nodes.
 
     One agent for both: starting it, and its session, is most of what a check costs a node.

@@ -133,7 +133,7 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
         for node in session.cluster.nodes:
             args = {**read_arguments(fact_request(session.cluster, node)), "word": session.nonce}
             # To read keeps a node busy, and a thousand of them may be one machine.
-            request = Request(op="survey", args=args, turn_until="answers")
+            request = Request(op="collect-facts", args=args, turn_until="answers")
             call = session.calls[node.name] = pool.start(node.name, request)
             call.set_deadline(FACTS_SECONDS)
             session.clocks[node.name] = ClockProbe(began=time.monotonic())

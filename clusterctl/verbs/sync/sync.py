@@ -192,7 +192,7 @@ class _Sync:
         """Ask all nodes; return the names of those that do not have the tree."""
         requests = {
             node.name: Request(
-                op="tree",
+                op="sync-compare",
                 args={
                     "workdir": node.workdir,
                     "tree": self.source.tree,
@@ -259,7 +259,7 @@ class _Sync:
         others = [node for node in self.cluster.left_out if node.workdir]
         return {
             node.name: Request(
-                op="seen",
+                op="share-look",
                 args={
                     "workdir": node.workdir,
                     "tokens": tokens,
@@ -341,7 +341,7 @@ class _Sync:
         body = self.source.encoded
         requests = {
             node.name: Request(
-                op="tree",
+                op="sync-compare",
                 args={"workdir": node.workdir, "tree": self.source.tree, "fresh": True},
                 body=body,
             )
@@ -364,7 +364,9 @@ class _Sync:
         """Take the tokens away; whatever of it fails is not worth a word."""
         args = {"tokens": list(self.tokens.values())}
         requests = {
-            name: Request(op="clear", args={"workdir": self.cluster.node(name).workdir, **args})
+            name: Request(
+                op="share-clear", args={"workdir": self.cluster.node(name).workdir, **args}
+            )
             for name in self.may_hold_token
         }
         for _ in self.pool.call(requests, timeout=CLEAR_SECONDS):

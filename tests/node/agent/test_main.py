@@ -159,13 +159,13 @@ STEPS = (
     {"step": "connect", "targets": [], "limit_s": 1, "tokens": [], "token_limit_s": 1},
     {"step": "end"},
 )
-SURVEY = Message({"op": "survey", "args": WHAT_A_CHECK_ASKS}).encode() + b"".join(
+SURVEY = Message({"op": "collect-facts", "args": WHAT_A_CHECK_ASKS}).encode() + b"".join(
     Message(step).encode() for step in STEPS
 )
 
 
 def survey(
-    report: str = "", op: str = "survey", said: bytes = SURVEY
+    report: str = "", op: str = "collect-facts", said: bytes = SURVEY
 ) -> subprocess.CompletedProcess[bytes]:
     """Run all that a check asks a node; the agent runs `report` before its first import."""
     stub, _, rest = agent.opening(MARKER, None, op).split(b"\n", 2)
@@ -216,7 +216,7 @@ def test_what_an_operation_may_import_is_sent() -> None:
 
 def test_the_code_of_an_operation_is_read_once_for_all_nodes() -> None:
     agent.compiled_for.cache_clear()
-    openings = {agent.opening(MARKER, None, "tree") for _ in range(20)}
+    openings = {agent.opening(MARKER, None, "sync-compare") for _ in range(20)}
     assert len(openings) == 1
     assert agent.compiled_for.cache_info().misses == 1
 
@@ -224,7 +224,7 @@ def test_the_code_of_an_operation_is_read_once_for_all_nodes() -> None:
 def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = agent.compiled_for("survey")
+    compiled = agent.compiled_for("collect-facts")
     monkeypatch.setattr(agent, "compiled_for", lambda _: b"else" + compiled[4:])
     done = survey(REPORT_COMPILED)
     assert done.stdout.startswith(MARKER)

@@ -42,7 +42,7 @@ def place(run: Run, name: str, before_go: Callable[[], object] = lambda: None) -
     lock = run.plan.nodes[0].lock
     args = {"workdir": str(run.workdir), "tree": tree_hash(listing), "lock": lock, "holder": SYNC}
     connection = LocalConnection(run.cluster.nodes[0], timeouts=Timeouts())
-    request = Request(op="place", args=args, body=encode_listing(listing))
+    request = Request(op="sync-apply", args=args, body=encode_listing(listing))
     call = connection.call(request, timeout=60)
     heads: Heads = []
     try:

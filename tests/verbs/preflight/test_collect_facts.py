@@ -38,7 +38,8 @@ def test_only_the_master_is_asked_which_ports_are_taken() -> None:
 
 def test_nodes_that_were_left_out_after_the_pool_was_made_are_not_asked() -> None:
     kept, dropped = CLUSTER.nodes
-    pool = FakePool(CLUSTER, {node.name: {"survey": [Message({})]} for node in CLUSTER.nodes})
+    told = {node.name: {"collect-facts": [Message({})]} for node in CLUSTER.nodes}
+    pool = FakePool(CLUSTER, told)
     facts = collect_facts(FactsSession(cluster=CLUSTER.with_nodes((kept,))), pool, emit=ignore)
     assert list(facts) == [kept.name]
     assert dropped.name not in {name for name, _ in pool.requests}
@@ -52,7 +53,8 @@ def test_nodes_that_were_left_out_after_the_pool_was_made_are_not_asked() -> Non
 def test_a_node_that_says_what_it_was_not_asked_is_heard_no_further(junk: list[Message]) -> None:
     ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
     pool = FakePool(
-        CLUSTER, {"a": {"survey": [ready, *junk, facts]}, "b": {"survey": [ready, facts]}}
+        CLUSTER,
+        {"a": {"collect-facts": [ready, *junk, facts]}, "b": {"collect-facts": [ready, facts]}},
     )
     reaches = {
         name: told.reach
@@ -71,7 +73,7 @@ def test_a_node_that_has_told_its_facts_may_wait_for_slower_ones(
     )
     ready, facts = Message({"clock": "ready"}), Message({"answers": []}, zlib.compress(b""))
     told = [ready, Message({"time": 1.0}), facts]
-    pool = FakePool(CLUSTER, {name: {"survey": told} for name in "ab"})
+    pool = FakePool(CLUSTER, {name: {"collect-facts": told} for name in "ab"})
     collect_facts(FactsSession(cluster=CLUSTER), pool, emit=ignore)
     assert dues == {"a": math.inf, "b": math.inf}
 

@@ -101,7 +101,7 @@ def test_with_nothing_to_do_each_node_is_asked_one_question(
     monkeypatch.setattr(LocalConnection, "call", call)
     monkeypatch.setattr(transport_mirror, "bring", forbidden)
     assert {n.state for n in run_sync(cluster, source)[0].nodes} == {"unchanged"}
-    assert sorted(asked) == [("a", "tree"), ("b", "tree")]
+    assert sorted(asked) == [("a", "sync-compare"), ("b", "sync-compare")]
 
 
 def test_only_what_was_placed_is_deleted(source: Path, tmp_path: Path) -> None:
