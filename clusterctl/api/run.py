@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -188,9 +189,10 @@ class Run:
         news: list[Event] = []
         with closing(monitor.stream()) as events:
             for event in events:
-                monitor.see(event, emit=news.append)
-                yield from (one for one in news if not isinstance(one, Tick))
-                news.clear()
+                for step in (partial(monitor.see, event), monitor.stop_late):
+                    step(emit=news.append)
+                    yield from (one for one in news if not isinstance(one, Tick))
+                    news.clear()
         yield monitor.end()
 
     def wait(self, *, timeout: float | None = None, on_event: OnEvent | None = None) -> RunResult:

@@ -138,7 +138,7 @@ class PlatformAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeAnswer:
-    """`tree`: whether the workdir has the files of a listing."""
+    """`sync-compare`: whether the workdir has the files of a listing."""
 
     equal: bool
     different: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class TreeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenAnswer:
-    """`seen`: which nodes' tokens are in the workdir, and who runs there."""
+    """`share-look`: which nodes' tokens are in the workdir, and who runs there."""
 
     seen: tuple[str, ...]
     busy: Mapping[str, Any] | None = None
@@ -154,14 +154,14 @@ class SeenAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortAnswer:
-    """`place`, if not all nodes could be changed."""
+    """`sync-apply`, if not all nodes could be changed."""
 
     aborted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceAnswer:
-    """`place`: what a sync changed."""
+    """`sync-apply`: what a sync changed."""
 
     need: Count
     deleted: Count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.model.bounds import Count, ExitCode, Port, Rank, Seconds, Signal
+from clusterctl.model.bounds import ExitCode, Port, Rank, Seconds, Signal
 from clusterctl.values import dataclass
 
 
@@ -31,7 +31,8 @@ class RecordedCause:
 
     node: str = ""
     rank: Rank | None = None
-    time: Seconds | None = None
+    time: float | None = None
+    """By a node's clock and its offset: any number."""
     kind: str = ""
     exit_code: ExitCode | None = None
     signal: Signal | None = None
@@ -48,7 +49,7 @@ class PastEnd:
     state: str = ""
     ended_by: str = ""
     first_cause: RecordedCause | None = None
-    exit_code: Count | None = None
+    exit_code: ExitCode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class RunEnd:
 
     run: str = ""
     state: str = ""
-    exit_code: Count | None = None
+    exit_code: ExitCode | None = None
     ended_by: str = ""
     ended: Seconds | None = None
     message: str = ""

@@ -31,6 +31,7 @@ class RunMonitor:
     join_monitor: JoinMonitor | None = None
     """Of a run that was just launched: its ranks have to join."""
     _late: StartTimeout | None = None
+    _stop_ordered: bool = False
     _errors: dict[str, NodeError] = field(default_factory=dict)
     """Nodes whose part could not be read to its end, and why."""
 
@@ -43,30 +44,36 @@ class RunMonitor:
         with closing(self.stream()) as events:
             for event in events:
                 self.see(event, emit=emit)
+                self.stop_late(emit=emit)
         return self.end()
 
     def stream(self) -> Generator[Event]:
-        """Yield what `follow` yields; each event is for `see`."""
+        """Yield what `follow` yields; each event is for `see`, and then for `stop_late`."""
         self._errors = {}
         return follow(self.nodes, self.log, self.lines, errors=self._errors)
 
     def see(self, event: Event, *, emit: Emit) -> None:
-        """Emit an event with what it tells about who has joined; end a run whose ranks are late."""
+        """Emit an event with what it tells about who has joined, and that ranks are late."""
         if self.join_monitor is None:
             emit(event)
             return
         self.join_monitor.see(event, emit=emit)
         late = self.join_monitor.timeout()
-        if late is None:
+        if late is not None:
+            self._late = late
+            emit(late)
+
+    def stop_late(self, *, emit: Emit) -> None:
+        """End a run whose ranks are late, once."""
+        if self._late is None or self._stop_ordered:
             return
-        self._late = late
-        emit(late)
+        self._stop_ordered = True
         result = stop(
             self.nodes,
             self.log.run,
             self.log.cluster,
             grace=0.0,
-            reason=f"not joined in time: {', '.join(late.missing)}",
+            reason=f"not joined in time: {', '.join(self._late.missing)}",
             by="start-timeout",
             emit=emit,
         )

@@ -60,7 +60,7 @@ def push(
 
 
 def _destination(cluster: Cluster, path: WantedPath, *, emit: Emit) -> None:
-    """Yield where a path will be on the nodes, unless that is what was typed."""
+    """Emit where a path will be on the nodes, unless that is what was typed."""
     alike: dict[str, list[str]] = {}
     for node in cluster.nodes:
         alike.setdefault(path.targets[node.name], []).append(node.name)

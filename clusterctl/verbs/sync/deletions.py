@@ -80,7 +80,7 @@ def refusal(
 
 
 def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync], *, emit: Emit) -> None:
-    """Yield what a sync did not delete.
+    """Emit what a sync did not delete.
 
     Args:
         kept: by node, files that are no longer synced, but still in the folder here.

@@ -224,6 +224,8 @@ def test_the_end_is_kept_once_seen(tmp_path: Path) -> None:
     assert records.end(record()) is None
     records.write_end(record(), {"state": "finished", "ended": 20.5})
     assert records.end(record()) == RunEnd(state="finished", ended=20.5)
+    records.write_end(record(), {"state": "failed", "ended": 1.0, "exit_code": -11})
+    assert records.end(record()) == RunEnd(state="failed", ended=1.0, exit_code=-11)
     records.write_end(record(), {"state": "finished"})
     end = records.end(record())
     assert end is not None
