@@ -56,9 +56,8 @@ WITH_RANKS = [
     if not launcher.one_driver and name != "slurm"  # for it there is `test_slurm`
 ]
 MOSTLY = [
-    # Ranks of `direct` are started in most other tests. accelerate runs torchrun's agent in its own
-    # process: tests/node/supervisor/test_accelerate.py has two nodes of which one fails.
-    pytest.param(name, marks=() if name == "torchrun" else pytest.mark.soak)
+    # Ranks of `direct` are started in most other tests.
+    pytest.param(name, marks=pytest.mark.soak if name == "direct" else ())
     for name in WITH_RANKS
 ]
 """Launchers that start the same command on every node; `test_ray.py` has the other."""

@@ -65,7 +65,6 @@ def test_what_the_state_of_a_run_does_not_tell_is_a_warning(
     kind: str, more: dict[str, object], told: str
 ) -> None:
     pool = FakePool(CLUSTER, {"a": {"tail": [happened(0, kind, **more), ended("a")]}})
-    seen: list[Event] = []
     seen, _ = drained(logs.read_logs, pool, RunLog(RUN, CLUSTER))
     notices = [event for event in seen if isinstance(event, Notice) and event.node == "a"]
     assert [event.level for event in notices] == ["warning"]

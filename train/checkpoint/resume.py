@@ -219,7 +219,10 @@ def start(
 def load(
     choice: Choice, model: Model, optimizer: Optimizer, ranks: Ranks, now: Mapping[str, Any]
 ) -> tuple[Progress, tuple[str, ...]]:
-    """Load a checkpoint's weights, moments and random numbers; all ranks raise alike.
+    """Load a checkpoint's weights, moments and random numbers; all ranks must call this.
+
+    Weights that cannot be loaded are a CheckpointError on every rank; a file that only this rank
+    cannot read is an error on this one.
 
     Returns:
         The progress, and remarks on what has changed since: `now` is what state.json would hold.

@@ -314,7 +314,10 @@ def _one_of(before: Given, new: Given) -> Given:
 
 
 def convert(name: str, raw: str | list[str] | Mapping[str, Any] | None) -> Any:
-    """Return the text as the key's type; a ValueError says what was wanted."""
+    """Return the text as the key's type.
+
+    A ValueError says what was wanted; a ConfigError what is wrong with data sets or a path.
+    """
     if name == "dataset_path":
         return datasets.read(raw)
     if name in MAPPINGS:

@@ -62,7 +62,8 @@ class Preparation:
         """Look for a failure, at most once a second; call it while others are waited for.
 
         Raises:
-            AnotherRankFailed: A rank has failed, or the process that prepares here has exited.
+            AnotherRankFailed: A rank has failed, rank 0 is silent, or the process that prepares for
+                this node has exited.
         """
         now = time.monotonic()
         if self._env.world_size == 1 or now - self._checked < LOOK:
