@@ -156,7 +156,7 @@ class FakePool:
             yield replace(call.reply(), messages=messages)
 
     def mirror(self, placements: Mapping[str, Placement]) -> Iterator[Reply]:
-        """Yield the reply that each node gives for `place`."""
+        """Yield the reply that each node gives for `sync-apply`."""
         yield from self.call({name: item.request for name, item in placements.items()})
 
     def start(self, node: str, request: Request) -> FakeCall:

@@ -182,7 +182,7 @@ def _read_answer(connection: socket.socket, deadline: float) -> Dict[str, Any]:
 
     Raises:
         OSError: it takes too long.
-        BadLine: it is too long, is cut off, or says nothing.
+        BadLine: it is too long, is cut off, or is empty.
     """
     lines = LineReader()
     while (answer := lines.next(ANSWER_LIMIT)) is None:

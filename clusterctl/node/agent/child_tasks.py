@@ -12,6 +12,8 @@ import os
 import select
 import time
 
+from clusterctl.wire import decode_line, encode_line, from_json, to_json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence
@@ -128,8 +130,6 @@ def run_with_timeout(limit_s: float, function: Callable[[], object]) -> Any:  # 
         TimeoutError: it did not return in time, and is left behind.
         ChildProcessError: it failed.
     """
-    from clusterctl.wire import from_json, to_json  # noqa: PLC0415  (the ladder has no such module)
-
     child = run_function("within", lambda write: write(to_json(function())), limit_s)
     gather([child])
     if child.state == "timeout":
@@ -150,8 +150,6 @@ def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) ->
         TimeoutError: it was not held in time, and the child is left behind.
         ChildProcessError: it failed.
     """
-    from clusterctl.wire import decode_line, encode_line  # noqa: PLC0415  (as above)
-
     def body(write: Callable[[bytes], None]) -> None:
         with hold() as given:
             write(encode_line({"given": given}))

@@ -44,7 +44,7 @@ def wait_for_tool(
 
     Args:
         process: what `start_tool` returned.
-        channel: to the controller; nothing goes on without it.
+        channel: to the controller; without it the program is ended.
         take: gets each stream's name and what is printed there; now and then that is nothing.
         deadline: when its time is over, on the clock that no one sets.
 

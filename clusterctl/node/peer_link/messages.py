@@ -1,9 +1,10 @@
 """The messages between the supervisors of a run, and the events that these cause.
 
 The worker connects and says `hello` with its token; the master answers `welcome`, or closes.
-The worker sends `ping` every 2 s, and the master answers `pong` with its own clock.
-Either tells an `ending` at once and the master tells it to all; a worker says `bye` once the run
-is over on it, and the master answers `bye`. The master says `over` when it is over there.
+The worker sends `ping` at least every 2 s, and the master answers `pong` with its own clock.
+Either tells an `ending` at once. The master passes on the first, and a rank's own failure after an
+echo; none if the run continues without that node. A worker says `bye` once the run is over on it,
+and the master answers `bye`. The master says `over` when it is over there.
 
 Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
 """

@@ -293,12 +293,12 @@ def test_no_node_can_end_the_relay_of_another() -> None:
     for _ in range(2):
         found._take("a", Message({"feeding": True}, b"blocks"))
     assert sent[SOURCE].links() == ["a", "a"]
-    said(found, SOURCE, lost="a", why="it does not speak our language")
+    said(found, SOURCE, lost="a", why="it is not a node of this push")
     found._take("a", Message({"feeding": True}, b"blocks"))
     assert sent[SOURCE].links() == ["a", "a", "a"]
     for _ in range(2):
-        said(found, SOURCE, lost="a", why="it does not speak our language")
-    assert "does not speak our language" in found._outcome(found.members["a"]).words
+        said(found, SOURCE, lost="a", why="it is not a node of this push")
+    assert "is not a node of this push" in found._outcome(found.members["a"]).words
     assert found.chain == ["b", "c"]
 
 

@@ -52,7 +52,7 @@ class StopRequest(NamedTuple):
         )
 
     def order(self) -> Dict[str, Any]:
-        """Return what the supervisor is told; earlier versions expect no null."""
+        """Return the order for the supervisor; earlier versions expect no null."""
         order = {"by": self.by, "grace": self.grace, "reason": self.reason}
         return {name: value for name, value in order.items() if value is not None}
 
@@ -102,7 +102,7 @@ class NodeStop:
         self._was_lost = bool(run.job) and run.was_lost()
         self._unkillable: List[Process] = []
         self._left: List[Dict[str, Any]] = []
-        """What is left, as the controller is told."""
+        """What is left, for the answer."""
         self._verified: Dict[str, Any] = {}
 
     def ask(self) -> None:
@@ -144,7 +144,7 @@ class NodeStop:
         self._left += memory.unreleased
 
     def answer(self) -> Message:
-        """Return what the controller is told."""
+        """Return the answer to the controller."""
         snapshot = read_json(self._run.paths.supervisor)
         head = {"gone": not self._left, "left": self._left, "ended": self._ended}
         known = {name: snapshot.get(name) for name in ("nodes", "elsewhere")}
