@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from clusterctl.facts.request import FactRequest
+from clusterctl.model.from_json import LARGEST
 from clusterctl.values import dataclass
 from clusterctl.wire import Message
 
@@ -117,11 +118,12 @@ class Answers:
         return (self.text(path) or "").strip() or None
 
     def number(self, path: str) -> int | None:
-        """Return the number in a file; None if it has none."""
+        """Return the number in a file; None if it has none, or one that no record may hold."""
         try:
-            return int(self.word(path) or "")
+            number = int(self.word(path) or "")
         except ValueError:
             return None
+        return number if abs(number) < LARGEST else None
 
     def once(self, parse: Callable[[Answers], T]) -> T:
         """Return what a parser makes of these answers; it is called once for all that need it."""

@@ -78,6 +78,7 @@ class Stop:
     """How the ranks are asked to end."""
 
     signal: str | None = setting(kinds.SIGNAL, "a signal to send; TERM if absent", "TERM")
+    """The signal to send; None: `file` is made instead."""
     file: str | None = setting(
         kinds.INSIDE_PATH, "a file to make in workdir instead", instead_of="signal"
     )
@@ -119,6 +120,7 @@ class Job:
         kinds.RAY_ADDRESS,
         "an existing Ray cluster for the launcher ray; absent: one of the run's own",
     )
+    """An existing Ray cluster for the launcher ray; None: it starts one of the run's own."""
     slurm: tuple[tuple[str, str], ...] = setting(
         kinds.SBATCH_OPTIONS,
         "options of sbatch for the launcher slurm, such as {nodes: 2, time: 1-00:00:00}",
@@ -140,6 +142,7 @@ class Job:
     env_from: tuple[str, ...] = setting(
         kinds.VARIABLE_NAMES, "variables taken from this machine's environment; never stored", ()
     )
+    """Names read from the controller's environment at launch and resume; values never stored."""
     env_init: str | None = setting(
         kinds.SHELL_LINE,
         "a shell line run on the node first; its changes of environment stay",

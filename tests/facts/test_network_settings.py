@@ -58,6 +58,7 @@ def test_tracked_connections() -> None:
     assert parse_conntrack(answers({count: "12\n", limit: "262144\n"})) == (12, 262144)
     assert parse_conntrack(answers({count: "12\n", limit: "0\n"})) is None
     assert parse_conntrack(answers({count: "12\n"})) is None
+    assert parse_conntrack(answers({count: "12\n", limit: "9" * 25})) is None, "no record holds it"
 
 
 SECRET = st.text(alphabet="abc0189:%@,#?", min_size=1, max_size=10)

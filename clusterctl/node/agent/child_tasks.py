@@ -150,6 +150,7 @@ def held_by_child(limit_s: float, hold: Callable[[], ContextManager[object]]) ->
         TimeoutError: it was not held in time, and the child is left behind.
         ChildProcessError: it failed.
     """
+
     def body(write: Callable[[bytes], None]) -> None:
         with hold() as given:
             write(encode_line({"given": given}))
