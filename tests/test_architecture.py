@@ -249,10 +249,12 @@ def test_the_check_of_the_page_is_written_in_the_three_files_that_it_names() -> 
     ]
     files = [re.findall(r"`((?:clusterctl|tests)/[^`]+\.\w+)`", step)[0] for step in steps]
     root = PAGE.parents[2]
+    folders = [(FOLDERS[0].parent, FOLDERS[0])]
+    folders += [(root, root / folder) for folder in ("tests/checks", "tests/facts")]
     written = [
-        path.relative_to(root).as_posix()
-        for folder in ("clusterctl", "tests/checks", "tests/facts")
-        for path in sorted((root / folder).rglob("*"))
+        path.relative_to(top).as_posix()
+        for top, folder in folders
+        for path in sorted(folder.rglob("*"))
         if path.suffix in {".py", ".json"} and "overcommit" in path.read_text()
     ]
     assert sorted(files) == sorted(written)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 
 STAMP = "CLUSTERCTL_GPU_STEP"
 """Environment variable of a step's processes: torchrun puts its ranks in sessions of their own."""

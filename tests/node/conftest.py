@@ -23,8 +23,8 @@ from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, 
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import find_run, node_status
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import run_environment
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import run_environment
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan

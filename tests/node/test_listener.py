@@ -18,7 +18,7 @@ import pytest
 from clusterctl.node import listener, run_lock
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, ListenerThread, UnauthenticatedPeers
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 

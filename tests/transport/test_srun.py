@@ -15,7 +15,7 @@ import pytest
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.node.agent import main
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.run.processes.run_processes import become_subreaper
+from clusterctl.node.run.processes.processes import become_subreaper
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of

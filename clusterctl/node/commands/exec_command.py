@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.commands.running_tool import start_tool, wait_for_tool
 from clusterctl.node.program_path import find_program
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import original_environment
 from clusterctl.wire import Message
 

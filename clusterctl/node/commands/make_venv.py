@@ -21,7 +21,7 @@ from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnect
 from clusterctl.node.commands.running_tool import start_tool, wait_for_tool
 from clusterctl.node.file_io import read_json
 from clusterctl.node.program_path import find_program
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import original_environment
 from clusterctl.own_files import replace_file
 from clusterctl.wire import Message

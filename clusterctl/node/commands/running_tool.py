@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 
 CHUNK = 64 * 1024
 POLL_SECONDS = 0.25

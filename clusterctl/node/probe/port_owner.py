@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.run.processes.run_processes import command_of
+from clusterctl.node.run.processes.processes import command_of
 from clusterctl.own_files import user_name
 
 MAX_CHARACTERS = 60

@@ -20,7 +20,7 @@ import time
 from typing import Any, Dict, Tuple
 
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.wire import decode_line
 
 KILL_SECONDS = 1.0

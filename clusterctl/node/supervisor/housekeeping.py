@@ -8,8 +8,8 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import ProcessKey, living_descendants
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import ProcessKey, living_descendants
 from clusterctl.node.supervisor.log_space import LogSpace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.worlds.nested_launchers import NestedLaunchers

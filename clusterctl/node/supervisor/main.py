@@ -15,7 +15,7 @@ from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import FREE_SPACE_HINT, NodePaths
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.detach import own_scope
 from clusterctl.node.run.processes.environ_bytes import Environment
 from clusterctl.node.run_lock import resources_of

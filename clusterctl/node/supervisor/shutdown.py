@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run.processes.run_processes import (
+from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
     TERM_TO_KILL,
     Process,

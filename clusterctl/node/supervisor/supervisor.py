@@ -14,10 +14,10 @@ from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run.files import ray_folder, stop_file
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.node.run.processes.containers import started_by_client
-from clusterctl.node.run.processes.run_processes import Process, living_descendants
+from clusterctl.node.run.processes.processes import Process, living_descendants
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping

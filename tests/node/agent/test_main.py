@@ -206,7 +206,7 @@ def test_what_is_sent_for_an_operation_compiles_nothing(op: str) -> None:
 def test_what_an_operation_may_import_is_sent() -> None:
     sent = agent.modules_of("stop")
     # The module itself, two that it imports by name, one in a function, one of every operation.
-    run = ("run.operations.stop", "run.processes.run_processes", "run.files.ray_folder")
+    run = ("run.operations.stop", "run.processes.processes", "run.files.ray_folder")
     names = (*run, "run_lock", "agent.main")
     assert {"clusterctl.node." + name for name in names} <= sent.keys()
     code = sent["clusterctl.node.run.operations.stop"]

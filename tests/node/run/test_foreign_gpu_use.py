@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.processes import foreign_gpu_use
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import foreign_gpu_use, processes
 from clusterctl.node.run.processes.boot import boot_id, uptime
-from clusterctl.node.run.processes.run_processes import ENV_RUN_ID
+from clusterctl.node.run.processes.processes import ENV_RUN_ID
 from tests.waiting import wait_until
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.processes import leftovers
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import leftovers, processes
 from clusterctl.node.run.processes.boot import boot_id
 from tests.node.conftest import Run
 from tests.waiting import wait_until

@@ -14,7 +14,7 @@ from clusterctl.node import run_lock
 from clusterctl.node.run.files.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.operations.node_run import NodeRun, held_lock
 from clusterctl.node.run.operations.status import RecordedProcesses
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
 from tests.node.conftest import Run
 

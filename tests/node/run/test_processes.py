@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.installed import LOCATION
 from tests.waiting import wait_until
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.run.processes import release_check
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes, release_check
 
 RUN = "lab-1"
 

@@ -15,7 +15,7 @@ from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files import run_files as record_module
 from clusterctl.node.run.files.run_files import RunFiles, write_json
 from clusterctl.node.run.files.run_paths import NodePaths, times_of
-from clusterctl.node.run.processes.run_processes import key_of
+from clusterctl.node.run.processes.processes import key_of
 from tests.node.conftest import Run
 from tests.small_disk import small_disk as mounted
 

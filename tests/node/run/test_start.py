@@ -22,7 +22,7 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations import start
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.wire import Message
 from tests.node.conftest import Head, Run, environment_of
 from tests.node.test_handover import altered

@@ -17,7 +17,7 @@ import pytest
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.run.files import stop_file
 from clusterctl.node.run.operations.stop import describe_survivor
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 
 SLEEP = "import time; print('here'); time.sleep(300)"

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.node.run.files.run_files import RunFiles, write_json
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.boot import boot_id
-from clusterctl.node.run.processes.run_processes import key_of
+from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.run.processes.usage import cpu_seconds, parse_gpus, private_bytes, usage
 from tests.waiting import wait_until
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 

@@ -13,7 +13,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.node import run_lock
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 

@@ -15,8 +15,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.run.processes import release_check
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes, release_check
 from clusterctl.sandbox.faults import hang
 from tests.node.conftest import Run
 from tests.waiting import wait_until

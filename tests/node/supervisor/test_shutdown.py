@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import (
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
     TERM_TO_KILL,
     Process,

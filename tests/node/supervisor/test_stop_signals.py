@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.ranks import stop_signals
 from clusterctl.node.supervisor.ranks.stop_signals import (
     ROUNDS_WITHOUT_HANDLER,

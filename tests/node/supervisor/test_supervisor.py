@@ -20,7 +20,7 @@ from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node import run_lock
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set
 from clusterctl.node.file_io import overwrite_start
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, NodePaths, times_of
 from clusterctl.node.run.processes.boot import uptime
-from clusterctl.node.run.processes.run_processes import ProcessKey, alive
+from clusterctl.node.run.processes.processes import ProcessKey, alive
 from clusterctl.own_files import remove_unfinished, replace_file
 
 RESERVE = 65536

@@ -13,8 +13,8 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.files.stop_file import remove_stop_file_of
 from clusterctl.node.run.operations.status import RecordedProcesses, is_alive, supervisor_keys
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import (
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
     TERM_TO_KILL,
     Process,

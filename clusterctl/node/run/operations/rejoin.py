@@ -12,8 +12,7 @@ from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.node_run import NodeRun
 from clusterctl.node.run.operations.status import is_alive
-from clusterctl.node.run.processes import containers
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import containers, processes
 from clusterctl.node.run.processes.boot import boot_id
 
 WAIT_HINT = "the same command again once `clusterctl status %s` shows that its part has ended"

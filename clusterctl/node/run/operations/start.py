@@ -33,7 +33,7 @@ from clusterctl.node.run.processes.detach import detach_command
 from clusterctl.node.run.processes.environ_bytes import Environment, original_environment
 from clusterctl.node.run.processes.environment import job_environment
 from clusterctl.node.run.processes.leftovers import require_no_leftovers
-from clusterctl.node.run.processes.run_processes import ENV_LOCK, become_subreaper, run_environment
+from clusterctl.node.run.processes.processes import ENV_LOCK, become_subreaper, run_environment
 from clusterctl.own_files import user_name
 from clusterctl.wire import HEAD_LIMIT, LineReader, Message
 

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from clusterctl.node.run.processes.run_processes import ProcessKey
+    from clusterctl.node.run.processes.processes import ProcessKey
 
 END_FIELDS = ("state", "reason", "exit_code", "by", "time", "over")
 """The fields of an end that `status` answers with."""
@@ -235,7 +235,7 @@ def is_alive(saved: Dict[str, Any]) -> bool:
 
 def is_there(key: ProcessKey) -> bool:
     """Tell whether this very process still runs."""
-    from clusterctl.node.run.processes.run_processes import alive  # noqa: PLC0415
+    from clusterctl.node.run.processes.processes import alive  # noqa: PLC0415
 
     return alive(key)
 

@@ -15,12 +15,10 @@ from clusterctl.node.run.operations.node_run import NodeRun
 from clusterctl.node.run.processes import (
     containers,
     foreign_gpu_use,
+    processes,
     release_check,
 )
-from clusterctl.node.run.processes import (
-    run_processes as processes,
-)
-from clusterctl.node.run.processes.run_processes import Process
+from clusterctl.node.run.processes.processes import Process
 from clusterctl.wire import Message
 
 VERIFY_SECONDS = 8.0

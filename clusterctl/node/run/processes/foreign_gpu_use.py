@@ -13,9 +13,9 @@ from typing import Any, Dict, List, Optional
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.run_paths import NodePaths, end_time
 from clusterctl.node.run.operations.status import supervisor_keys
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id, uptime
-from clusterctl.node.run.processes.run_processes import ENV_RUN_ID, Process
+from clusterctl.node.run.processes.processes import ENV_RUN_ID, Process
 
 
 def foreign_holders(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:

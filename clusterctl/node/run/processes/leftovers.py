@@ -11,9 +11,9 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import default_state_folder, run_folders
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
-from clusterctl.node.run.processes.run_processes import ENV_LOCK, ENV_RUN_ID
+from clusterctl.node.run.processes.processes import ENV_LOCK, ENV_RUN_ID
 from clusterctl.node.run_lock import conflict
 
 EXIT_SECONDS = 3.0

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 from clusterctl.node import tcp_sockets
 from clusterctl.node.agent.child_tasks import gather, run_program
 from clusterctl.node.file_io import list_folder
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
 
 POLL_SECONDS = 0.1

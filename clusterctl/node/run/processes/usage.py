@@ -8,13 +8,13 @@ import time
 from clusterctl.node.agent.child_tasks import gather, run_program
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import RecordedProcesses
-from clusterctl.node.run.processes.run_processes import ProcessKey, read, read_proc
+from clusterctl.node.run.processes.processes import ProcessKey, read, read_proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-    from clusterctl.node.run.processes.run_processes import Process
+    from clusterctl.node.run.processes.processes import Process
 
 GPU_SECONDS = 5.0
 """A healthy driver answers in one; `status` does not wait for one that hangs."""

@@ -7,8 +7,8 @@ import signal
 from typing import Callable, Dict, Optional, Tuple
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import ProcessKey
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import ProcessKey
 
 Status = Optional[int]
 """As `waitpid` gives it; None where only the parent could learn it, and did so before us."""

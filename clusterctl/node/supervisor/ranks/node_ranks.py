@@ -14,8 +14,8 @@ from clusterctl.node.printed_error import lines_grace
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import RANK_LOG
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import ProcessKey
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import ProcessKey
 from clusterctl.node.supervisor.ranks.child_watcher import ChildWatcher, Status, code_and_signal
 from clusterctl.node.supervisor.ranks.rank_state import ONLY_RANK, Rank, failures_in, oom_kills
 from clusterctl.node.supervisor.ranks.spawn import Spawner

@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any, Dict, Optional, Tuple
 
-from clusterctl.node.run.processes.run_processes import ProcessKey
+from clusterctl.node.run.processes.processes import ProcessKey
 from clusterctl.node.supervisor.ranks.child_watcher import code_and_signal
 
 

@@ -10,7 +10,7 @@ from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.own_agent import agent_argv
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
 from clusterctl.node.run.processes.environ_bytes import Environment
-from clusterctl.node.run.processes.run_processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
+from clusterctl.node.run.processes.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
 
 
 class Spawner:

@@ -16,8 +16,8 @@ import signal
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.run.processes import run_processes as processes
-from clusterctl.node.run.processes.run_processes import Process, ProcessKey, signal_number
+from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import Process, ProcessKey, signal_number
 
 SHELLS = frozenset(
     ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")

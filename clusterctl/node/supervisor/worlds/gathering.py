@@ -10,7 +10,7 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.operations.status import last_printed_line
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.supervisor.ranks.rank_state import Rank
 from clusterctl.node.supervisor.worlds import judge_world as worlds

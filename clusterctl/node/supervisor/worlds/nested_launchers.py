@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Set
 
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
-from clusterctl.node.run.processes.run_processes import Process, ProcessKey, read_proc
+from clusterctl.node.run.processes.processes import Process, ProcessKey, read_proc
 from clusterctl.node.supervisor.worlds.launcher_names import split_launcher
 
 SCANS = 3

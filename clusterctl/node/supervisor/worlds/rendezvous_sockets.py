@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, NamedTuple
 
-from clusterctl.node.run.processes import run_processes as processes
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
 from clusterctl.node.tcp_sockets import LISTEN, TcpSocket, read_tcp, sockets_of
 
