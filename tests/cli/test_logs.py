@@ -104,7 +104,7 @@ def test_leaving_a_followed_run_says_that_it_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, {})))
-    monkeypatch.setattr(module, "drive", interrupted)
+    monkeypatch.setattr(Run, "_log_events", interrupted)
     assert main(["logs", "-f", RUN]) == 130
     assert capsys.readouterr().err == f"\nstopped following; {RUN} keeps running\n"
     assert main(["logs", RUN]) == 130

@@ -63,7 +63,9 @@ def recorded_texts() -> Iterator[tuple[str, str]]:
         for line in re.findall(r"^.*\bhint: .*$", page.read_text(encoding="utf-8"), re.MULTILINE):
             yield page.name, line
     for fixture in (ROOT / "tests" / "checks").glob("*/*.json"):
-        for finding in json.loads(fixture.read_text(encoding="utf-8"))["findings"]:
+        read = json.loads(fixture.read_text(encoding="utf-8"))
+        cases = read if isinstance(read, list) else [read]
+        for finding in (one for case in cases for one in case["findings"]):
             yield f"{fixture.parent.name}/{fixture.name}", finding.get("remedy", "")
     for fixture in (ROOT / "tests" / "inventory" / "bad").glob("*.txt"):
         yield fixture.name, fixture.read_text(encoding="utf-8")
