@@ -168,7 +168,7 @@ class TlsChannel:
             try:
                 message = self._lines.next(LINE_LIMIT if self.name else UNAUTHENTICATED_LINE)
             except BadLine:
-                self._close_with("it is not a clusterctl supervisor")
+                self._close_with("it is not a supervisor of clusterctl")
                 return
             if message is None:
                 return
