@@ -80,7 +80,7 @@ class Check:
     blocks: bool = True
     """A fail or unknown stops `launch`: the run could not work."""
     final: bool = False
-    """Not even `launch --force` gets past a fail: no node could start the run."""
+    """Not even `launch --force` gets past a fail: the node itself refuses the start."""
     pairwise: bool = False
     """Judges the connections between nodes; skipped if none were tried."""
     after_sync: bool = False

@@ -42,11 +42,11 @@ from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.sync.result import SyncResult
 from clusterctl.wire import plain
 
-REACHED_ONLY = ("ssh",)
+CHECKED_ANYWAY = ("ssh",)
 """What is judged with --no-check: nothing can start on a node that is not reached."""
+NEEDED_BY_SYNC = ("node.rsync",)
+"""What is not judged with --no-sync."""
 _NOT_STARTED = "interrupted; nothing was started"
-SYNC_ONLY = ("node.rsync",)
-"""What is not judged with --no-sync: only a sync needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +89,15 @@ def prepare(
     """
     _validate(cluster, options, emit=emit)
     run = options.run or run_id.make_run_id(cluster.name)
+    as_written = cluster.job
+    with_run = replace(cluster, job=fill_job(as_written, run, options.name))
+    with_run, verdict = _check(with_run, pool, options, emit=emit)
     # The record keeps the job as it was written: a resume fills in its own id.
-    written = cluster.job
-    own = replace(cluster, job=fill_job(written, run, options.name))
-    own, verdict = _check(own, pool, options, emit=emit)
-    cluster = replace(own, job=written)
-    # Nothing can be planned for a node that is not reached.
+    cluster = replace(with_run, job=as_written)
+    # Whatever is forced: nothing can be planned for a node that is not reached.
     _refuse([finding for finding in verdict.blocking if finding.check == SSH], verdict)
     resumes = options.resumed is not None
-    notice_sharing(pool, own, written, run, resumes=resumes, emit=emit)
+    notice_sharing(pool, with_run, as_written, run, resumes=resumes, emit=emit)
     plan = make_plan(
         cluster,
         verdict.facts,
@@ -172,13 +172,18 @@ def _check(
 ) -> tuple[Cluster, CheckResult]:
     """Check; with `exclude_unhealthy`, leave out nodes and check the others again."""
     check_options = CheckOptions(
-        only=() if options.check else REACHED_ONLY,
-        skip=() if options.sync else SYNC_ONLY,
+        only=() if options.check else CHECKED_ANYWAY,
+        skip=() if options.sync else NEEDED_BY_SYNC,
         code=not options.sync,
         source=options.source if options.sync else None,
     )
-    without_synced = before_sync if options.sync else replace
-    verdict = check(without_synced(cluster), pool, check_options, emit=emit)
+
+    def judged(cluster: Cluster) -> CheckResult:
+        # What the sync will bring is judged after it.
+        present = before_sync(cluster) if options.sync else cluster
+        return check(present, pool, check_options, emit=emit)
+
+    verdict = judged(cluster)
     unhealthy = {name for finding in verdict.blocking for name in finding.nodes}
     if options.exclude_unhealthy and unhealthy:
         healthy = tuple(node for node in cluster.nodes if node.name not in unhealthy)
@@ -189,7 +194,7 @@ def _check(
             hint = "clusterctl check"
             raise LaunchRefused("no healthy node is left", hint=hint, by="check")
         cluster = cluster.with_nodes(healthy)
-        verdict = check(without_synced(cluster), pool, check_options, emit=emit)
+        verdict = judged(cluster)
     emit(Checked(verdict=verdict))
     return cluster, verdict
 
@@ -242,7 +247,11 @@ def _record(
 def _start(
     pool: Pool, records: Records, record: RunRecord, plan: Plan, *, force: bool, emit: Emit
 ) -> None:
-    """Show the plan, and start it."""
+    """Show the plan, and start it.
+
+    Raises:
+        Interrupted: before a node was asked; the record tells that it was.
+    """
     try:
         # It prints the run's name: from then on `clusterctl stop` knows it.
         emit(Planned(plan=plan))
@@ -273,7 +282,10 @@ def _end_of(error: BaseException, plan: Plan) -> dict[str, Any]:
 
 
 def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
-    """Stop if a check that the run depends on failed, or could not look, unless it is forced."""
+    """Stop if a check that the run depends on failed, or could not look, unless it is forced.
+
+    What not even `--force` can start is refused by the node (`Check.final`).
+    """
     if not options.force:
         _refuse(verdict.blocking, verdict)
 
