@@ -48,6 +48,12 @@ def safe_text(text: object, style: str = "") -> Text:
     return Text(safe_line(text), style=style)
 
 
+def failure(state: str, words: object) -> str:
+    """Return a bad state with its reason, which may begin with the state."""
+    text = str(words)
+    return text if text.startswith(state) else f"{state}: {text}"
+
+
 def listed(names: Sequence[str], most: int) -> str:
     """Return the first names: `a, b, c and 2 more`."""
     more = len(names) - most

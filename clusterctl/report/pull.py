@@ -10,7 +10,7 @@ from rich.console import Console
 
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import safe_text
+from clusterctl.report.console import failure, safe_text
 from clusterctl.verbs.pull.result import NodePull, PullResult
 
 _STYLES = {"pulled": "green", "failed": "bold red", "unreachable": "red"}
@@ -51,7 +51,7 @@ def _outcome(node: NodePull) -> str:
         case "absent":
             return "does not have it"
         case "failed" | "unreachable":
-            return f"{node.state}: {node.words}"
+            return failure(node.state, node.words)
 
 
 def _summary(result: PullResult) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import safe_text
+from clusterctl.report.console import failure, safe_text
 from clusterctl.verbs.push.result import NodePush, PathPush, PushResult
 
 _STYLES = {"updated": "green", "failed": "bold red", "unreachable": "red"}
@@ -45,7 +45,7 @@ def _outcome(node: NodePush) -> str:
         case "would-update":
             return f"{node.path} would be sent"
         case "failed" | "unreachable":
-            return f"{node.state}: {node.words}"
+            return failure(node.state, node.words)
 
 
 def _summary(result: PushResult) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import Progressing, Screen, safe_line, safe_text
+from clusterctl.report.console import Progressing, Screen, failure, safe_line, safe_text
 from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.setup.setup import Doing, NodeSetup, SetupResult
 
@@ -74,7 +74,7 @@ def _show_differences(screen: Screen, result: SetupResult) -> None:
 
 def _outcome(node: NodeSetup) -> str:
     if node.error is not None:
-        return f"{node.state}: {node.error}"
+        return failure(node.state, node.error)
     has = f"Python {node.version}, {counted(len(node.packages), 'package')}"
     match node.state:
         case "unchanged":

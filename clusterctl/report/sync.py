@@ -6,7 +6,7 @@ from rich.console import Console
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import safe_text
+from clusterctl.report.console import failure, safe_text
 from clusterctl.verbs.sync.result import NodeSync, SyncResult
 
 _SHOWN_NAMES = 5
@@ -54,7 +54,7 @@ def _outcome(node: NodeSync) -> str:
         case "source":
             return f"{node.workdir} is the source folder"
         case "failed" | "unreachable":
-            return f"{node.state}: {node.words}"
+            return failure(node.state, node.words)
 
 
 def _summary(result: SyncResult) -> str:

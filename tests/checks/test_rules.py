@@ -1,7 +1,7 @@
 """Every rule by its fixtures: `tests/checks/<id>/<name>.json` holds facts and what is to be said.
 
 A file holds one fixture, or a list of them. A fixture is `about`, an `inventory` as in hosts.yaml,
-`facts`, and `findings` in the order in which they are said; passes and skips need no message. Facts
+`facts`, and `findings` in the order of the report; passes and skips need no message. Facts
 that are left out are unknown. `node` may fold several names, as `gpu[1-8]`. A node's `answers` are
 parsed as a node's: `files` by path, `commands` by key, `others`. Each is a text, null for
 a program that is not installed, or

@@ -54,6 +54,8 @@ def test_a_failure_is_said_with_its_hint_in_one_piece() -> None:
     hint = "try: " + "x" * 150
     lines = shown(result_of(node("a", "failed", words="no room", hint=hint), files=1))
     assert lines[:2] == ["a: failed: no room", f"hint: {hint}"]
+    silent = shown(result_of(node("a", "unreachable", words="unreachable (connect): no route")))
+    assert silent[0] == "a: unreachable (connect): no route"
     assert "0 of 1 node has the tree" in lines[2]
     assert "(1 file, " in lines[2]
 
