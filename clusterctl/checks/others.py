@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any, TypeVar
 
+from clusterctl.checks.finding import Finding, Status, finding
+
 T = TypeVar("T")
 
 
@@ -40,3 +42,11 @@ def outliers(values: Mapping[str, T]) -> Iterator[tuple[str, T, T]]:
     for name, value in values.items():
         if usual is not None and value != usual:
             yield name, value, usual
+
+
+def other_version(
+    status: Status, node: str, what: str, found: str, usual: str, remedy: str
+) -> Finding:
+    """Return the finding on a node whose version is not the most frequent one."""
+    message = f"another version of {what} than on the other nodes"
+    return finding(status, node, message, wanted=usual, found=found, remedy=remedy)

@@ -1,1 +1,1 @@
-"""One file a verb: arguments in, one use-case run, its events handed to report."""
+"""One file a verb: arguments in, one use case run, its events handed to report."""

@@ -92,8 +92,9 @@ def _judge_addresses(
 
 def judge_job(job: Job, problems: Problems) -> None:
     """Report contradictions in the job, and warn about values that look like secrets."""
+    in_env = {name for name, _ in job.env}
     for at, name in enumerate(job.env_from):
-        if name in dict(job.env):
+        if name in in_env:
             found = f"{name} in env, too"
             problems.add(("job", "env_from", at), wanted="a variable once", found=found)
     for wanted, found in wrap_problems(job.wrap):

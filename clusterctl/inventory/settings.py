@@ -14,7 +14,7 @@ from clusterctl.values import dataclass
 
 T = TypeVar("T")
 
-Resumed = Literal["run's", "run's or file's", "file's"]
+WhoseValue = Literal["run's", "run's or file's", "file's"]
 """Whose value counts in a resume: the run's, and `resume` reports that the inventory's differs;
 the inventory's where the run had none, for it is often written later; the inventory's."""
 
@@ -37,7 +37,7 @@ class Setting:
     """Of the flag's value."""
     on_nodes: bool = False
     """Every node gets it: `job.json` has it by the same name."""
-    resumed: Resumed = "run's"
+    resumed: WhoseValue = "run's"
 
     @property
     def bounds(self) -> tuple[float, float] | None:

@@ -14,7 +14,7 @@ from clusterctl.inventory.settings import settings_of
 from clusterctl.plan import launchers
 from clusterctl.plan.options import SETTINGS, Options
 
-_SAME = {one.name for one in fields(Options)} & settings_of(Job).keys() - {
+_OVERRIDES = {one.name for one in fields(Options)} & settings_of(Job).keys() - {
     "launcher", "launcher_args", "env",
 }  # fmt: skip
 """The options that override a setting of the job as they are."""
@@ -51,7 +51,8 @@ def _node(node: Node, options: Options) -> Node:
 def _job(job: Job, options: Options) -> Job:
     _require_ranks(options.launcher or job.launcher, options.procs_per_node or job.procs_per_node)
     env = dict(options.env)
-    given: dict[str, Any] = {name: getattr(options, name) for name in _SAME if options.says(name)}
+    names = filter(options.says, _OVERRIDES)
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
     return replace(
         _relaunched(job, options),
         env=tuple({**dict(job.env), **env}.items()),

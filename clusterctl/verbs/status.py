@@ -77,9 +77,10 @@ def _newest(
         CouldNotTell: a folder did not answer: what is in an older one need not be the newest.
     """
     name = first.node.name
+    workdir = first.node_run.workdir if first.node_run else ""
     for folder in folders:
         args = {
-            "workdir": first.node_run.workdir or None if first.node_run else None,
+            "workdir": workdir or None,
             "path": folder,
             **history.args(cluster, first.node),
         }

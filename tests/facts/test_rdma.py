@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answer
-from clusterctl.facts.fact import Unreadable
+from clusterctl.facts.fact import FACTS, Unreadable
 from clusterctl.facts.network.counters import parse_counters
-from clusterctl.facts.network.rdma import FOLDERS as RDMA
 from clusterctl.facts.network.rdma import (
     OFI_PLUGINS,
     ROOT,
@@ -21,6 +20,7 @@ from clusterctl.facts.network.rdma import (
     parse_ofi_plugin,
     parse_rdma,
 )
+from clusterctl.facts.request import FactRequest
 from clusterctl.node.probe.folders import matching, read_folder
 from tests.facts.answering import answers
 
@@ -30,7 +30,8 @@ RECORDED = Path(__file__).parents[3] / "shared" / "recordings" / "sys-class-infi
 def read_tree(root: Path) -> dict[str, str]:
     """Return the files that a node would read of this tree."""
     found = {}
-    for pattern, names in RDMA.items():
+    asked = [FACTS[name].ask(FactRequest()) for name in ("rdma", "counters")]
+    for pattern, names in (item for each in asked for item in each.rdma.items()):
         for folder in matching(str(root) + "/" + pattern.removeprefix(ROOT)):
             for line in read_folder(folder, names).decode().splitlines():
                 name, _, value = line.partition(" ")

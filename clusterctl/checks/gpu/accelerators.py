@@ -17,7 +17,7 @@ from clusterctl.checks.gpu.planned import (
     usual_of_model,
 )
 from clusterctl.checks.gpu.silent_tool import cannot_list
-from clusterctl.checks.others import outliers
+from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpu.accelerators import Gpu
 from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
@@ -150,13 +150,8 @@ def driver(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
             versions[node.gpus.tool][node.node] = node.gpus.driver
     for of_tool in versions.values():
         for name, version, usual in outliers(of_tool):
-            yield warn(
-                name,
-                "another version of the GPU driver than on the other nodes",
-                wanted=usual,
-                found=version,
-                remedy=f"install the driver {shlex.quote(usual)} on the node and reboot it",
-            )
+            remedy = f"install the driver {shlex.quote(usual)} on the node and reboot it"
+            yield other_version("warn", name, "the GPU driver", version, usual, remedy)
 
 
 @Check(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, Status, fail, finding
 from clusterctl.checks.gpu.lost_gpus import LOST
-from clusterctl.checks.others import outliers
+from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import FOUND, TORCH, other_version, working_pythons
+from clusterctl.checks.software.python import FOUND, TORCH, working_pythons
 from clusterctl.checks.wording import counted
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.python import Python, Torch

@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail
-from clusterctl.checks.others import outliers
+from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import other_version
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import Container, read_container

@@ -17,7 +17,6 @@ from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus
 
 NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-TORCH_DOCS = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
 RANKS = frozenset(
     {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
      "GROUP_RANK", "NODE_RANK"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, unknown
-from clusterctl.checks.others import outliers
+from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import (
     FOUND,
     TORCH,
     install_command,
-    other_version,
     working_pythons,
 )
 from clusterctl.checks.storage.run_paths import in_workdir

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
-from clusterctl.checks.others import outliers
+from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
 from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, Python
@@ -266,11 +266,3 @@ def packages(facts: Facts) -> Iterator[Finding]:
             else:
                 remedy = install_command(pythons[name], package, usual)
             yield other_version("warn", name, package, found, usual, remedy)
-
-
-def other_version(
-    status: Status, node: str, what: str, found: str, usual: str, remedy: str
-) -> Finding:
-    """Return the finding on a node whose version is not the most frequent one."""
-    message = f"another version of {what} than on the other nodes"
-    return finding(status, node, message, wanted=usual, found=found, remedy=remedy)

@@ -6,6 +6,7 @@ from typing import Any
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import Fact, Question, Unreadable, if_gpus
+from clusterctl.facts.machine.machine_state import parse_uptime
 from clusterctl.values import dataclass
 
 PATTERNS = (
@@ -44,7 +45,7 @@ def parse_kernel_log(answers: Answers) -> KernelLog | None:
         return None
     if "error" in found:
         raise Unreadable(str(found["error"]))
-    uptime = _uptime(answers)
+    uptime = parse_uptime(answers.text("/proc/uptime") or "")
     lines = found.get("lines")
     return KernelLog(
         source=str(found.get("source", "")),
@@ -58,10 +59,3 @@ def parse_kernel_log(answers: Answers) -> KernelLog | None:
             and [type(part) for part in line] in ([float, str], [int, str])
         ),
     )
-
-
-def _uptime(answers: Answers) -> float | None:
-    try:
-        return float((answers.word("/proc/uptime") or "").split()[0])
-    except (ValueError, IndexError):
-        return None

@@ -27,17 +27,11 @@ KERNEL_SETTINGS = (
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 MACHINE = Question(
     files=(
-        *("/etc/machine-id", "/sys/devices/system/cpu/online", "/proc/uptime", "/proc/meminfo"),
-        *(
-            "/proc/vmstat",
-            OVERCOMMIT,
-            MOUNTS,
-            *(path for _, path in KERNEL_SETTINGS),
-            *LOGIND.files,
-        ),
+        "/etc/machine-id", "/sys/devices/system/cpu/online", "/proc/uptime", "/proc/meminfo",
+        "/proc/vmstat", OVERCOMMIT, MOUNTS, *(path for _, path in KERNEL_SETTINGS), *LOGIND.files,
     ),
     globs=LOGIND.globs,
-)
+)  # fmt: skip
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _HUGE = 1 << 60
 """Version 1 of cgroups writes about 2^63 for no limit."""

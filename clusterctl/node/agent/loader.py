@@ -42,7 +42,7 @@ class Importer:
     def __init__(self, sources: Sources, codes: Optional[Dict[str, bytes]] = None) -> None:
         self.sources = sources
         self.codes = codes or {}
-        self.packages = {name[:end] for name in sources for end in _dots(name)}
+        self.packages = {package for name in sources for package in _packages_of(name)}
         self._own = zlib.decompress(sources[ENTRY])
 
     def find_spec(
@@ -80,8 +80,9 @@ class Importer:
         return zlib.decompressobj(zdict=self._own).decompress(self.sources[name]).decode()
 
 
-def _dots(name: str) -> List[int]:
-    return [place for place, letter in enumerate(name) if letter == "."]
+def _packages_of(name: str) -> List[str]:
+    words = name.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words))]
 
 
 def file_of(name: str) -> str:

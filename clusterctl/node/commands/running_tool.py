@@ -29,8 +29,7 @@ def start_tool(words: List[Any], **options: Any) -> "subprocess.Popen[bytes]":  
     Raises:
         OSError: it cannot be started.
     """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    given = {**pipes, **options}
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **given)
 
 

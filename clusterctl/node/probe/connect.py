@@ -133,7 +133,7 @@ class Attempt:
         if self.answered:
             self.end("ok", "")
         elif self.heard:
-            self.end("foreign", "another program answers there")
+            self._end_early()
         elif self.challenge_sent:
             self.end("foreign", "it accepts the connection but sends nothing")
         else:

@@ -1,4 +1,4 @@
-"""The use-case `check`: learn the facts, choose the network, let the nodes try it, judge."""
+"""The use case `check`: learn the facts, choose the network, let the nodes try it, judge."""
 
 from __future__ import annotations
 

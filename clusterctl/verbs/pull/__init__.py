@@ -1,1 +1,1 @@
-"""The use-case `pull`: what nodes have written, on this machine."""
+"""The use case `pull`: what nodes have written, on this machine."""

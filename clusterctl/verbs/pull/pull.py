@@ -1,4 +1,4 @@
-"""The use-case `pull`: bring what nodes have written to this machine, and verify it."""
+"""The use case `pull`: bring what nodes have written to this machine, and verify it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use-case `push`: bring models and data to nodes without shared storage, and verify them."""
+"""The use case `push`: bring models and data to nodes without shared storage, and verify them."""
 
 from __future__ import annotations
 

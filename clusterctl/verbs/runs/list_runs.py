@@ -234,11 +234,12 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: RunEnd | None)
         view: what its nodes say; None: they were not asked, or know nothing.
         end: how it ended, as this machine remembers it.
     """
+    end = end or RunEnd()
     return ListedRun(
         run=record.run,
         cluster=record.cluster.name,
-        state=view.state if view else (end.state if end else "unknown"),
-        ended_by=view.ended_by if view else (end.ended_by if end else ""),
+        state=view.state if view else end.state or "unknown",
+        ended_by=view.ended_by if view else end.ended_by,
         began=record.began,
         nodes=_names(record, view),
         command=record.cluster.job.command or _claimed(record),
@@ -254,7 +255,7 @@ def _progressed(
     view: RunStatus | None, end: RunEnd | None, resumed: Resumed | None = None
 ) -> dict[str, Any]:
     """Return where a run came from, how far it got, when it ended and why."""
-    resumed = resumed or (view.resumed if view else None)
+    end, resumed = end or RunEnd(), resumed or (view.resumed if view else None)
     progress = view.progress if view else None
     over = view is None or not (view.live or view.state == "unreachable")
     return {
@@ -262,7 +263,7 @@ def _progressed(
         "checkpoint": resumed.checkpoint if resumed else "",
         "step": progress.step if progress else None,
         "total": progress.total if progress else None,
-        "ended": ((view.ended if view else None) or (end.ended if end else None)) if over else None,
+        "ended": ((view.ended if view else None) or end.ended) if over else None,
         "reason": reason_of(view, end) if over else "",
     }
 

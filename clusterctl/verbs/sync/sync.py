@@ -203,10 +203,10 @@ class _Sync:
         }
         different = []
         for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
-            head = self._head(reply, TreeAnswer)
-            if head is None:
+            answer = self._answer(reply, TreeAnswer)
+            if answer is None:
                 continue
-            if head.equal:
+            if answer.equal:
                 self._note(reply.node, "unchanged")
             else:
                 self.may_hold_token.append(reply.node)
@@ -225,15 +225,14 @@ class _Sync:
         nodes = [n for n in self.cluster.nodes if n.name in different or self._is_ok(n.name)]
         views = []
         for reply in self.pool.call(self._seen(nodes, own_token), timeout=SEEN_SECONDS):
-            ours = reply.node in self.tokens
             answer = validated_answer(reply, SeenAnswer)
-            if isinstance(answer, NodeError) and not ours:
+            if not isinstance(answer, NodeError):
+                views.append(NodeView(node=reply.node, tokens=answer.seen, run=answer.busy))
+            elif reply.node in self.tokens:
+                self._note_error(reply.node, answer)
+            else:
                 text = "cannot tell whether a run there uses a folder that this sync changes"
                 self.emit(Notice(text=f"{text}: {answer}", level="warning", node=reply.node))
-                continue
-            head = self._head(reply, SeenAnswer)
-            if head is not None:
-                views.append(NodeView(node=reply.node, tokens=head.seen, run=head.busy))
         groups: dict[str, list[Node]] = {}
         for found in shared_folders(mutually_seen(views, self.tokens)):
             shared = [node for node in nodes if node.name in found.nodes]
@@ -284,7 +283,7 @@ class _Sync:
             for reply in reported(replies, lambda: self.copying, self.moved, emit=self.emit):
                 aborted = reply.ok and "aborted" in reply.last.head
                 kind: type[AbortAnswer | PlaceAnswer] = AbortAnswer if aborted else PlaceAnswer
-                placed = self._head(reply, kind)
+                placed = self._answer(reply, kind)
                 if placed is not None:
                     self._note_placed(reply.node, placed, reply.last.head)
                 elif _kind(reply) == "locked":
@@ -348,13 +347,13 @@ class _Sync:
             for node in nodes
         }
         for reply in self.pool.call(requests, timeout=SYNC_SECONDS):
-            head = self._head(reply, TreeAnswer)
-            if head is None:
+            answer = self._answer(reply, TreeAnswer)
+            if answer is None:
                 continue
-            if head.equal:
+            if answer.equal:
                 self._note(reply.node, state)
             else:
-                different = ", ".join(head.different)
+                different = ", ".join(answer.different)
                 words = f"sees other contents in its workdir: {different}"
                 self._note(
                     reply.node, "failed", words, "is the shared filesystem healthy? sync again"
@@ -378,19 +377,22 @@ class _Sync:
     def _is_ok(self, name: str) -> bool:
         return name in self.done and self.done[name].ok
 
-    def _head(self, reply: Reply, wanted: type[T]) -> T | None:
+    def _answer(self, reply: Reply, wanted: type[T]) -> T | None:
         """Return what a node answered; None: it is noted why there is nothing."""
-        wrong = validated_answer(reply, wanted)
-        if not isinstance(wrong, NodeError):
-            return wrong
-        if not wrong.answered:
-            self._note(reply.node, "unreachable", str(wrong), wrong.hint)
-            return None
-        words, holder = str(wrong), wrong.details.get("holder")
-        if wrong.state == "busy" and holder:
-            words = describe_user(reply.node, NodeView(node=reply.node, tokens=(), run=holder))
-        self._note(reply.node, "failed", words, wrong.hint or _HINTS.get(wrong.state, ""))
+        answer = validated_answer(reply, wanted)
+        if not isinstance(answer, NodeError):
+            return answer
+        self._note_error(reply.node, answer)
         return None
+
+    def _note_error(self, name: str, error: NodeError) -> None:
+        if not error.answered:
+            self._note(name, "unreachable", str(error), error.hint)
+            return
+        words, holder = str(error), error.details.get("holder")
+        if error.state == "busy" and holder:
+            words = describe_user(name, NodeView(node=name, tokens=(), run=holder))
+        self._note(name, "failed", words, error.hint or _HINTS.get(error.state, ""))
 
     def _note(self, name: str, state: SyncState, words: str = "", hint: str = "") -> None:
         workdir = str(self.cluster.node(name).workdir)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.model.run_record import RunEnd
 from clusterctl.verbs.runs import list_runs
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.status import status
@@ -83,6 +84,11 @@ def test_a_run_whose_end_is_plain_costs_no_second_question(tmp_path: Path) -> No
 
 NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
 UNKNOWN = {"runs": [Message({"runs": []})], "status": [NO_RUN]}
+
+
+def test_an_end_that_was_remembered_without_its_state_is_unknown() -> None:
+    record = RunRecord(run=RUN, began=1000.0, cluster=CLUSTER)
+    assert list_runs.recorded_line(record, None, RunEnd(ended=1001.0)).state == "unknown"
 
 
 @pytest.mark.parametrize("remembered", [None, "unreachable", "finished"])
