@@ -19,7 +19,7 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def gist(error: str) -> str:
+def main_line(error: str) -> str:
     """Return the line of an error that says most: NCCL's own, else torch's first, else the last."""
     _, _, own = error.partition("Last error:")
     lines = (own.strip() or error.strip()).splitlines()

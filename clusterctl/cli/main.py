@@ -10,9 +10,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from clusterctl.cli.shared.hint_commands import complete_hint, with_word
 from clusterctl.cli.shared.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
-from clusterctl.cli.shared.retyped import completed, with_word
 from clusterctl.cli.shared.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, UsageError
 from clusterctl.safe_text import strip_controls
@@ -127,4 +127,4 @@ def say(error: ClusterError, words: Sequence[str] = ()) -> None:
     for line in str(error).splitlines():
         sys.stderr.write(f"{word}{strip_controls(line)}\n")
     for line in (error.hint or "").splitlines():
-        sys.stderr.write(f"hint: {strip_controls(completed(line, words))}\n")
+        sys.stderr.write(f"hint: {strip_controls(complete_hint(line, words))}\n")

@@ -7,8 +7,8 @@ import json
 from functools import partial
 
 from clusterctl.cli.shared.connected import connected
+from clusterctl.cli.shared.hint_commands import complete_hint
 from clusterctl.cli.shared.options import add_inventory, add_json, add_login
-from clusterctl.cli.shared.retyped import completed
 from clusterctl.report.console import Screen
 from clusterctl.report.pull import show_pull
 
@@ -52,5 +52,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result.document()))
     else:
-        show_pull(screen.err, result, partial(completed, words=args.words))
+        show_pull(screen.err, result, partial(complete_hint, words=args.words))
     return result.exit_code

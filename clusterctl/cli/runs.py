@@ -9,8 +9,8 @@ import shlex
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.agree import can_ask, says_yes
 from clusterctl.cli.shared.batch import batch_of, list_batches, view_of_batch
+from clusterctl.cli.shared.hint_commands import with_flag
 from clusterctl.cli.shared.options import add_json, whole
-from clusterctl.cli.shared.retyped import with_flag
 from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, known_cluster, open_run
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen

@@ -105,14 +105,14 @@ def show_logs(
 
         require_ranks(wanted, node_answers(nodes, run, log.cluster, emit=ignore))
     if query.tail is not None or not query.follow:
-        log.goes_on = query.follow
+        log.continues = query.follow
         sink, lines_per_log = query.sink(), 0
         if query.tail is not None:
             sink, lines_per_log = LastLines(sink, query.tail), lines_to_read(query.tail, wanted)
         uncut = query.uncut and query.tail is None
         lines = MergedLines(wanted, sink, uncut=uncut, patience=UNTIL_ALL_HAVE_SENT)
         yield from read_logs(nodes, log, lines, tail=lines_per_log, errors=errors)
-        log.go_on()
+        log.resume_reading()
     if query.follow:
         lines = MergedLines(wanted, query.sink(), uncut=query.uncut)
         errors.clear()  # what could not be read is tried again

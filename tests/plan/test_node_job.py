@@ -9,7 +9,7 @@ from cryptography import x509
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.peer_link.run_tokens import node_token
-from clusterctl.node.run.files.node_job import KnownThere, NodeJob
+from clusterctl.node.run.files.node_job import AddedByNode, NodeJob
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.wire import plain
@@ -31,7 +31,7 @@ def test_a_worker_is_told_where_the_master_is(plan: Planner) -> None:
     assert job["workers"] == ["n1", "n2"]
     assert (job["stop"]["signal"], job["stop"]["grace"]) == ("TERM", 60.0)
     assert json.loads(json.dumps(job)) == job
-    assert job.keys() == NodeJob.__annotations__.keys() - KnownThere.__annotations__.keys()
+    assert job.keys() == NodeJob.__annotations__.keys() - AddedByNode.__annotations__.keys()
 
 
 def test_a_node_gets_the_settings_of_the_job_that_are_for_nodes(plan: Planner) -> None:

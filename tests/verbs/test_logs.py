@@ -258,7 +258,7 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
 
     pool = FakePool(CLUSTER, {"a": {"tail": answer}, "b": {"tail": [ended("b")]}})
     log = RunLog(RUN, CLUSTER)
-    log.goes_on = True
+    log.continues = True
     seen: list[str] = []
 
     def show(events: Iterable[Event]) -> None:
@@ -270,7 +270,7 @@ def test_the_last_lines_are_whole_ones_and_reading_goes_on_behind_them() -> None
     show(read_logs(pool, log, lines, tail=2, errors={}))
     assert seen == ["line 3", "line 4"]
     assert asked[0]["lines"] == 2
-    log.go_on()
+    log.resume_reading()
     show(follow(pool, log, errors={}))
     assert seen == ["line 3", "line 4", "half"]
     assert asked[1]["from"]["ranks/0.log"] == len(whole)

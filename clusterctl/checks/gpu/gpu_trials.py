@@ -10,7 +10,7 @@ from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, war
 from clusterctl.checks.gpu.expected_speed import Expectation, between_gpus, report
 from clusterctl.checks.network.collectives import DEEP, with_block_size
 from clusterctl.checks.registry import Applies, Check, Facts
-from clusterctl.checks.wording import gist
+from clusterctl.checks.wording import main_line
 from clusterctl.facts.ladder import Dcgm, GpuTrial
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -199,7 +199,7 @@ def _failed(node: NodeFacts, trial: GpuTrial, wanted: str) -> Finding:
         node.node,
         message,
         wanted=wanted,
-        found=gist(trial.error) or "no words",
+        found=main_line(trial.error) or "no words",
         remedy=remedy,
         gpus=(trial.index,),
     )

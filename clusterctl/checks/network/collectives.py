@@ -12,7 +12,7 @@ from clusterctl.checks.network.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.network.connections import PAIRS, PORT, REACH
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import FOUND, TORCH
-from clusterctl.checks.wording import counted, gist, last_line
+from clusterctl.checks.wording import counted, last_line, main_line
 from clusterctl.facts.network.pairwise import Collective
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
@@ -94,7 +94,7 @@ def across(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
                 name,
                 "the nodes cannot exchange data after the first rungs worked",
                 wanted=f"an all-reduce over {len(took_part)} nodes, then each pair of them",
-                found=gist(outcome.error) or "a wrong sum",
+                found=main_line(outcome.error) or "a wrong sum",
                 remedy="clusterctl launch --debug shows what NCCL and Gloo do",
             )
     if took_part and all(outcome.right for outcome in took_part.values()):

@@ -16,7 +16,7 @@ from clusterctl.checks.network.collectives import DEEP, RAILS, TRANSPORT
 from clusterctl.checks.network.rdma import AMAZON, INSTALL_EFA
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, tcp_by_choice
-from clusterctl.checks.wording import gist
+from clusterctl.checks.wording import main_line
 from clusterctl.facts.ladder import NO_NETWORK, SOCKET, NcclTransport, Rail
 from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
@@ -60,7 +60,7 @@ def rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
             node.node,
             "GPU {gpus} cannot exchange data with those of other nodes",
             wanted="an all-reduce over this GPU of each node, then each pair of them",
-            found=gist(rail.error) or "no words",
+            found=main_line(rail.error) or "no words",
             remedy="rdma link; nvidia-smi topo -m (on the node); clusterctl launch --debug shows"
             " what NCCL does",
             gpus=(rail.index,),

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from clusterctl import __version__
 from clusterctl.cli.shared import fish
-from clusterctl.cli.shared.retyped import with_word
+from clusterctl.cli.shared.hint_commands import with_word
 
 VERBS: dict[str, str] = {
     "init": "probe hosts and write hosts.yaml",

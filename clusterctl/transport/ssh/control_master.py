@@ -44,7 +44,7 @@ WORDS_LIMIT = 2000
 """Characters of ssh's words: a host may send a banner of any length."""
 REASON_LIMIT = 400
 
-_UNTIL_WE_ARE_GONE = """\
+_DIE_WITH_PARENT = """\
 exec 3<&0
 "$@" 3<&- </dev/null & ssh=$!
 (read -r _ <&3; kill $ssh) 2>/dev/null & watch=$!
@@ -234,7 +234,7 @@ class ControlMaster:
             if self._ending:
                 raise NodeError("lost", "connect", "given up")
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _UNTIL_WE_ARE_GONE, "sh", *argv],
+                ["/bin/sh", "-c", _DIE_WITH_PARENT, "sh", *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

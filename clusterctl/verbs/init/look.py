@@ -266,7 +266,7 @@ def _result(state: _Look, drafted: Draft) -> Looked:
             notes[node.name] = f"It did not answer: {error}\nCorrect gpus:, python: and workdir:."
             continue
         slow = state.seen[node.name].slow
-        told, missing = _about(node, state.facts[node.name], chosen.get(node.name), slow)
+        told, missing = _describe_node(node, state.facts[node.name], chosen.get(node.name), slow)
         expected = before[node.name].gpus
         if expected is not None and node.gpus is not None and node.gpus < expected:
             words = f"The file that was read has {counted(expected, 'GPU')} or slots, the machine"
@@ -304,7 +304,7 @@ def _are_containers(nodes: Iterable[Node], facts: Mapping[str, NodeFacts]) -> bo
     return bool(shared) and all(len(set(servers)) == len(servers) for servers in shared)
 
 
-def _about(
+def _describe_node(
     node: Node, facts: NodeFacts, interpreter: Interpreter | None, slow: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
     """Return what a node is, and what could not be found out."""

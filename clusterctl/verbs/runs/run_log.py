@@ -97,7 +97,7 @@ class RunLog:
         self._unsummed: dict[str, int] = {}
         """Bytes that came of each node since its unfinished lines were last summed up."""
         self._events_read: dict[str, int] = {}
-        self.goes_on = False
+        self.continues = False
         """More will be read: a line without an end is kept until then."""
         self._kept = KEPT_LINES if judged else 0
         self._events_only = events_only
@@ -125,10 +125,10 @@ class RunLog:
         """Return the request for what there is, in an order that suits copying files."""
         return self._request(node, by_file=True, nccl=True)
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         """Prepare to read more, after what there was has been read."""
         self.node_runs.clear()
-        self.goes_on = self._cut = False
+        self.continues = self._cut = False
 
     def end_request(self, node: str, node_run: NodeRun) -> Request:
         """Return the request for the events and the end of each log of a node's part."""
@@ -323,7 +323,7 @@ class RunLog:
                 yield from log.pieces(log.splitter.finish(), time)
 
     def _finish(self, node: str, now: float) -> Iterator[Piece]:
-        if self.goes_on and self.node_runs[node].end is None:
+        if self.continues and self.node_runs[node].end is None:
             return
         for log in self._logs[node].values():
             yield from log.pieces(log.splitter.finish(), now)

@@ -49,7 +49,7 @@ class Elastic(TypedDict):
     """Hash of the code; empty: the launch did not sync."""
 
 
-class KnownThere(TypedDict, total=False):
+class AddedByNode(TypedDict, total=False):
     """What the node adds."""
 
     user: str
@@ -97,7 +97,7 @@ class NodePart(TypedDict):
     lock: str
 
 
-class NodeJob(KnownThere, NodePart):
+class NodeJob(AddedByNode, NodePart):
     """What is started on one node; it holds no secret."""
 
     schema: int

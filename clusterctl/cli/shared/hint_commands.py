@@ -14,7 +14,7 @@ _SECOND_NAME = {"--node": "--nodes", "--inventory": "-i"}
 """Second name of a flag → the one that hints use."""
 
 
-def completed(hint: str, words: Sequence[str]) -> str:
+def complete_hint(hint: str, words: Sequence[str]) -> str:
     """Return a hint that is only a flag as the whole command: `--nodes 3` as typed with it.
 
     Args:

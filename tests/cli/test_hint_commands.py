@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from clusterctl.cli.shared.retyped import completed, with_word
+from clusterctl.cli.shared.hint_commands import complete_hint, with_word
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ from clusterctl.cli.shared.retyped import completed, with_word
     ],
 )
 def test_a_hint_that_is_a_flag_becomes_the_command(hint: str, typed: str, told: str) -> None:
-    assert completed(hint, typed.split()) == told
+    assert complete_hint(hint, typed.split()) == told
 
 
 def test_a_word_is_replaced_where_it_stands() -> None:
