@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from clusterctl.cli.shared.hint_commands import complete_hint, with_word
 
 
