@@ -370,7 +370,7 @@ def test_an_interrupt_before_it_starts_says_that_nothing_runs(project: Project) 
     launch.stdout.readline()
     signal_all(launch, signal.SIGINT)
     stdout, stderr = launch.communicate(timeout=BUSY)
-    assert launch.returncode == 130
+    assert launch.returncode == 130, (stdout, stderr)
     assert stderr.splitlines()[-1].startswith("interrupted; nothing was started")
     assert json.loads(stdout.splitlines()[-1])["ended_by"] == "stop"
 

@@ -170,7 +170,10 @@ def make(
     if maker.env.local_rank == 0:
         if not source.complete.exists():
             _make(maker, workers, check, reporter)
-        size = sum(path.stat().st_size for path in source.folder.glob("**/*.*"))
+        # Only what is verified: what other nodes write aside or claim may be gone at any moment.
+        wanted = [INDEX, *(f"{source.shard(number).name}/*" for number in range(source.shards))]
+        files = (path for pattern in wanted for path in source.folder.glob(pattern))
+        size = sum(path.stat().st_size for path in files)
         with reporter.during("verifying", size=size):
             _verify(source)
     else:

@@ -112,6 +112,13 @@ def test_nodes_that_share_the_folder_share_the_work(config: Config) -> None:
     assert left == []
 
 
+def test_what_another_node_writes_aside_may_vanish_at_any_moment(config: Config) -> None:
+    dataset.prepare(config, RankEnv())
+    (cache,) = caches(config)
+    (cache / "MANIFEST.json.tmp-1234").symlink_to("renamed")  # listed, but no longer there
+    dataset.prepare(config, RankEnv())
+
+
 def key_of(config: Config, env: RankEnv) -> str:
     """Be a process of a node."""
     token_cache.SHARD_BYTES = 1000
