@@ -7,17 +7,19 @@ import sys
 import threading
 from typing import NoReturn
 
-from clusterctl.cli.main import main
+from clusterctl.cli.main import EXIT_INTERRUPTED, main
 
 
 def run() -> NoReturn:
-    """Exit with the command's code, at once if a thread still waits for a node.
+    """Exit with the command's code, at once if a thread still waits for a node, or after SIGINT.
 
     Python would end such a daemon thread wherever it is. If that is in C++ or Rust code, glibc
-    aborts the process: `FATAL: exception not rethrown`.
+    aborts the process: `FATAL: exception not rethrown`. And an interrupt that came while `exec`
+    ran a string, as the making of a dataclass does, ends Python with SIGINT after `-m`, although it
+    was caught (CPython's `unhandled_keyboard_interrupt`).
     """
     code = main()
-    if threading.active_count() > 1:
+    if code == EXIT_INTERRUPTED or threading.active_count() > 1:
         atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself would run
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

@@ -34,6 +34,26 @@ def ending(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     return main(["init"])
 
 
+def test_an_interrupt_that_was_caught_in_exec_is_an_exit_code(tmp_path: Path) -> None:
+    """CPython would end itself with SIGINT after `python -m`."""
+    (tmp_path / "interrupted.py").write_text(
+        "from clusterctl import __main__\n"
+        "def main():\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('caught')\n"
+        "    return 130\n"
+        "__main__.main = main\n"
+        "__main__.run()\n"
+    )
+    words = [sys.executable, "-m", "interrupted"]
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "caught\n"), done.stderr
+
+
 def test_the_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"clusterctl {__version__}\n"

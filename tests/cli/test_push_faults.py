@@ -133,10 +133,12 @@ def test_a_node_that_the_one_before_it_cannot_reach_is_served_by_the_source(
 
 # What a node does instead of what the sources of this project say.
 LIES_OF_THE_ONE_BEFORE = (
-    "            if self._tree.write(index, data):\n",
-    "            if os.uname().nodename != 'node2' and self._tree.write(index, data):\n",
+    "tree.py",
+    "        if len(data) != block.length or",
+    "        if os.uname().nodename == 'node2' or len(data) != block.length or",
 )
 SENDS_OTHER_BLOCKS = (
+    "chain.py",
     "                tls.sendall(data)\n",
     "                tls.sendall(bytes(len(data)) if os.uname().nodename == 'node1' else data)\n",
 )
@@ -154,15 +156,17 @@ def test_a_node_that_lies_harms_no_other(
     make_sandbox: MakeSandbox,
     small: Path,
     tmp_path: Path,
-    lie: tuple[str, str],
+    lie: tuple[str, str, str],
     states: dict[str, str],
 ) -> None:
     box = make_sandbox()
     shutil.copytree(LOCATION / "clusterctl", tmp_path / "lying" / "clusterctl")
-    chain = tmp_path / "lying" / "clusterctl" / "node" / "push" / "chain.py"
-    text = chain.read_text()
-    assert text.count(lie[0]) == 1
-    chain.write_text(text.replace(*lie).replace("import hmac\n", "import hmac\nimport os\n"))
+    module, truth, untruth = lie
+    changed = tmp_path / "lying" / "clusterctl" / "node" / "push" / module
+    text = changed.read_text()
+    assert text.count(truth) == 1
+    text = text.replace(truth, untruth)
+    changed.write_text(text.replace("import contextlib\n", "import contextlib\nimport os\n"))
     lying = {"PYTHONPATH": str(tmp_path / "lying")}
     done = box.run([*PUSH, f"{small}:{THERE}"], cwd=tmp_path, env=lying)
     found = nodes_of(done.stdout)

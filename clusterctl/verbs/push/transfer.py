@@ -381,6 +381,8 @@ class Transfer:
             return  # it exited meanwhile
         if self._before(after) != before:
             return  # another serves it meanwhile
+        if member.rechecked:
+            return  # it ended the link itself; what the source finds decides on it
         member.lost += 1
         if before == SOURCE and self.source.name == HERE and not self.relaying:
             self.relaying = True

@@ -88,6 +88,18 @@ def test_a_node_that_died_since_the_last_path_is_left_out() -> None:
     assert (outcome.state, outcome.hint) == ("unreachable", "ping it")
 
 
+def test_a_link_that_a_node_ended_with_a_complaint_is_not_made_again() -> None:
+    """What the source finds decides; until then nothing goes through this machine for it."""
+    found, sent = begun(HERE)
+    said(found, "a", bad=2)
+    said(found, SOURCE, lost="a", why="reset")
+    assert sent[SOURCE].links() == ["a"]
+    assert not found.relaying
+    said(found, SOURCE, right=True, to="a")
+    assert found._outcome(found.members["a"]).state == "failed"
+    assert sent[SOURCE].links() == ["a", "b"]
+
+
 def test_two_dead_neighbors_are_bridged() -> None:
     found, sent = begun()
     found._drop(found.members["b"], NodeError("lost", "answer", "it broke"))
