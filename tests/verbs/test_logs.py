@@ -99,6 +99,23 @@ def test_history_is_in_order_of_time() -> None:
     assert errors == {}
 
 
+def test_a_last_line_without_an_end_is_of_when_it_was_written() -> None:
+    nodes = FakePool(
+        CLUSTER,
+        {
+            "a": {"tail": [data(0, 0, b"line\nno end", time=10.0), ended("a")]},
+            "b": {"tail": [data(1, 0, b"later\n", time=20.0), ended("b")]},
+        },
+    )
+    seen, _ = drained(logs.read_logs, nodes, RunLog(RUN, CLUSTER))
+    lines = [one for event in seen if isinstance(event, LogLines) for one in event.lines]
+    assert [(one.line.text, one.time) for one in lines] == [
+        ("line", 10.0),
+        ("no end", 10.0),
+        ("later", 20.0),
+    ]
+
+
 HOSTILE = st.sampled_from(
     [
         b"a",

@@ -19,7 +19,7 @@ LINE_BYTES = 2000
 class LogFile:
     """One log of a node, as far as it has been read."""
 
-    __slots__ = ("_kept", "_last", "_size", "begins_within", "source", "splitter")
+    __slots__ = ("_kept", "_last", "_size", "_time", "begins_within", "source", "splitter")
 
     def __init__(self, source: Source, offset: int, kept: int) -> None:
         self.source = source
@@ -27,6 +27,8 @@ class LogFile:
         self.splitter = LineSplitter(offset)
         self._last: deque[tuple[bytes, float]] = deque()
         self._size = 0
+        self._time = 0.0
+        """When the last bytes that came were written."""
         self.begins_within = False
         """The first bytes belong to a line that began before, and are skipped."""
 
@@ -46,7 +48,16 @@ class LogFile:
         """Bytes of a line without an end."""
         return self.splitter.received - self.splitter.offset
 
-    def pieces(self, chunks: list[Chunk], time: float) -> Iterator[Piece]:
+    def feed(self, data: bytes, time: float) -> Iterator[Piece]:
+        """Take the next bytes, written at this time; yield the lines that are whole now."""
+        self._time = time
+        yield from self._pieces(self.splitter.feed(data))
+
+    def finish(self) -> Iterator[Piece]:
+        """Yield the line without an end."""
+        yield from self._pieces(self.splitter.finish())
+
+    def _pieces(self, chunks: list[Chunk]) -> Iterator[Piece]:
         """Yield these lines as pieces, and keep the last of them."""
         for chunk in chunks:
             whole = chunk
@@ -54,8 +65,8 @@ class LogFile:
                 whole, self.begins_within = chunk.without_first(), False
             if whole.data:
                 if self._kept:
-                    self._keep_last(whole, time)
-                yield Piece(self.source, whole, time)
+                    self._keep_last(whole, self._time)
+                yield Piece(self.source, whole, self._time)
 
     def _keep_last(self, chunk: Chunk, time: float) -> None:
         last = self._last

@@ -154,10 +154,10 @@ class RunLog:
             yield from self._happened(node, head)
         elif "data" in head or "pieces" in head:
             for block in _blocks(message, now):
-                yield from self._data(node, block, now)
+                yield from self._data(node, block)
         elif "node" in head:
             self.node_runs[node] = from_json(NodeRun, head["node"], "node")
-            yield from self._finish(node, now)
+            yield from self._finish(node)
 
     def take_from(
         self, stream: MultiStream, node: str, message: Message, *, now: float
@@ -290,7 +290,7 @@ class RunLog:
         hint = f"to run the script once per node: {once_a_node(self.cluster.job.command)}"
         return Notice(node=node, level="warning", text=f"{what}, and so may every rank", hint=hint)
 
-    def _data(self, node: str, block: _Block, now: float) -> Iterator[Event | Piece]:
+    def _data(self, node: str, block: _Block) -> Iterator[Event | Piece]:
         file, offset, body = block.file, block.offset, block.body
         log = self._logs[node].get(file)
         if log is None:
@@ -309,24 +309,23 @@ class RunLog:
             text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
             if block.dropped <= 0:
                 yield Notice(node=node, level="warning", text=text)
-            yield from log.pieces(log.splitter.finish(), now)
+            yield from log.finish()
             log.splitter = LineSplitter(offset)
         elif offset < received:
             body = body[received - offset :]
-        time = block.time - self._clocks.get(node, 0.0)
-        yield from log.pieces(log.splitter.feed(body), time)
+        yield from log.feed(body, block.time - self._clocks.get(node, 0.0))
         self._unsummed[node] = self._unsummed.get(node, 0) + len(body)
         if log.unfinished > SMALL_BYTES and self._unsummed[node] > SMALL_BYTES:
             self._unsummed[node] = 0
             unfinished = sum(one.unfinished for one in self._logs[node].values())
             if unfinished > UNFINISHED_BYTES:
-                yield from log.pieces(log.splitter.finish(), time)
+                yield from log.finish()
 
-    def _finish(self, node: str, now: float) -> Iterator[Piece]:
+    def _finish(self, node: str) -> Iterator[Piece]:
         if self.continues and self.node_runs[node].end is None:
             return
         for log in self._logs[node].values():
-            yield from log.pieces(log.splitter.finish(), now)
+            yield from log.finish()
 
 
 class _Block(NamedTuple):
