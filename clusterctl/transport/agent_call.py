@@ -99,18 +99,8 @@ class AgentCall(Call):
                 return
             if not self._answering:
                 self._find_marker()
-            while True:
-                message = self._next()
-                self._answer_by = math.inf
-                ended = "end" in message.head
-                if ended:
-                    self._failure = None
-                if ended or self._turn_until in message.head:
-                    self.end_turn()
-                yield message
-                del message  # who waits holds no answer
-                if ended:
-                    return
+            while self._failure is not None:
+                yield self._answer()  # in no variable: who waits holds no answer
         except CutFrame:
             self._failure = self._ended_early()
         except BadFrame as error:
@@ -181,6 +171,17 @@ class AgentCall(Call):
         if self._position == len(self._buffer):
             self._buffer, self._position = b"", 0
         return data
+
+    def _answer(self) -> Message:
+        """Return the next answer; note what it ends."""
+        message = self._next()
+        self._answer_by = math.inf
+        ended = "end" in message.head
+        if ended:
+            self._failure = None
+        if ended or self._turn_until in message.head:
+            self.end_turn()
+        return message
 
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""

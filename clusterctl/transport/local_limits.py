@@ -17,10 +17,13 @@ HINT = (
     "raise the limit of processes (docker run --pids-limit, ulimit -u) or of open files"
     " (ulimit -n), or use fewer nodes: --nodes"
 )
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 ARENAS = 2
 """Heaps of glibc's that all threads share. By default each core has eight, each with free space
 of its own: Python runs one thread at a time, so they are no quicker."""
+LARGE = 128 * 1024
+"""Bytes from which glibc gives each block pages of its own, which go back at once. It would raise
+that to the largest block so far: all that follow, such as an agent for each node, leave gaps."""
 _AT_LIMIT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -64,4 +67,6 @@ def share_arenas() -> None:
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes  # noqa: PLC0415  (some builds of Python lack it)
 
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_ARENA_MAX, ARENAS)
+        libc.mallopt(_M_MMAP_THRESHOLD, LARGE)

@@ -208,7 +208,11 @@ class LoginHandler(AuthHandler):
             # It may hold what the person has to do, such as a URL to open.
             logger.warning("%s: waits to log in: %s", self._endpoint.target, self.words)
             self._shown = True
-        more: list[str] = self.wait_for_response(answered)
+        try:
+            more: list[str] = self.wait_for_response(answered)
+        except Exception as error:
+            # Its frame holds the error, and so all frames of this thread: garbage of 13 KB.
+            raise error.with_traceback(None)  # noqa: B904, TRY201  (the same one)
         return more
 
 
