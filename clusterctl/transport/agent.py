@@ -133,12 +133,6 @@ def _read() -> loader.Sources:
     return loader.read_sources()
 
 
-@functools.cache
-def _sources() -> bytes:
-    return marshal.dumps(_read(), 2)
-
-
-@functools.cache
 def compiled_for(op: str) -> bytes:
     """Return what an operation imports as code objects; nodes with another bytecode compile."""
     codes = {name: marshal.dumps(code) for name, code in modules_of(op).items()}
@@ -154,17 +148,28 @@ def fresh_marker() -> bytes:
     return b"clusterctl-%s\n" % secrets.token_hex(12).encode()
 
 
-def opening(marker: bytes, python: str | None, op: str = "") -> bytes:
+def opening(marker: bytes, python: str | None, op: str = "") -> tuple[bytes, bytes]:
     """Return what is written to the command's stdin before the first frame.
 
     Args:
         marker: what the agent prints before its first frame.
         python: the inventory's interpreter, tried last; one whose path is not plain is not.
         op: the operation that the frame will ask for.
+
+    Returns:
+        What is this node's own, then the modules, the same bytes for all nodes.
     """
     plain = python if python and _PLAIN_PATH.fullmatch(python) else ""
     with _reading:
-        sources, compiled = _sources(), compiled_for(op) if op else b""
-    lines = f"exec({_STUB!r})\n{plain}\n".encode()
-    parts = (marker, sources, compiled)
-    return lines + b"".join(b"%12d" % len(part) + part for part in parts)
+        modules = modules_for(op)
+    return f"exec({_STUB!r})\n{plain}\n".encode() + _sized(marker), modules
+
+
+@functools.cache
+def modules_for(op: str) -> bytes:
+    """Return all sources, then what an operation imports as it was compiled."""
+    return _sized(marshal.dumps(_read(), 2)) + _sized(compiled_for(op) if op else b"")
+
+
+def _sized(part: bytes) -> bytes:
+    return b"%12d" % len(part) + part

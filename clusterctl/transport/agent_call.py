@@ -76,9 +76,10 @@ class AgentCall(Call):
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
         head = Message({"op": request.op, "args": plain(request.args)}, request.body)
-        data = agent.opening(self._marker, node.python, request.op) + head.encode()
+        opening = agent.opening(self._marker, node.python, request.op)
         try:
-            stream.send(data, timeouts.answer)
+            for data in (*opening, head.encode()):
+                stream.send(data, timeouts.answer)
         except OSError as error:
             # What the node writes to the other pipe explains more than our failure to write.
             logger.debug("%s: sending the agent: %s", node.name, error)

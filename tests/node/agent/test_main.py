@@ -45,7 +45,7 @@ class Agent:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        self.stdin.write(agent.opening(marker, python) + request.encode())
+        self.stdin.write(b"".join((*agent.opening(marker, python), request.encode())))
         assert self.stdout.read(len(marker)) == marker
 
     def receive(self) -> Message | None:
@@ -144,7 +144,7 @@ def test_the_command_is_plain_for_every_login_shell() -> None:
     assert not set(agent.COMMAND) & set("\\\n!^~{}`")
     assert agent.COMMAND.count("'") == 2
     for python in ("/opt/env/bin/python", "/a b/python", "$(id)", "/x;y", "relative", None):
-        opening = agent.opening(MARKER, python)
+        opening, _ = agent.opening(MARKER, python)
         line = opening.split(b"\n")[1].decode()
         assert line == (python if python == "/opt/env/bin/python" else "")
 
@@ -168,7 +168,7 @@ def survey(
     report: str = "", op: str = "collect-facts", said: bytes = SURVEY
 ) -> subprocess.CompletedProcess[bytes]:
     """Run all that a check asks a node; the agent runs `report` before its first import."""
-    stub, _, rest = agent.opening(MARKER, None, op).split(b"\n", 2)
+    stub, _, rest = b"".join(agent.opening(MARKER, None, op)).split(b"\n", 2)
     code = ast.literal_eval(stub.decode().removeprefix("exec(").removesuffix(")"))
     assert "from clusterctl.node.agent.main" in code
     code = code.replace(
@@ -215,10 +215,10 @@ def test_what_an_operation_may_import_is_sent() -> None:
 
 
 def test_the_code_of_an_operation_is_read_once_for_all_nodes() -> None:
-    agent.compiled_for.cache_clear()
-    openings = {agent.opening(MARKER, None, "sync-compare") for _ in range(20)}
-    assert len(openings) == 1
-    assert agent.compiled_for.cache_info().misses == 1
+    agent.modules_for.cache_clear()
+    openings = [agent.opening(MARKER, None, "sync-compare") for _ in range(20)]
+    assert len({id(modules) for _, modules in openings}) == 1
+    assert agent.modules_for.cache_info().misses == 1
 
 
 def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
@@ -226,6 +226,7 @@ def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
 ) -> None:
     compiled = agent.compiled_for("collect-facts")
     monkeypatch.setattr(agent, "compiled_for", lambda _: b"else" + compiled[4:])
+    monkeypatch.setattr(agent, "modules_for", agent.modules_for.__wrapped__)
     done = survey(REPORT_COMPILED)
     assert done.stdout.startswith(MARKER)
     assert set(done.stderr.decode().split()) == set(agent.CHECK_MODULES)
@@ -306,7 +307,7 @@ def test_an_interpreter_that_is_too_old_hands_over(python: str, tmp_path: Path) 
     for last, status in ((sys.executable, 0), (None, agent.NO_PYTHON)):
         done = subprocess.run(
             ["/bin/sh", "-c", command],
-            input=agent.opening(MARKER, last) + request,
+            input=b"".join((*agent.opening(MARKER, last), request)),
             capture_output=True,
             check=False,
             env={"PATH": f"{tmp_path}:/nowhere"},
