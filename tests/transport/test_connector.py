@@ -420,6 +420,28 @@ def test_a_proxy_command_of_ssh_config_is_the_way_that_is_taken(
     assert "no way through" in error_of(reply).message
 
 
+@pytest.mark.parametrize(
+    ("setting", "limits"),
+    [
+        ("", Timeouts(connect=1, handshake=60)),
+        ("ConnectTimeout 90\n", Timeouts(connect=1, handshake=0)),
+    ],
+)
+def test_the_systems_ssh_waits_for_a_proxy_command_that_starts_slowly(
+    sshd: Sshd, ssh_config: Path, tmp_path: Path, setting: str, limits: Timeouts
+) -> None:
+    relay = tmp_path / "relay.py"
+    relay.write_text(RELAY)
+    words = "echo Starting session >&2; sleep 2"
+    command = f"ProxyCommand sh -c '{words}; exec {sys.executable} {relay} %h %p'\n"
+    ssh_config.write_text(setting + command)
+    connector = Connector("t", timeouts=limits, accept_new=False)
+    try:
+        connector.connect(sshd.node("n", via="openssh")).close()
+    finally:
+        connector.close()
+
+
 RELAY = """\
 import os, select, socket, sys
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])))

@@ -228,3 +228,48 @@ def test_a_connection_that_breaks_in_the_key_exchange_is_not_max_startups(own_st
     error = error_of(reply)
     assert (error.state, error.phase) == ("lost", "kex")
     assert error.hint == f"try: ssh -v -p {node.ssh.port} -l u 127.0.0.1 true"
+
+
+class Kerberos(Gate):
+    """A server that wants a Kerberos ticket."""
+
+    def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002  (paramiko's)
+        return "gssapi-keyex,gssapi-with-mic"
+
+    def check_auth_none(self, username: str) -> int:  # noqa: ARG002  (paramiko's)
+        return paramiko.AUTH_FAILED  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("setting", "klist", "hint"),
+    [
+        ("yes", "true", "OpenSSH can use your Kerberos ticket: set `ssh: {via: openssh}`"),
+        ("yes", "false", "kinit, then set `ssh: {via: openssh}` in hosts.yaml"),
+        ("no", "false", "and GSSAPIAuthentication yes in ssh_config"),
+    ],
+)
+def test_a_server_that_wants_a_ticket_names_the_way_to_use_one(
+    serve: Callable[[Gate], int],
+    ssh_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    klist: str,
+    hint: str,
+) -> None:
+    ssh_config.write_text(f"GSSAPIAuthentication {setting}\n")
+    (tmp_path / "klist").write_text(f"#!/bin/sh\nexec {klist}\n")
+    (tmp_path / "klist").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(NodeError) as caught:
+        connect(serve(Kerberos(0)), make_key(tmp_path / "id"), Timeouts())
+    assert caught.value.state == "auth"
+    assert hint in caught.value.hint
+
+
+def test_the_systems_ssh_without_a_ticket_hints_at_kinit() -> None:
+    said = "root@n: Permission denied (gssapi-keyex,gssapi-with-mic)."
+    master = control_master.ControlMaster(Path("m"), "n")
+    assert "kinit" in master.failure(said).hint
+    both = "root@n: Permission denied (publickey,gssapi-keyex,gssapi-with-mic)."
+    assert "ssh -fNM n" in master.failure(both).hint

@@ -37,6 +37,8 @@ POLL_SECONDS = 0.01
 CLOSING_SECONDS = 5.0
 BANNER_SECONDS = 3.0
 """After so long a login shows what the host says: it may wait for the person."""
+TOUCH_SECONDS = 60.0
+"""For a person to touch the token of each of several connections, one after the other."""
 CHECK_SECONDS = 5.0
 CHECKED_SECONDS = 5.0
 """For so long a user's connection that answered needs no further `ssh -O check`."""
@@ -210,8 +212,15 @@ class ControlMaster:
         self._ending = False
         self._lock = threading.Lock()
 
-    def open(self, options: Sequence[str], *, timeouts: Timeouts) -> None:
+    def open(
+        self, options: Sequence[str], *, timeouts: Timeouts, token: Path | None = None
+    ) -> None:
         """Connect and log in.
+
+        Args:
+            options: of `ssh`, besides those that every master has.
+            timeouts: the limits.
+            token: the file of a key that wants a touch; without a terminal ssh asks for none.
 
         Raises:
             NodeError: the host could not be reached, or did not let us in.
@@ -246,19 +255,24 @@ class ControlMaster:
             except CouldNotTell:
                 self._process.stderr.close()
                 raise
-        limit = timeouts.connect + timeouts.handshake + timeouts.auth
+        touch = f"touch your security key if it blinks ({token})" if token else ""
+        limit = timeouts.connect + timeouts.handshake
+        limit += max(timeouts.auth, TOUCH_SECONDS) if token else timeouts.auth
         began = time.monotonic()
         shown = False
         while not self.control.exists():
             if self._process.poll() is not None:
                 raise self.failure(self.stderr() or f"ssh ended ({self._process.returncode})")
             waited = time.monotonic() - began
-            if waited > BANNER_SECONDS and not shown and (words := printable_words(self.stderr())):
-                logger.warning("%s: still logging in; ssh prints: %s", self.target, words)
-                shown = True
+            if waited > BANNER_SECONDS and not shown:
+                words = printable_words(self.stderr())
+                said = "; ".join(filter(None, (words and f"ssh prints: {words}", touch)))
+                if said:
+                    logger.warning("%s: still logging in; %s", self.target, said)
+                shown = bool(said)
             if waited > limit:
                 words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.stderr()}"
-                raise NodeError("timeout", "connect", words)
+                raise NodeError("timeout", "connect", words, touch)
             time.sleep(POLL_SECONDS)
 
     @property
@@ -300,6 +314,8 @@ class ControlMaster:
                     hint = REVOKED_HINT
                 elif changed:
                     hint = IF_REINSTALLED + details[CHANGED_KEY]
+                elif state == "auth" and "gssapi" in words and "publickey" not in words:
+                    hint = "get a Kerberos ticket: kinit (GSSAPIAuthentication yes in ssh_config)"
                 hint = hint.replace("{target}", shlex.quote(self.target))
                 return NodeError(state, named, _short(words), hint, details=details)
         return NodeError("lost", phase, _short(words), f"try: ssh {shlex.quote(self.target)} true")

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.ssh.control_master import ControlFolder, ControlMaster, PersonsMaster
 from clusterctl.transport.ssh.host_keys import HostKeyVerifier
 from clusterctl.transport.ssh.sockets import NoDelaySocket
-from clusterctl.transport.ssh.ssh_config import Endpoint, SshConfigResolver
+from clusterctl.transport.ssh.ssh_config import Endpoint, SshConfigResolver, security_key
 from clusterctl.transport.stream import Errors
 from clusterctl.values import dataclass
 
@@ -260,9 +261,14 @@ class JumpHosts:
         options = [*self._verifier.openssh_options(endpoint), *options]
         if through is not None:
             options += ["-o", f"ProxyCommand={through.proxy_command}"]
+        limit = self._timeouts.connect
+        if through is None and endpoint.proxy_command is not None:
+            # To ssh this limit is that of the banner, too, and a program may start slowly.
+            limit += self._timeouts.handshake
+        timeouts = replace(self._timeouts, connect=endpoint.connect_timeout or limit)
         master = self._folder.master(endpoint.host, forks=endpoint.forks)
         try:
-            master.open(options, timeouts=self._timeouts)
+            master.open(options, timeouts=timeouts, token=security_key(endpoint))
         except NodeError as failure:
             master.close()
             if through is not None and failure.state in {"lost", "unreachable"}:

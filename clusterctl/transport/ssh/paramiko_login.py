@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import shlex
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
 from clusterctl.transport.concurrency_limit import Turn
 from clusterctl.transport.interface import Timeouts
+from clusterctl.transport.ssh.control_master import TOUCH_SECONDS
 from clusterctl.transport.ssh.host_keys import HostKeyVerifier
 from clusterctl.transport.ssh.jump_hosts import ProxySocket
 from clusterctl.transport.ssh.keys import Keyring, Offer
@@ -27,7 +30,7 @@ from clusterctl.transport.ssh.paramiko_connection import (
     Transport,
     paramiko_translated,
 )
-from clusterctl.transport.ssh.ssh_config import Endpoint
+from clusterctl.transport.ssh.ssh_config import Endpoint, security_key
 
 BANNER_TRIES = 5
 """A server that drops us before its banner is at MaxStartups, which passes."""
@@ -38,6 +41,10 @@ RETRY_SECONDS = 0.4
 BANNER_SECONDS = 3.0
 """A login that waits longer shows what the server says."""
 BANNER_LIMIT = 300
+KLIST_SECONDS = 5.0
+_NOT_SIGNED = "key cannot be used for signing"
+"""What paramiko says if the agent refuses: nobody touched the token, or the person declined."""
+_BY_OPENSSH = "set `ssh: {via: openssh}` in hosts.yaml"
 _PENALTY = "Not allowed at this time"
 """What sshd sends to an address that it punishes (PerSourcePenalties); each try makes it worse."""
 
@@ -196,18 +203,24 @@ class LoginHandler(AuthHandler):
         """What the server has sent for the person to read, as one safe line."""
         return printable_words(self.banner or b"")[:BANNER_LIMIT]
 
-    def ask(self, begin: Callable[[threading.Event], None]) -> list[str]:
+    def ask(self, begin: Callable[[threading.Event], None], *, touch: str = "") -> list[str]:
         """Send one request for a login; return what else the server asks for.
+
+        Args:
+            begin: sends it.
+            touch: what the person may have to do meanwhile.
 
         Raises:
             AuthenticationException: the server refuses, or does not answer.
         """
         answered = threading.Event()
         begin(answered)
-        if not answered.wait(BANNER_SECONDS) and self.words and not self._shown:
-            # It may hold what the person has to do, such as a URL to open.
-            logger.warning("%s: waits to log in: %s", self._endpoint.target, self.words)
-            self._shown = True
+        if not answered.wait(BANNER_SECONDS):
+            # The words may hold what the person has to do, such as a URL to open.
+            said = "; ".join(filter(None, ("" if self._shown else self.words, touch)))
+            if said:
+                logger.warning("%s: waits to log in: %s", self._endpoint.target, said)
+            self._shown = self._shown or bool(self.words)
         try:
             more: list[str] = self.wait_for_response(answered)
         except Exception as error:
@@ -235,10 +248,10 @@ def _log_in(endpoint: Endpoint, transport: Transport, offer: Offer) -> None:
             else:
                 return
             try:
-                for candidate in offer.candidates if "publickey" in allowed else ():
-                    tried.append(candidate.origin)
-                    if _accepts(endpoint, transport, handler, candidate.key):
-                        return
+                if "publickey" in allowed and _one_opens(
+                    endpoint, transport, handler, offer, tried
+                ):
+                    return
             except paramiko.BadAuthenticationType as error:
                 allowed = error.allowed_types
             except ConnectionError:
@@ -251,6 +264,34 @@ def _log_in(endpoint: Endpoint, transport: Transport, offer: Offer) -> None:
             raise
         words = f"{failure.message}; the server says: {handler.words}"
         raise NodeError(failure.state, failure.phase, words, failure.hint) from failure
+
+
+def _one_opens(
+    endpoint: Endpoint,
+    transport: Transport,
+    handler: LoginHandler,
+    offer: Offer,
+    tried: list[str],
+) -> bool:
+    """Offer the keys one after the other; say whether the server takes one.
+
+    Raises:
+        NodeError: the agent does not sign.
+        BadAuthenticationType: the server wants more than a key.
+        OSError: it did not answer.
+    """
+    for candidate in offer.candidates:
+        tried.append(candidate.origin)
+        try:
+            if _accepts(endpoint, transport, handler, candidate.key):
+                return True
+        except paramiko.SSHException as error:
+            if str(error) != _NOT_SIGNED:
+                raise
+            words = f"{endpoint.user}@{endpoint.target}: no signature by {candidate.origin}"
+            hint = "touch the security key in time, or allow the agent to sign; then try again"
+            raise NodeError("auth", "auth", words, hint) from error
+    return False
 
 
 def _auth_failure(
@@ -278,7 +319,34 @@ def _auth_failure(
     if "publickey" not in allowed:
         words += f"; it asks for {', '.join(filter(None, allowed)) or 'nothing that is known'}"
         hint = "use a key, or set `via: openssh` if OpenSSH can log in without asking"
-    return NodeError("auth", "auth", words, hint)
+    return NodeError("auth", "auth", words, _what_openssh_can(endpoint, tried, allowed) or hint)
+
+
+def _what_openssh_can(endpoint: Endpoint, tried: Sequence[str], allowed: Sequence[str]) -> str:
+    """Return the hint for a person who logs in by what paramiko cannot use; empty for others."""
+    token = security_key(endpoint)
+    if token and "publickey" in allowed and not any(str(token) in origin for origin in tried):
+        return f"OpenSSH can use your security key ({token}): {_BY_OPENSSH}"
+    if not any(method.startswith("gssapi") for method in allowed):
+        return ""
+    # Many servers offer it and nobody uses it, so a ticket decides.
+    if endpoint.gssapi and _has_ticket():
+        return f"OpenSSH can use your Kerberos ticket: {_BY_OPENSSH}"
+    if "publickey" in allowed:
+        return ""
+    setting = "" if endpoint.gssapi else " and GSSAPIAuthentication yes in ssh_config"
+    return f"kinit, then {_BY_OPENSSH}{setting}"
+
+
+def _has_ticket() -> bool:
+    """Say whether the person has a Kerberos ticket that is valid."""
+    if shutil.which("klist") is None:
+        return False
+    try:
+        argv = ["klist", "-s"]
+        return subprocess.run(argv, timeout=KLIST_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _accepts(
@@ -290,8 +358,12 @@ def _accepts(
         BadAuthenticationType: it takes no keys, or wants more than a key.
         OSError: it did not answer.
     """
+    touch = ""
+    if key.get_name().startswith("sk-"):
+        touch = "touch your security key if it blinks"
+        transport.auth_timeout = max(transport.auth_timeout, TOUCH_SECONDS)
     try:
-        more = handler.ask(partial(handler.auth_publickey, endpoint.user, key))
+        more = handler.ask(partial(handler.auth_publickey, endpoint.user, key), touch=touch)
     except paramiko.BadAuthenticationType:
         raise
     except paramiko.AuthenticationException as error:

@@ -74,6 +74,8 @@ class Endpoint:
     """CertificateFile: certificates whose names do not tell their keys."""
     forks: bool = False
     """ForkAfterAuthentication: its `ssh` would leave us."""
+    gssapi: bool = False
+    """GSSAPIAuthentication: OpenSSH offers a Kerberos ticket, which paramiko cannot."""
     connect_timeout: float | None = None
 
     @property
@@ -254,6 +256,7 @@ def endpoint(node: Node, settings: Settings) -> Endpoint:
         jump=jump,
         known_hosts=_known_hosts(settings),
         forks=one("forkafterauthentication") == "yes",
+        gssapi=one("gssapiauthentication") == "yes",
         connect_timeout=_number("connecttimeout", one("connecttimeout")),
     )
     identities = settings.get("identityfile", DEFAULT_IDENTITIES)
@@ -286,6 +289,20 @@ def expand_command(text: str, target: Endpoint) -> str:
     """Return a ProxyCommand with the tokens that it takes."""
     tokens = {name: value for name, value in target.tokens().items() if name in "%hnpr"}
     return re.sub("%(.)", lambda found: tokens.get(found[1], found[0]), text, flags=re.DOTALL)
+
+
+def security_key(target: Endpoint) -> Path | None:
+    """Return the first of its key files whose key is in a FIDO token; such a one wants a touch."""
+    for path in (target.identity, *target.identities):
+        if path is None:
+            continue
+        try:
+            with path.with_name(path.name.removesuffix(".pub") + ".pub").open("rb") as file:
+                if file.read(3) == b"sk-":
+                    return path
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 @lru_cache(maxsize=1024)
