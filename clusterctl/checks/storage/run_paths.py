@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.calls import in_code
 from clusterctl.values import dataclass
 
 Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state", "cache"]
@@ -94,8 +95,7 @@ def in_workdir(node: Node, path: str) -> str:
     """Return a path below workdir, relative to it: the sync brings it; empty: it is elsewhere."""
     if not node.workdir or path.startswith("~"):
         return ""
-    relative = posixpath.relpath(job_path(node, path), posixpath.normpath(node.workdir))
-    return "" if relative.split("/")[0] in {".", ".."} else relative
+    return in_code(job_path(node, path), (node.workdir,)) or ""
 
 
 def share_of(cluster: Cluster, path: str) -> str | None:
