@@ -84,6 +84,20 @@ def cache_folders(cluster: Cluster) -> dict[str, str]:
     return {name: path for name, path in env if name in CACHES and path.startswith("/")}
 
 
+def build_locks(cluster: Cluster) -> tuple[str, ...]:
+    """Return patterns of the locks of torch's extension builds.
+
+    In a container a path means another file: then there are none.
+    """
+    if cluster.job.wrap:
+        return ()
+    env = dict(cluster.job.env)
+    own = env.get("TORCH_EXTENSIONS_DIR", "")
+    cache = env.get("XDG_CACHE_HOME", "~/.cache")
+    pattern = f"{own}/*/lock" if own else f"{cache}/torch_extensions/*/*/lock"
+    return (pattern,) if pattern.startswith(("/", "~/")) else ()
+
+
 def job_path(node: Node, path: str) -> str:
     """Return a path of the job, relative to its workdir; `~` is the home on the node."""
     if path.startswith("~"):
