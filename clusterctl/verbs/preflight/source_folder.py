@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import Here
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.answers import TreeAnswer
-from clusterctl.node.mirror.tree_hash import path_bytes
 from clusterctl.sync.source import SourceTree, read_source
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, call_validated
@@ -65,7 +65,7 @@ def _read(cluster: Cluster, source: Path) -> SourceTree | None:
 
 
 def _here(tree: SourceTree, local: str) -> Here:
-    path = path_bytes(local)
+    path = os.fsencode(local)
     if path in tree.listing or any(each.startswith(path + b"/") for each in tree.listing):
         return "synced"
     return "ignored" if (tree.folder / local).exists() else "absent"
