@@ -42,6 +42,7 @@ class Question:
     commands: tuple[Mapping[str, Any], ...] = ()
     """As `commands.program` makes them."""
     programs: tuple[str, ...] = ()
+    build_locks: tuple[str, ...] = ()
 
 
 Ask = Callable[[FactRequest], Question]

@@ -26,6 +26,7 @@ from clusterctl.facts.software.job_check import CommandResult
 from clusterctl.facts.software.programs import AgentPython
 from clusterctl.facts.software.python import Python
 from clusterctl.facts.software.settings import Setting
+from clusterctl.facts.storage.build_locks import BuildLock
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.values import dataclass
 
@@ -85,6 +86,8 @@ class NodeFacts:
     rsync: str | None = None
     """Its path; empty if it is not installed."""
     paths: tuple[PathFacts, ...] = ()
+    build_locks: tuple[BuildLock, ...] | None = None
+    """None: not asked for, as of a job in a container, or they could not be read."""
     limits: Limits | None = None
     kill_user_processes: bool | None = None
     linger: bool | None = None

@@ -21,12 +21,13 @@ from clusterctl.facts.network import counters, firewall, interfaces, ports, rdma
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest
 from clusterctl.facts.software import image, programs, python, settings, variables
-from clusterctl.facts.storage import storage
+from clusterctl.facts.storage import build_locks, storage
 from clusterctl.wire import plain
 
 SOURCES = (
-    firewall, counters, gpus, image, interfaces, kernel_log, limits, logind, machine_state, ports,
-    programs, python, rdma, routes, run_lock, settings, storage, system, variables,
+    build_locks, firewall, counters, gpus, image, interfaces, kernel_log, limits, logind,
+    machine_state, ports, programs, python, rdma, routes, run_lock, settings, storage, system,
+    variables,
 )  # fmt: skip
 """Each has registered its facts."""
 EVERY_FACT = tuple(FACTS[name] for name in sorted(FACTS))
@@ -42,7 +43,15 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
     return {
         **{
             name: all_of(name)
-            for name in ("files", "links", "kernel_log", "variables", "local_paths", "programs")
+            for name in (
+                "files",
+                "links",
+                "kernel_log",
+                "variables",
+                "local_paths",
+                "programs",
+                "build_locks",
+            )
         },
         "globs": sorted(all_of("globs"), key=_may_hang),
         "folders": folder_questions(*(each.folders for each in asked)),

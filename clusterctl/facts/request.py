@@ -56,6 +56,8 @@ class FactRequest:
     """The job's variables that Python itself reads, such as PYTHONPATH."""
     launcher_file: str = ""
     """The launcher's own configuration: a path, `~` for the home; empty: it has none."""
+    build_locks: tuple[str, ...] = ()
+    """Patterns of the locks of torch's extension builds; `~` for the home."""
     listeners: bool = True
     """Ask which ports are in use: only the master, where the rendezvous needs one."""
 

@@ -35,7 +35,8 @@ _REMEDIES: tuple[tuple[_Search, str], ...] = tuple(
         ),
         (
             r"\bibv_reg_mr\w*\b.*\bfailed\b",
-            "clusterctl check --only node.memlock: RDMA needs `memlock unlimited`",
+            "clusterctl check --only node.memlock; if it finds nothing, compare the kernels:"  # noqa: ISC004
+            " clusterctl exec -- grep -H CmaTotal /proc/meminfo",
         ),
         (
             (

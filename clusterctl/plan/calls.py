@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
-from itertools import pairwise
 
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE, split_options
 from clusterctl.plan.shell import Step, read_script
@@ -138,7 +138,11 @@ _Folders = dict[tuple[int, ...], str | None]
 
 
 def calls_in_folders(
-    steps: tuple[Step, ...], variables: Mapping[str, str], name: str, folder: str | None
+    steps: tuple[Step, ...],
+    variables: Mapping[str, str],
+    name: str,
+    folder: str | None,
+    workdirs: Collection[str] = (),
 ) -> Iterator[tuple[Call, str | None]]:
     """Yield what a script starts, each with the folder that it starts in; None: it is not known.
 
@@ -147,6 +151,7 @@ def calls_in_folders(
         variables: as for `calls_of`.
         name: of the script.
         folder: in which the script starts.
+        workdirs: where the nodes have the code.
     """
     folders: _Folders = {(): folder}
     for step in steps:
@@ -154,7 +159,8 @@ def calls_in_folders(
         for call in calls_of(step, variables):
             inner = _folder_in(inside, call.apart)
             if call.words[:1] and call.words[0] in FOLDERS:
-                inner = inside[call.apart] = _moved(inner, call.words, posixpath.dirname(name))
+                beside = posixpath.dirname(name)
+                inner = inside[call.apart] = _moved(inner, call.words, beside, workdirs)
             yield call, inner
         if step.words[:1] and step.words[0] in FOLDERS:
             folders[step.apart] = inside[()]
@@ -167,27 +173,47 @@ def _folder_in(folders: _Folders, apart: tuple[int, ...]) -> str | None:
     return folders[apart]
 
 
-def _moved(folder: str | None, words: tuple[str, ...], beside: str) -> str | None:
+def _moved(
+    folder: str | None, words: tuple[str, ...], beside: str, workdirs: Collection[str]
+) -> str | None:
     """Return the folder after `cd`; None: it is not known, or outside the code."""
     target = next((word for word in words[1:] if not word.startswith("-")), "")
     if _BESIDE.fullmatch(target):
         return beside
-    if folder is None or not target or target.startswith(("/", "~")) or re.search(r"[$`]", target):
+    if target.startswith(("/", "~")):
+        return in_code(target, workdirs)
+    if folder is None or not target or re.search(r"[$`]", target):
         return None
     moved = posixpath.normpath(posixpath.join(folder, target))
     return None if moved.startswith("..") else moved
 
 
-def in_folder(folder: str | None, name: str) -> str:
-    """Return the path of a file in the code; empty: it is not known."""
+def in_folder(folder: str | None, name: str, workdirs: Collection[str] = ()) -> str:
+    """Return the path of a file in the code, or an absolute one elsewhere; empty: not known."""
+    if posixpath.isabs(name):
+        return in_code(name, workdirs) or name
     if folder and name:
         return posixpath.normpath(posixpath.join(folder, name))
-    return name if folder is not None or posixpath.isabs(name) else ""
+    return name if folder is not None else ""
+
+
+def in_code(path: str, workdirs: Collection[str]) -> str | None:
+    """Return a node's path relative to the code there, which the sync takes from the folder here.
+
+    None: it is elsewhere.
+    """
+    for workdir in workdirs:
+        inside = posixpath.relpath(path, workdir)
+        if inside.split("/")[0] != "..":
+            return "" if inside == "." else inside
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     variables: Mapping[str, str] = field(default_factory=dict)
+    subshells: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Numbers for the subshells of all scripts in one command."""
 
     def inner(self, call: Call, depth: int) -> Iterator[Call]:
         """Yield what is left of a call without the programs in front."""
@@ -205,12 +231,15 @@ class _Search:
             while rest and (rest[0].startswith("-")):
                 rest = rest[2:] if rest[0] in {"-u", "-C", "--unset", "--chdir"} else rest[1:]
             yield from self.inner(replace(call, words=tuple(rest)), depth - 1)
-        elif name in SHELLS or name == "eval":
-            text = " ".join(words[1:]) if name == "eval" else _inline(words)
+        elif name == "eval":
+            yield from self.of_text(call, " ".join(words[1:]), depth - 1)
+        elif name in SHELLS:
+            text = _inline(words)
             if text is None:
                 yield call
             else:
-                yield from self.of_text(call, text, depth - 1)
+                apart = (*call.apart, next(self.subshells))
+                yield from self.of_text(replace(call, apart=apart), text, depth - 1)
         elif name in _REMOTE:
             call = replace(call, words=tuple(words), remote=name, host=_host(name, words))
             text = " ".join(_after(words, _REMOTE[name]) or ())
@@ -245,7 +274,7 @@ class _Search:
         if depth <= 0:
             yield call
             return
-        for step in read_script(text, self.variables):
+        for step in read_script(text, self.variables, subshells=self.subshells):
             if step.assigns:
                 call = replace(call, env=(*call.env, *step.assigned))
             else:
@@ -265,7 +294,7 @@ def _host(name: str, words: list[str]) -> str:
     """Return the machines on which ssh, pdsh and the like start a command."""
     if name == "ssh":
         return "".join((_after(words, replace(_REMOTE[name], before=0)) or ())[:1])
-    return next((value for flag, value in pairwise(words) if flag in {"-w", "-H"}), "")
+    return next((value for flag, value in itertools.pairwise(words) if flag in {"-w", "-H"}), "")
 
 
 def _inline(words: list[str]) -> str | None:

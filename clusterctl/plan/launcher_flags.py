@@ -42,7 +42,9 @@ class Flags:
 
 
 GPUS = "--gpus"
-INCLUDE = "--include"
+INCLUDE, EXCLUDE = "--include", "--exclude"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""As a flag of ours: it takes the numbers of GPUs."""
 OURS = frozenset(
     {
         "NNODES",
@@ -101,6 +103,7 @@ _KINDS = {
         ours={
             "--num-processes": GPUS,
             "--num-machines": "--nodes",
+            "--gpu-ids": VISIBLE,
             "--main-process-port": "--master-port",
             "--max-restarts": "--max-restarts",
             **dict.fromkeys(("--machine-rank", "--main-process-ip", "--rdzv-backend"), ""),
@@ -142,6 +145,7 @@ _KINDS = {
         ours={
             "--num-gpus": GPUS,
             **dict.fromkeys(("-i", "--include"), INCLUDE),
+            **dict.fromkeys(("-e", "--exclude"), EXCLUDE),
             "--num-nodes": "--nodes",
             "--master-port": "--master-port",
             **dict.fromkeys(("--master-addr", "-H", "--hostfile", "--launcher", "--node-rank"), ""),
@@ -185,6 +189,20 @@ def launcher_flag(flag: str) -> tuple[str, str, bool] | None:
         if flag in kind.ours:
             return name, kind.ours[flag], flag in kind.total
     return None
+
+
+def hosts_and_gpus(value: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the hosts of deepspeed's `host:0,1@host2:0,1`, and the different lists of GPUs."""
+    hosts = [part.partition(":") for part in value.split("@")]
+    return tuple(host for host, _, _ in hosts), frozenset(gpus for _, colon, gpus in hosts if colon)
+
+
+def words_for_gpus(numbers: str) -> tuple[str, str]:
+    """Return our flag and its value for a list such as `2,3`; the first few need only a count."""
+    each = numbers.split(",")
+    if each == [str(number) for number in range(len(each))]:
+        return GPUS, str(len(each))
+    return "--env", f"{VISIBLE}={numbers}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

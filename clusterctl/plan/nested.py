@@ -13,7 +13,18 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
 from clusterctl.plan.calls import Call, calls_of_words
-from clusterctl.plan.launcher_flags import GPUS, INCLUDE, OURS, READ_ENVIRONMENT, kind_of, start_of
+from clusterctl.plan.launcher_flags import (
+    EXCLUDE,
+    GPUS,
+    INCLUDE,
+    OURS,
+    READ_ENVIRONMENT,
+    VISIBLE,
+    hosts_and_gpus,
+    kind_of,
+    start_of,
+    words_for_gpus,
+)
 
 _ACCELERATE_ENV = {
     "--mixed-precision": "ACCELERATE_MIXED_PRECISION",
@@ -82,7 +93,9 @@ class Typed:
 
     def _flag(self, name: str, flag: str, value: str, written: tuple[str, ...]) -> None:
         kind = kind_of(name)
-        ours, number = kind.ours.get(flag), int(value) if value.isdecimal() else None
+        number = int(value) if value.isdecimal() else None
+        # Single GPUs cannot be excluded.
+        ours = None if flag == EXCLUDE and ":" in value else kind.ours.get(flag)
         if flag in kind.env:
             variable, equals, given = value.partition("=")
             if equals and variable not in OURS:
@@ -96,7 +109,7 @@ class Typed:
             # A task may have several GPUs.
             known = self.per_node if flag == "--gpus-per-node" else None
             self.per_node = known or number or self.per_node
-        elif ours in {INCLUDE, "--nodes"}:
+        elif ours in {INCLUDE, EXCLUDE, VISIBLE, "--nodes"}:
             self._nodes(ours, value)
         elif ours and value:
             self.flags[ours] = value
@@ -107,6 +120,13 @@ class Typed:
         if ours == INCLUDE:
             self._include(value)
             return
+        if ours == EXCLUDE:
+            self.flags[ours] = value.replace("@", ",")
+            return
+        if ours == VISIBLE:
+            if value != "all":
+                self._gpus(value)
+            return
         least, _, most = value.partition(":")
         if most not in {"", least}:
             self.args.append(f"--nnodes={value}")
@@ -115,15 +135,24 @@ class Typed:
 
     def _include(self, value: str) -> None:
         """Take over deepspeed's `host:0,1@host2:0,1`."""
-        hosts = [part.partition(":") for part in value.split("@")]
-        counts = {len(gpus.split(",")) for _, colon, gpus in hosts if colon}
-        self.per_node = counts.pop() if len(counts) == 1 else self.per_node
-        if [host for host, _, _ in hosts] == ["localhost"]:
+        hosts, gpus = hosts_and_gpus(value)
+        counts = {len(numbers.split(",")) for numbers in gpus}
+        if len(gpus) == 1:
+            self._gpus(*gpus)
+        elif len(counts) == 1:
+            self.per_node = counts.pop()
+        if hosts == ("localhost",):
             self.count = 1
-            if hosts[0][2]:
-                self.env["CUDA_VISIBLE_DEVICES"] = hosts[0][2]
         else:
-            self.nodes = ",".join(host for host, _, _ in hosts)
+            self.nodes = ",".join(hosts)
+
+    def _gpus(self, numbers: str) -> None:
+        """Take over which GPUs each node is to use."""
+        flag, value = words_for_gpus(numbers)
+        if flag == GPUS:
+            self.per_node = int(value)
+        else:
+            self.env[VISIBLE] = numbers
 
     def words(self) -> tuple[str, ...]:
         """Return the command to type."""

@@ -105,18 +105,21 @@ def words_of(cluster: Cluster, text_of: Callable[[str], str]) -> Words:
         text_of: returns the text of a file by its path in the folder; empty: there is none.
     """
     variables = {**dict(cluster.job.env), **{name: f"${name}" for name in _names_set(cluster)}}
+    workdirs = {node.workdir for node in cluster.nodes if node.workdir}
     found = Words()
     first = Step(line=1, words=cluster.job.command)
     waiting = [_Script(name="", folder="", steps=(first,), cluster=cluster, variables=variables)]
     read: set[str] = set()
     while waiting:
         script = waiting.pop(0)
-        for call, folder in calls_in_folders(script.steps, variables, script.name, script.folder):
+        for call, folder in calls_in_folders(
+            script.steps, variables, script.name, script.folder, workdirs
+        ):
             program = _program_of(call)
-            if program and (file := in_folder(folder, program[0])):
+            if program and (file := in_folder(folder, program[0], workdirs)):
                 found.programs.append((file, *program[1:]))
             name, args = script_in(call.words)
-            name = in_folder(folder, name)
+            name = in_folder(folder, name, workdirs)
             text = text_of(name) if name and not call.remote else ""
             if (
                 text

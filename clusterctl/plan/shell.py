@@ -5,6 +5,7 @@ Nothing is run. What only a run would tell, such as the output of a program, sta
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -70,6 +71,7 @@ def read_script(
     args: tuple[str, ...] = (),
     *,
     certain: bool = True,
+    subshells: Iterator[int] | None = None,
 ) -> tuple[Step, ...]:
     """Return the commands and assignments of a script, in its order.
 
@@ -79,9 +81,11 @@ def read_script(
             only the node knows, and stays what it is if the script assigns it.
         args: of the script.
         certain: no condition decides whether it runs.
+        subshells: numbers for its subshells; None: from 1.
     """
     fixed = frozenset(name for name, value in variables.items() if value == f"${name}")
-    reader = _Reader(args=args, fixed=fixed, may_be_over=not certain)
+    numbers = itertools.count(1) if subshells is None else subshells
+    reader = _Reader(args=args, fixed=fixed, may_be_over=not certain, subshells=numbers)
     reader.values = {name: _Value((value,), sure=True) for name, value in variables.items()}
     try:
         return tuple(reader.read(text))
@@ -94,13 +98,14 @@ class _Reader:
     args: tuple[str, ...]
     fixed: frozenset[str]
     """Variables that keep their value."""
+    subshells: Iterator[int]
+    """The numbers of those to come."""
     values: dict[str, _Value] = field(default_factory=dict)
     within: list[str] = field(default_factory=list)
     """What is open: `if`, `then`, `case`, `pattern`, `for`, `function`, `{`, `(`; `{?` and `(?`
     are run on a condition."""
     apart: tuple[int, ...] = ()
     """The subshells that are open."""
-    subshells: int = 0
     tested: bool = False
     """What comes next in this list of `&&` and `||` is run on a condition."""
     failed: bool = False
@@ -164,8 +169,7 @@ class _Reader:
             self.within[-1] = "case" if text == ")" else "pattern"
         elif text == "(":
             self.within.append("(?" if self.tested else "(")
-            self.subshells += 1
-            self.apart += (self.subshells,)
+            self.apart += (next(self.subshells),)
         elif text == ")" and {"(", "(?"} & set(self.within):
             while (opened := self.within.pop()) not in {"(", "(?"}:
                 pass

@@ -42,10 +42,16 @@ PROGRAM = "-- train.py"
             "--launcher accelerate --launcher-args=--config_file=fsdp.yaml",
         ),
         ("--multi_gpu", ""),
+        ("--gpu_ids all", ""),
+        ("--gpu_ids 0,1,2", "--gpus 3"),
+        ("--gpu-ids=1,3", "--env CUDA_VISIBLE_DEVICES=1,3"),
         # deepspeed
         ("--num_gpus 4", "--gpus 4"),
         ("--num_nodes=2", "--nodes 2"),
         ("--include gpu1", "--nodes gpu1"),
+        ("--include gpu1:0,1@gpu2:0,1", "--nodes gpu1,gpu2 --gpus 2"),
+        ("--include=gpu1:2,3@gpu2:2,3", "--nodes gpu1,gpu2 --env CUDA_VISIBLE_DEVICES=2,3"),
+        ("--include gpu1:0@gpu2:0,1", "--nodes gpu1,gpu2"),
         # mpirun and srun
         ("-np 16", ""),
         ("--gpus 2 -np 4 --bind-to none", "--gpus 2"),

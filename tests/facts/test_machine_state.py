@@ -69,8 +69,10 @@ def test_groups_of_version_1_write_a_huge_number_for_no_limit() -> None:
 
 def test_memory_and_kills() -> None:
     meminfo = "MemTotal: 9 kB\nMemAvailable:   6 kB\nSwapTotal:  4 kB\nSwapFree:   1 kB\n"
+    meminfo += "CmaTotal:  8 kB\n"
     use = parse_memory_use(meminfo, "oom_kill 3\noom_kill_x 4\n")
     assert (use.available_bytes, use.swap_bytes, use.oom_kills) == (6144, 3072, 3)
+    assert (use.cma_bytes, parse_memory_use("", "").cma_bytes) == (8192, None)
 
 
 def test_a_machine_as_its_agent_sees_it() -> None:

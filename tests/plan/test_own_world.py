@@ -371,7 +371,9 @@ def test_the_scripts_of_a_command_are_found(command: str) -> None:
      ('cd "$(dirname "$0")"', "run.sh:1"), ("bash -c 'cd src && make'", "run.sh:1"),
      ("(cd none && make)", "run.sh:1"), ("(cd none; (cd x)); cd src", "src/run.sh:1"),
      ("cd src; (cd ..)", "src/run.sh:1"), ("(cd none; cd src)", "run.sh:1"),
-     ("(cd src; (cd x); bash run.sh); cd none", "src/run.sh:1")],
+     ("(cd src; (cd x); bash run.sh); cd none", "src/run.sh:1"),
+     ("cd /code", "run.sh:1"), ("cd /code/src/", "src/run.sh:1"), ("cd ~/src", ""),
+     ("cd /code/none", ""), ("cd /code/src; cd /codes", "")],
 )  # fmt: skip
 def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: str) -> None:
     inner = "torchrun --standalone t.py"
@@ -385,6 +387,21 @@ def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: 
         assert not any(
             "or without the script" in each.hint for each in found if each.where.startswith("src/")
         )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["bash -c \"bash -c '(cd none)'; (bash run.sh)\"", "bash -c \"bash -c 'cd none'; bash run.sh\"",
+     "bash -c 'eval \"(cd none)\"; (bash run.sh)'"],
+)  # fmt: skip
+def test_a_shell_within_a_command_moves_itself_only(command: str) -> None:
+    assert [each.where for each in problems("torchrun --standalone t.py", command)] == ["run.sh:1"]
+
+
+@pytest.mark.parametrize("command", ["bash /code/run.sh", "bash -c 'cd /tmp; /code/run.sh'"])
+def test_a_script_in_workdir_is_read_here_and_named_as_here(command: str) -> None:
+    (found,) = problems("torchrun --standalone t.py", command)
+    assert found.where == "run.sh:1"
 
 
 def test_a_script_that_only_a_condition_starts_is_a_warning() -> None:

@@ -55,9 +55,10 @@ def shm(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     "node.memlock",
     title="RDMA can lock enough memory",
     why="InfiniBand and RoCE lock memory for the network card. If the limit is low, NCCL fails with"
-    " `ibv_reg_mr failed`.",
+    " `ibv_reg_mr failed`. Some drivers need memory that the kernel reserves (CmaTotal), too.",
     fix="Set `memlock unlimited` in /etc/security/limits.conf and log in again; for containers,"
-    " `--ulimit memlock=-1`.",
+    " `--ulimit memlock=-1`. If CmaTotal in /proc/meminfo is 0 on one node only, boot the kernel"
+    " of the others.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     blocks=False,
     required_facts=("limits",),
@@ -66,20 +67,37 @@ def shm(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
         and (node.limits is None or node.limits.memlock is not None)
     ),
 )
-def memlock(node: NodeFacts) -> Iterator[Finding]:
-    """Judge the nodes with an active RDMA port."""
-    limit = node.limits.memlock if node.limits else None
-    if limit is None or not any(port.active for port in node.rdma or ()):
-        return
-    if limit != UNLIMITED and limit < MEMLOCK_WANTED:
-        yield warn(
-            node.node,
-            "it has an RDMA card, but the limit of locked memory is low",
-            wanted="unlimited",
-            found=f"{limit / 1024:.0f} KiB",
-            remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
-            " (for a container: --ulimit memlock=-1)",
-        )
+def memlock(facts: Facts) -> Iterator[Finding]:
+    """Judge the nodes with an active RDMA port: the user's limit, then the kernel's reserve."""
+    active = [node for node in facts.values() if any(port.active for port in node.rdma or ())]
+    reserves = {node.node: cma for node in active if (cma := _cma(node)) is not None}
+    usual = medians_of_others(reserves)
+    for node in active:
+        limit = node.limits.memlock if node.limits else None
+        if limit is not None and limit != UNLIMITED and limit < MEMLOCK_WANTED:
+            yield warn(
+                node.node,
+                "it has an RDMA card, but the limit of locked memory is low",
+                wanted="unlimited",
+                found=f"{limit / 1024:.0f} KiB",
+                remedy="add `* - memlock unlimited` to /etc/security/limits.conf and log in again"
+                " (for a container: --ulimit memlock=-1)",
+            )
+        elif reserves.get(node.node) == 0 and usual.get(node.node):
+            reserve = f"{usual[node.node] / 1024:.0f} kB"
+            yield warn(
+                node.node,
+                "it has an RDMA card, but its kernel reserves no memory for devices",
+                wanted=f"CmaTotal: {reserve}, as on most other nodes",
+                found=f"CmaTotal: 0 kB, kernel {node.kernel or 'unknown'}",
+                remedy="boot the kernel of the other nodes, or add"
+                f" cma={usual[node.node] / 1024**2:.0f}M to its command line",
+            )
+
+
+def _cma(node: NodeFacts) -> int | None:
+    memory = node.machine.memory if node.machine else None
+    return memory.cma_bytes if memory else None
 
 
 @Check(

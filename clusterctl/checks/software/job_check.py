@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, fail, finding
+from clusterctl.checks.finding import Finding, fail, finding, warn
 from clusterctl.checks.registry import Check
 from clusterctl.checks.software.python import FOUND, TORCH
 from clusterctl.checks.storage.disks import SHARED
@@ -16,6 +16,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.make import command_with_python
 
 JOB_CHECK = "job.check"
+_SYNC = "clusterctl sync (in the folder with the code) copies the code there"
 
 
 @Check(
@@ -52,19 +53,31 @@ def rsync(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
 def job_check(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge by its exit code."""
     result = node.job_check
-    if not cluster.job.check or result is None or result.exit_code == 0:
+    if not cluster.job.check or result is None:
+        return
+    if result.exit_code == 0:
+        if result.other_code:
+            yield warn(
+                node.node,
+                "the job's own check passed, but not on the code of this folder",
+                wanted="the code that a launch from here brings",
+                found="that of an earlier sync",
+                remedy=_SYNC,
+            )
         return
     ended = result.exit_code is not None
     python = node.python.asked if node.python else "python3"
     there = f"run it on the node: {shlex.join(command_with_python(cluster.job.check, python))}"
-    sync = "clusterctl sync (in the folder with the code) copies the code there"
     yield finding(
         "fail" if ended else "unknown",
         node.node,
-        "the job's own check fails" if ended else "the job's own check did not finish",
+        ("the job's own check fails" if ended else "the job's own check did not finish")
+        + (" on the code of an earlier sync" if result.other_code else ""),
         wanted="exit code 0",
         found=last_line(result.output) or result.words or f"exit code {result.exit_code}",
-        remedy=sync if _is_absent(cluster.job.check, result.output) else there,
+        remedy=_SYNC
+        if result.other_code or _is_absent(cluster.job.check, result.output)
+        else there,
     )
 
 

@@ -15,17 +15,21 @@ from clusterctl.inventory.cluster import Cluster
 
 @Check(
     "storage.caches",
-    title="compilers and temporary files use a folder of each node's own",
+    title="compilers and temporary files use a folder of each node's own, and no lock is left",
     why="Triton, inductor and torch's extensions lock and rename files in their caches. Nodes that"
-    " compile into one folder wait for each other's locks, or load half a file.",
-    fix="Set the variable to a folder on each node's own disk, and make the folder of TMPDIR.",
+    " compile into one folder wait for each other's locks, or load half a file. A build that is"
+    " killed leaves its lock, and every later rank waits for it without a word.",
+    fix="Set the variable to a folder on each node's own disk, and make the folder of TMPDIR."
+    " Remove a lock that no process holds.",
     source="https://docs.pytorch.org/docs/stable/cpp_extension.html",
     explained_by=("storage.shared",),
     blocks=False,
-    applies=lambda _node, cluster: bool(cache_folders(cluster)),
+    required_facts=("build_locks",),
+    applies=lambda node, cluster: bool(cache_folders(cluster) or node.build_locks),
 )
 def caches(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
-    """Judge the folders that `job.env` names; shared ones only if there are several nodes."""
+    """Judge the folders that `job.env` names, shared ones only if there are several; and locks."""
+    yield from _dead_locks(facts)
     answered = [node for node in facts.values() if node.answered]
     for name, folder in cache_folders(cluster).items():
         places = {node.node: path for node in answered if (path := node.path(folder)) is not None}
@@ -57,4 +61,20 @@ def caches(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
                     wanted="a folder",
                     found=f"no {folder}",
                     remedy=f"mkdir -p {shlex.quote(folder)} (on the node)",
+                )
+
+
+def _dead_locks(facts: Facts) -> Iterator[Finding]:
+    """Find locks that no process has open, on any node: the path may be shared."""
+    held = {lock.path for node in facts.values() for lock in node.build_locks or () if lock.held}
+    for node in facts.values():
+        for lock in node.build_locks or ():
+            if lock.path not in held:
+                yield warn(
+                    node.node,
+                    f"a build of torch's extensions left its lock {lock.path}, and ranks would wait"
+                    " for it forever",
+                    wanted="no lock without a build",
+                    found=f"{lock.age_s / 60:.0f} min old, and no process has it open",
+                    remedy=f"rm {shlex.quote(lock.path)} (on the node)",
                 )

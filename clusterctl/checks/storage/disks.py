@@ -309,13 +309,19 @@ def needs(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
         owner, model = next(((n, p) for n, p in found if usual and p.digest == usual), (None, None))
         for node, path in found:
             remedy = "copy it to every node, or correct `needs:` in the inventory"
+            local = in_workdir(node, path.path)
             if owner is not None:
                 remedy = _push(path, owner, cluster)
-            elif local := in_workdir(node, path.path):
+            elif path.here == "ignored":
+                words = ["clusterctl", "push", local, "--to", posixpath.dirname(path.path)]
+                remedy = f"{shlex.join(words)} (a sync leaves it out)"
+            elif local and path.here != "absent":
                 remedy = (
                     f"clusterctl sync (in the folder with {local}) brings it; otherwise {remedy}"
                 )
-            yield from _need(node.name, path, model, remedy)
+            for one in _need(node.name, path, model, remedy):
+                brought = path.here == "synced" and one.status == "fail"
+                yield skip(node.name, f"the next sync brings {local}") if brought else one
     yield from _of_command(facts, cluster, missing)
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.plan.calls import in_code
 from clusterctl.values import dataclass
 
 Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state", "cache"]
@@ -83,6 +84,20 @@ def cache_folders(cluster: Cluster) -> dict[str, str]:
     return {name: path for name, path in env if name in CACHES and path.startswith("/")}
 
 
+def build_locks(cluster: Cluster) -> tuple[str, ...]:
+    """Return patterns of the locks of torch's extension builds.
+
+    In a container a path means another file: then there are none.
+    """
+    if cluster.job.wrap:
+        return ()
+    env = dict(cluster.job.env)
+    own = env.get("TORCH_EXTENSIONS_DIR", "")
+    cache = env.get("XDG_CACHE_HOME", "~/.cache")
+    pattern = f"{own}/*/lock" if own else f"{cache}/torch_extensions/*/*/lock"
+    return (pattern,) if pattern.startswith(("/", "~/")) else ()
+
+
 def job_path(node: Node, path: str) -> str:
     """Return a path of the job, relative to its workdir; `~` is the home on the node."""
     if path.startswith("~"):
@@ -94,8 +109,7 @@ def in_workdir(node: Node, path: str) -> str:
     """Return a path below workdir, relative to it: the sync brings it; empty: it is elsewhere."""
     if not node.workdir or path.startswith("~"):
         return ""
-    relative = posixpath.relpath(job_path(node, path), posixpath.normpath(node.workdir))
-    return "" if relative.split("/")[0] in {".", ".."} else relative
+    return in_code(job_path(node, path), (node.workdir,)) or ""
 
 
 def share_of(cluster: Cluster, path: str) -> str | None:

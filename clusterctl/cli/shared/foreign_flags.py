@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from clusterctl.plan.launcher_flags import launcher_flag
+from clusterctl.plan.launcher_flags import (
+    INCLUDE,
+    VISIBLE,
+    hosts_and_gpus,
+    launcher_flag,
+    words_for_gpus,
+)
 from clusterctl.values import dataclass
 
 _TORCH = frozenset({
@@ -16,7 +24,7 @@ _ACCELERATE = frozenset({
     "--config-file", "--dynamo-backend", "--gradient-accumulation-steps", "--mixed-precision",
 })  # fmt: skip
 """These and `_TORCH` have a value, and go to the launcher."""
-_OURS = {"--include": "--nodes", "-w": "--nodes", "-x": "--exclude"}
+_OURS = {"-w": "--nodes", "-x": "--exclude"}
 _SLURM = frozenset({
     "--account", "--constraint", "--cpus-per-task", "--gres", "--mem", "--partition", "--qos",
     "--reservation", "--time",
@@ -47,6 +55,8 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
         known: tells whether the verb has a flag.
     """
     name = flag.replace("_", "-")
+    if name == INCLUDE:
+        return _included(flag, value, known)
     if name in _OURS:
         ours = _OURS[name]
         return _instead(flag, ours, value) if value and known(ours) else None
@@ -92,9 +102,25 @@ def _translated(flag: str, name: str, value: str) -> Answer | None:
         return Answer(why=f"{flag} counts the ranks of all nodes: {rule}")
     if not ours:
         return Answer(why=f"{flag} is {program}'s: clusterctl sets it itself")
-    if ours == "--gpus" and not value.isdecimal():
+    if ours == VISIBLE and re.fullmatch(r"\d+(?:,\d+)*", value):
+        words = words_for_gpus(value)
+        return Answer(why=f"expected {words[0]}, found {flag}", words=words)
+    if ours in {"--gpus", VISIBLE} and not value.isdecimal():
         return Answer(why=f"{flag}={value}: clusterctl starts one rank per GPU by itself")
     return _instead(flag, ours, value)
+
+
+def _included(flag: str, value: str, known: Callable[[str], bool]) -> Answer | None:
+    """Translate deepspeed's `--include gpu1:0,1@gpu2:0,1`."""
+    if not value or not known("--nodes"):
+        return None
+    hosts, gpus = hosts_and_gpus(value)
+    answer = _instead(flag, "--nodes", ",".join(hosts))
+    if not gpus or not known("--env"):
+        return answer
+    if len(gpus) > 1:
+        return replace(answer, why=f"{answer.why}; `gpus:` of each node tells how many it uses")
+    return replace(answer, words=(*answer.words, *words_for_gpus(*gpus)))
 
 
 def _instead(flag: str, ours: str, value: str) -> Answer:

@@ -56,6 +56,8 @@ class MemoryUse:
     """Swap in use."""
     oom_kills: int | None = None
     """Since boot."""
+    cma_bytes: int | None = None
+    """What the kernel reserves for the memory of devices (CMA); None: it has no such reserve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,7 @@ def parse_memory_use(meminfo: str, vmstat: str) -> MemoryUse:
         available_bytes=_kib(meminfo, "MemAvailable"),
         swap_bytes=max(total - free, 0) if total is not None and free is not None else None,
         oom_kills=int(kills[1]) if kills else None,
+        cma_bytes=_kib(meminfo, "CmaTotal"),
     )
 
 

@@ -14,3 +14,5 @@ class CommandResult:
     output: str = ""
     """Its last lines."""
     words: str = ""
+    other_code: bool = False
+    """It ran on other code than the folder here has, which a sync would bring."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import Fact, Question, texts, typed
 from clusterctl.facts.request import FactRequest
 from clusterctl.facts.storage.mounts import MOUNTS, mount_of, read_mounts
 from clusterctl.values import dataclass
+
+Here = Literal["", "synced", "ignored", "absent"]
+"""What the folder here has of a path: nobody looked, what a sync brings, what it leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class PathFacts:
     """The mount option by which locks fail or hold on this node only; empty: there is none."""
     problem: str = ""
     """The system's error, or that it did not answer in time."""
+    here: Here = ""
+    """Of a path in workdir: what a sync of the folder here would do for it."""
 
 
 def _ask(wanted: FactRequest) -> Question:

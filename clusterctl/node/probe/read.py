@@ -57,8 +57,8 @@ def read(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             job: as `job_environment` takes it), `paths` (see `path_probe.probe_path`),
             `local_paths` (read together with the files: they cannot hang), `variables` (prefixes of
             environment variables to tell), `programs` (to find on PATH), `lock` (whose holder to
-            name), `clock` (round trips that will be asked for at most), `kernel_log` (what its
-            lines must contain, one of these).
+            name), `build_locks` (patterns: locks to describe), `clock` (round trips that will be
+            asked for at most), `kernel_log` (what its lines must contain, one of these).
         body: values of the job's `env_from`, as JSON.
         channel: serves the clock's round trips while the children work.
     """
@@ -192,6 +192,7 @@ def _late_questions(args: Dict[str, Any]) -> Dict[str, Callable[[], Dict[str, An
         "machine": describe_machine,
         "self": lambda: _describe_process(args),
         **{"path:" + path["path"]: _path_prober(path) for path in quick},
+        "build-locks": lambda: _describe_build_locks(args.get("build_locks", [])),
         "names": _resolve_hostname,  # a DNS server may have to tell
     }
 
@@ -298,6 +299,15 @@ def has_module(name: str) -> bool:
     """Tell whether this Python has a module, without the cost of its import."""
     finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
     return any(find is not None and find(name, None) is not None for find in finders)
+
+
+def _describe_build_locks(patterns: List[str]) -> Dict[str, Any]:
+    paths = [path for each in patterns for path in matching(os.path.expanduser(each))]
+    if not paths:
+        return {"locks": []}
+    from clusterctl.node.probe.build_locks import describe_locks  # noqa: PLC0415  (mostly there are none)
+
+    return {"locks": describe_locks(paths)}
 
 
 def _program(name: str) -> str:

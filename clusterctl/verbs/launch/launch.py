@@ -211,7 +211,9 @@ def _check_synced(
     """Judge what the sync brought: what the job needs below workdir, and the job's own check."""
     if not (options.sync and options.check):
         return verdict
-    verdict = check_needs(cluster, pool, verdict, emit=emit)
+    before, verdict = verdict, check_needs(cluster, pool, verdict, options.source, emit=emit)
+    if verdict.blocking != before.blocking:
+        emit(Checked(verdict=verdict))
     _stop_if_blocked(verdict, options)
     if cluster.job.check:
         own = replace(cluster, job=fill_job(cluster.job, plan.run, plan.name))

@@ -11,6 +11,7 @@ from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.secret_values import is_secret
 from clusterctl.inventory.sources import SBATCH
 from clusterctl.plan import launchers, own_world
+from clusterctl.plan.calls import in_folder
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
@@ -159,7 +160,8 @@ def notice_batch(cluster: Cluster, source: Path, *, emit: Emit) -> None:
     """Warn of a script that was written for sbatch, whose options have no effect here."""
     if cluster.job.launcher == "slurm":
         return
-    for word in cluster.job.command[:2]:
+    workdirs = {node.workdir for node in cluster.nodes if node.workdir}
+    for word in (in_folder("", each, workdirs) for each in cluster.job.command[:2]):
         found = SBATCH.search(_text(source / word))
         if found is not None:
             number = found.string.count("\n", 0, found.start()) + 1

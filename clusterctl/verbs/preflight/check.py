@@ -30,6 +30,7 @@ from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
 from clusterctl.verbs.preflight.launcher_config import with_local_config
 from clusterctl.verbs.preflight.rungs import rung_rows
+from clusterctl.verbs.preflight.source_folder import with_local_needs
 from clusterctl.verbs.preflight.speed_history import keep_speeds, with_usual
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.wire import SCHEMA, plain
@@ -193,6 +194,7 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
     facts = collect_facts(session, pool, emit=emit)
     if options.source is not None:
         facts = with_local_config(cluster, facts, options.source)
+        facts = with_local_needs(cluster, facts, options.source)
     network = choose_network(cluster, facts)
     if any(rule.pairwise or rule.id == SHARED for rule in chosen):
         facts = probe_connectivity(session, facts, network, emit=emit)
@@ -200,7 +202,7 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
     else:
         session.finish()
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
-        facts = run_job_check(cluster, pool, facts, emit=emit)
+        facts = run_job_check(cluster, pool, facts, source=options.source, emit=emit)
     if options.deep and not judge(cluster, facts, options, network).blocking:
         # What is known to be broken would only cost the whole timeout of the ladder.
         facts = climb_ladder(cluster, pool, facts, network, emit=emit)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterctl.checks.software.python import named_packages
-from clusterctl.checks.storage.run_paths import run_paths
+from clusterctl.checks.storage.run_paths import build_locks, run_paths
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.machine.machine import Clock, SshStatus
@@ -169,6 +169,7 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         container=_container(cluster),
         python_env=tuple(pair for pair in cluster.job.env if pair[0].startswith("PYTHON")),
         launcher_file=launcher_file(cluster.job, node),
+        build_locks=build_locks(cluster),
         listeners=node.name == cluster.master.name,
     )
 

@@ -7,6 +7,7 @@ import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
@@ -17,6 +18,7 @@ from clusterctl.plan.container import trial_words
 from clusterctl.plan.make import command_with_python
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Emit
+from clusterctl.verbs.preflight.source_folder import other_code
 from clusterctl.verbs.rpc import Nodes, call_all
 
 LIMIT_S = 300.0
@@ -30,6 +32,7 @@ def run_job_check(
     facts: Mapping[str, NodeFacts],
     *,
     synced: bool = False,
+    source: Path | None = None,
     emit: Emit,
 ) -> dict[str, NodeFacts]:
     """Run it where there is one and its folder is; nothing is there before the first `sync`.
@@ -39,6 +42,7 @@ def run_job_check(
         pool: the connections to them.
         facts: of each node.
         synced: the folder was made since, if it was not there.
+        source: the folder that a sync would bring; None: the nodes have it.
         emit: called with each event.
 
     Returns:
@@ -50,8 +54,13 @@ def run_job_check(
         if cluster.job.check and _is_ready(node, facts[node.name], synced=synced)
     }
     phase = "the job's own check"
+    asked = [node for node in cluster.nodes if node.name in requests]
+    other = other_code(pool, cluster, asked, source) if source is not None and asked else set()
     replies = call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0, emit=emit)
-    tried = {name: replace(facts[name], job_check=_result(replies[name])) for name in replies}
+    tried = {
+        name: replace(facts[name], job_check=_result(replies[name], name in other))
+        for name in replies
+    }
     return {**facts, **tried}
 
 
@@ -94,11 +103,12 @@ def command_answer(reply: Reply, key: str) -> Answer | str:
         return str(error)
 
 
-def _result(reply: Reply) -> CommandResult:
+def _result(reply: Reply, other_code: bool) -> CommandResult:  # noqa: FBT001  (a field's value)
     answer = command_answer(reply, "job.check")
     if isinstance(answer, str):
-        return CommandResult(exit_code=None, words=answer)
+        return CommandResult(exit_code=None, words=answer, other_code=other_code)
     lines = (answer.text + "\n" + answer.words).strip().splitlines()[-LAST_LINES:]
     if answer.state != "ok":
-        return CommandResult(exit_code=None, words=answer.why(), output="")
-    return CommandResult(exit_code=answer.exit_code, output="\n".join(lines))
+        return CommandResult(exit_code=None, words=answer.why(), other_code=other_code)
+    output = "\n".join(lines)
+    return CommandResult(exit_code=answer.exit_code, output=output, other_code=other_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
@@ -20,12 +21,15 @@ def before_sync(cluster: Cluster) -> Cluster:
     return _needing(cluster, tuple(need for need in cluster.job.needs if need not in brought))
 
 
-def check_needs(cluster: Cluster, pool: Pool, before: CheckResult, *, emit: Emit) -> CheckResult:
-    """Judge what was left out before the sync, on top of that verdict."""
+def check_needs(
+    cluster: Cluster, pool: Pool, before: CheckResult, source: Path, *, emit: Emit
+) -> CheckResult:
+    """Judge what was left out before the sync of a folder, on top of that verdict."""
     brought = _brought(cluster)
     if not brought:
         return before
-    now = check(_needing(cluster, brought), pool, CheckOptions(only=(CHECK,)), emit=emit)
+    asked = CheckOptions(only=(CHECK,), source=source)
+    now = check(_needing(cluster, brought), pool, asked, emit=emit)
     facts = {name: _joined(known, now.facts[name]) for name, known in before.facts.items()}
     options = CheckOptions(code=False, strict=before.strict)
     verdict = judge(cluster, facts, options, before.network)
@@ -36,7 +40,12 @@ def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
     """Add what is known of further paths; of a node that is silent now nothing is known."""
     if not now.answered:
         return now
-    new = tuple(path for path in now.paths if before.path(path.path) is None)
+    new = tuple(
+        # What a sync brings is there by now, or it is lost.
+        replace(path, here="" if path.here == "synced" else path.here)
+        for path in now.paths
+        if before.path(path.path) is None
+    )
     return replace(before, paths=(*before.paths, *new))
 
 

@@ -79,7 +79,7 @@ def sync(
         )
         raise UsageError(message, hint=f"add `workdir: /a/path` to {cluster.file or 'hosts.yaml'}")
     pool.begin()  # while the folder is read here
-    found = read_source(source, leave_out=_checkpoints(cluster, source))
+    found = read_source(source, leave_out=checkpoints_in(cluster, source))
     wanted = options.tree if options else ""
     if wanted and found.tree != wanted:
         raise SyncRefused(
@@ -110,7 +110,7 @@ def sync(
     )
 
 
-def _checkpoints(cluster: Cluster, source: Path) -> list[str]:
+def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
     """Return where runs write, relative to the folder: never part of the code.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from clusterctl.verbs.preflight import check as checking
 from clusterctl.verbs.preflight import needed_paths
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check_code, judge
 
+SOURCE = Path("source")
 NODE = Node(host="h", name="h", ssh=Ssh(), workdir="/w")
 CLUSTER = Cluster(name="c", nodes=(NODE,), job=Job(needs=("data/x",), check=("true",)))
 
@@ -30,7 +32,7 @@ def after_sync(facts: NodeFacts, monkeypatch: pytest.MonkeyPatch) -> CheckResult
         return judge(cluster, {"h": facts}, options)
 
     monkeypatch.setattr(needed_paths, "check", collect)
-    return needed_paths.check_needs(CLUSTER, None, before, emit=ignore)  # type: ignore[arg-type]
+    return needed_paths.check_needs(CLUSTER, None, before, SOURCE, emit=ignore)  # type: ignore[arg-type]
 
 
 def test_a_node_that_is_silent_after_the_sync_stops_a_launch(
@@ -45,7 +47,7 @@ def test_a_node_that_is_silent_after_the_sync_stops_a_launch(
 def test_what_the_sync_did_not_bring_stays_a_failure_when_the_code_is_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing = (PathFacts(path="/w/data/x", exists=False),)
+    missing = (PathFacts(path="/w/data/x", exists=False, here="synced"),)
     facts = NodeFacts(node="h", reach=SshStatus(state="ok"), paths=missing)
     verdict = after_sync(facts, monkeypatch)
     assert not [one for one in verdict.findings if one.check == "job.check"], "judged later"
@@ -75,7 +77,7 @@ def test_only_what_lies_below_workdir_waits_for_the_sync(monkeypatch: pytest.Mon
         return judge(cluster, known, options)
 
     monkeypatch.setattr(needed_paths, "check", collect)
-    needed_paths.check_needs(needs_both, None, before, emit=ignore)  # type: ignore[arg-type]
+    needed_paths.check_needs(needs_both, None, before, SOURCE, emit=ignore)  # type: ignore[arg-type]
     assert asked == [(("data/x",), ("storage.needs",))]
 
 
@@ -85,7 +87,7 @@ def test_where_a_sync_brings_nothing_that_is_needed_the_verdict_stays() -> None:
     for cluster in (elsewhere, nowhere):
         known = {"h": NodeFacts(node="h", reach=SshStatus(state="ok"))}
         before = judge(needed_paths.before_sync(cluster), known, CheckOptions(code=False))
-        assert needed_paths.check_needs(cluster, None, before, emit=ignore) is before  # type: ignore[arg-type]
+        assert needed_paths.check_needs(cluster, None, before, SOURCE, emit=ignore) is before  # type: ignore[arg-type]
 
 
 def test_what_was_known_of_a_path_before_the_sync_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,42 @@
+"""Which locks of torch's extension builds exist, and whether a process still has them open."""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List
+
+MOST = 20
+"""Locks to tell of."""
+
+
+def describe_locks(paths: Iterable[str], proc: str = "/proc") -> List[Dict[str, Any]]:
+    """Return path, age and `held` of each lock; torch holds one open while it builds.
+
+    Of another user's processes that cannot be seen, nor can their locks be in this home.
+    """
+    found: Dict[str, Dict[str, Any]] = {}
+    for path in paths:
+        try:
+            age = time.time() - os.stat(path).st_mtime
+        except OSError:
+            continue  # released meanwhile
+        if len(found) < MOST:
+            found[os.path.realpath(path)] = {"path": path, "age_s": max(age, 0.0), "held": False}
+    for pid in filter(str.isdigit, os.listdir(proc) if found else ()):
+        folder = "%s/%s/fd/" % (proc, pid)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue  # it has exited, or is another user's
+        for name in names:
+            try:
+                lock = found.get(os.readlink(folder + name))
+            except OSError:
+                continue
+            if lock is not None:
+                lock["held"] = True
+    return [lock for path, lock in found.items() if os.path.exists(path)]

@@ -1,0 +1,71 @@
+"""What a sync would bring from the folder here, and whether the nodes have it yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clusterctl.checks.storage.run_paths import in_workdir, job_path
+from clusterctl.errors import ClusterError
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.storage.storage import Here
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.answers import TreeAnswer
+from clusterctl.sync.source import SourceTree, read_source
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.rpc import Nodes, call_validated
+from clusterctl.verbs.sync.sync import SYNC_SECONDS, checkpoints_in
+
+
+def with_local_needs(
+    cluster: Cluster, facts: Mapping[str, NodeFacts], source: Path
+) -> dict[str, NodeFacts]:
+    """Return the facts, with what the folder has of the needs below workdir."""
+    wanted = {
+        (node.name, job_path(node, need)): local
+        for node in cluster.nodes
+        for need in cluster.job.needs
+        if (local := in_workdir(node, need))
+    }
+    tree = _read(cluster, source) if wanted else None
+    if tree is None:
+        return dict(facts)
+    found = {}
+    for name, known in facts.items():
+        paths = (
+            replace(path, here=_here(tree, local))
+            if (local := wanted.get((name, path.path)))
+            else path
+            for path in known.paths
+        )
+        found[name] = replace(known, paths=tuple(paths))
+    return found
+
+
+def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: Path) -> set[str]:
+    """Return the nodes that have other code in workdir than the folder; a silent one is none."""
+    tree = _read(cluster, source)
+    requests = {
+        node.name: Request(op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree})
+        for node in nodes
+        if tree is not None and node.workdir
+    }
+    answers, _ = call_validated(pool, requests, TreeAnswer, timeout=SYNC_SECONDS)
+    return {name for name, answer in answers.items() if not answer.equal}
+
+
+def _read(cluster: Cluster, source: Path) -> SourceTree | None:
+    """Return the folder as a sync would; None: it is none to mirror, such as the home folder."""
+    try:
+        return read_source(source, leave_out=checkpoints_in(cluster, source))
+    except ClusterError:
+        return None
+
+
+def _here(tree: SourceTree, local: str) -> Here:
+    path = os.fsencode(local)
+    if path in tree.listing or any(each.startswith(path + b"/") for each in tree.listing):
+        return "synced"
+    return "ignored" if (tree.folder / local).exists() else "absent"

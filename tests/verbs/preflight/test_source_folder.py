@@ -1,0 +1,77 @@
+"""What the folder here holds for the nodes is known before a sync brings it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.software.python import Python
+from clusterctl.facts.storage.storage import PathFacts
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.sync.source import read_source
+from clusterctl.transport.interface import Request
+from clusterctl.verbs.events import ignore
+from clusterctl.verbs.preflight.job_check import run_job_check
+from clusterctl.verbs.preflight.source_folder import with_local_needs
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+
+CLUSTER = Cluster(
+    name="lab",
+    nodes=tuple(Node(host=n, name=n, ssh=Ssh(), gpus=0, workdir="/code") for n in "ab"),
+    job=Job(check=("chk.py",), needs=("data", "/code/out.bin", "/models/m", "none")),
+)
+
+
+def known() -> dict[str, NodeFacts]:
+    python = Python(asked="python3", found=True, executable="/usr/bin/python3")
+    paths = ("/code", "/code/data", "/code/out.bin", "/models/m", "/code/none")
+    places = tuple(PathFacts(path=path, exists=True, folder=True) for path in paths)
+    return {name: NodeFacts(node=name, python=python, paths=places) for name in "ab"}
+
+
+def write(folder: Path) -> None:
+    (folder / "data").mkdir()
+    for name in ("chk.py", "data/x", "out.bin"):
+        (folder / name).write_text(name)
+    (folder / ".clusterctlignore").write_text("out.bin\n")
+
+
+def test_of_each_need_in_workdir_it_is_known_if_the_sync_brings_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    for facts in with_local_needs(CLUSTER, known(), tmp_path).values():
+        here = {path.path: path.here for path in facts.paths}
+        assert here == {
+            "/code": "", "/code/data": "synced", "/code/out.bin": "ignored",
+            "/models/m": "", "/code/none": "absent",
+        }  # fmt: skip
+
+
+def test_a_folder_that_no_sync_could_take_tells_nothing(tmp_path: Path) -> None:
+    assert with_local_needs(CLUSTER, known(), tmp_path) == known()
+
+
+def test_the_own_check_knows_on_which_nodes_it_ran_on_other_code(tmp_path: Path) -> None:
+    write(tmp_path)
+    tree = read_source(tmp_path).tree
+
+    def compare(request: Request) -> list[Message]:
+        assert request.args["tree"] == tree
+        return [Message({"equal": True})]
+
+    pool = FakePool(
+        CLUSTER,
+        {
+            "a": {"sync-compare": compare, "read": [Message({"answers": []})]},
+            "b": {"sync-compare": [Message({"equal": False})], "read": [Message({"answers": []})]},
+        },
+    )
+    found = run_job_check(CLUSTER, pool, known(), source=tmp_path, emit=ignore)
+    results = {name: facts.job_check for name, facts in found.items()}
+    assert {name: one and one.other_code for name, one in results.items()} == {
+        "a": False,
+        "b": True,
+    }
+    nobody = replace(CLUSTER, job=Job())
+    run_job_check(nobody, FakePool(nobody, {}), known(), source=tmp_path, emit=ignore)
