@@ -64,7 +64,7 @@ class NestedLaunchers:
             above = pid
             while above in parents and above not in numbers:
                 above = parents[above]
-            # Elsewhere it is the run's own launcher. Without RANK, the program meant it to start apart.
+            # Elsewhere it is the run's own. Without RANK, the program meant it to start apart.
             if name and above in numbers and (above == pid or _has_rank(pid)):
                 rank = numbers[above]
                 self._record.event("nested-launcher", rank=rank, pid=pid, launcher=name)
