@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.explain_network:
             print_choices(screen.out, result)
-        print_check(screen.out, result, verbose=args.verbose > 0)
+        print_check(screen.out, result, verbose=args.verbose > 0, quiet=screen.quiet)
     # A file that cannot be written does not cost the verdict.
     if args.save_facts is not None:
         save_facts(args.save_facts, result.facts)

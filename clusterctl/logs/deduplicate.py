@@ -93,11 +93,8 @@ class LineDeduplicator:
 
     def add(self, entry: Entry, *, now: float) -> None:
         """Take the next entry; `now` is a monotonic clock's."""
-        if entry.source.rank is None:
-            for passed in self._torchrun.take(entry, now=now):
-                self._add(passed, now)
-        else:
-            self._add(entry, now)
+        for passed in self._torchrun.take(entry, now=now):
+            self._add(passed, now)
 
     def _add(self, entry: Entry, now: float) -> None:
         if entry.line.ending == "\r" and not self._update_due(entry.source, now):

@@ -1,10 +1,12 @@
-"""Shortens torchrun's own noise in launcher logs.
+"""Shortens the noise of torch and torchrun.
 
 The traceback of an agent that got SIGTERM, or whose rank failed, becomes one line. So does the
 report about that rank, unless it has a traceback that the rank recorded. The page about the exit
 barrier is left out if the run succeeded: one agent may exit before another one leaves the
 barrier. It is held back until the end of the run is known, and shown in full after a failure.
 The line about a failed rank loses its `of binary: PATH`: that is clusterctl's starter, not Python.
+
+Ranks, too, warn of each connection from an address without a name: one line a log says so.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from clusterctl.logs.entry import Entry, Source
 TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
 REPORTED = b"torchrun reported how its ranks ended (its report: logs --raw)"
 
+NAMELESS = b"torch: peers have no name in reverse DNS, which does no harm (its lines: logs --raw)"
+
 BARRIER_SECONDS = 30.0
 """How long the page about the exit barrier is held back."""
 TRACEBACK_SECONDS = 2.0
@@ -28,6 +32,10 @@ _FIRST_LINES = 2
 _BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
 _STORE = re.compile(rb"\[W\d{4} \S+ TCPStore\.cpp:\d+\] \[c10d\] \w+ failed on SocketImpl")
 """A lost store, as torch 2.13 prints it before the page about the barrier, with its own frames."""
+_NAMELESS = re.compile(
+    rb"(?:\[rank\d+\]:)?\[W[^\]]* socket\.cpp:\d+\] \[c10d\] "
+    rb"The hostname of the client socket cannot be retrieved\. err=-?\d+\s*$"
+)
 _TRACEBACK = b"Traceback (most recent call last):"
 _TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
 _BINARY = re.compile(rb"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)(?= of binary: )")
@@ -75,9 +83,19 @@ class TorchrunNoise:
     def __init__(self) -> None:
         """Hold nothing yet."""
         self._held: dict[Source, _Held] = {}
+        self._nameless: set[Source] = set()
+        """Logs in which a peer's missing name was told."""
 
     def take(self, entry: Entry, *, now: float) -> list[Entry]:
-        """Add the next line of a launcher; return the lines to show now."""
+        """Add the next line; return the lines to show now."""
+        data = entry.line.data
+        if b"hostname of the client socket" in data and _NAMELESS.match(data):
+            told = entry.source in self._nameless
+            self._nameless.add(entry.source)
+            return [] if told else [_short([entry], NAMELESS)]
+        return [entry] if entry.source.rank is not None else self._of_launcher(entry, now=now)
+
+    def _of_launcher(self, entry: Entry, *, now: float) -> list[Entry]:
         data = entry.line.data
         held = self._held.get(entry.source)
         if held is None:

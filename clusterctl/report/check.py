@@ -50,8 +50,31 @@ _INDENT = 5
 _LABEL = 10
 
 
-def print_check(console: Console, result: CheckResult, *, verbose: bool = False) -> None:
-    """Print nodes, findings and the summary; if verbose, what was skipped and why, too."""
+def print_check(
+    console: Console, result: CheckResult, *, verbose: bool = False, quiet: bool = False
+) -> None:
+    """Print nodes, findings and the summary.
+
+    If verbose, what was skipped and why, too; if quiet, only the problems and the verdict.
+    """
+    if not quiet:
+        _print_found(console, result)
+    for number, finding in enumerate(problems(result)):
+        if number or not quiet:
+            console.print()
+        _print_finding(console, finding, result)
+    if not quiet:
+        _print_remarks(console, result, verbose=verbose)
+    elif problems(result):
+        console.print()
+    console.print(safe_text(verdict(result), COLORS[worst(result)]))
+    if nodes := _nodes_to_type_on(result):
+        hint = f"hint: to run a command on a node: clusterctl exec --nodes {nodes} -- COMMAND"
+        console.print(safe_text(hint))
+
+
+def _print_found(console: Console, result: CheckResult) -> None:
+    """Print what was looked at: the nodes, and what a deep check measured."""
     console.print(safe_text(headline(result)))
     if result.network.why:
         console.print(safe_text(f"network: {result.network.why}"))
@@ -60,9 +83,10 @@ def print_check(console: Console, result: CheckResult, *, verbose: bool = False)
     print_ladder(console, result)
     if any(node.collective and node.collective.pairs for node in result.facts.values()):
         _print_rates(console, result)
-    for finding in problems(result):
-        console.print()
-        _print_finding(console, finding, result)
+
+
+def _print_remarks(console: Console, result: CheckResult, *, verbose: bool) -> None:
+    """Print notes, changes and numbers: what follows the problems."""
     for note in notes(result):
         console.print()
         console.print(safe_text(f"note {note.check}  {who(note.nodes, result)}", COLORS["skip"]))
@@ -75,10 +99,6 @@ def print_check(console: Console, result: CheckResult, *, verbose: bool = False)
     console.print()
     _print_passed_code_check(console, result)
     console.print(safe_text(summary(result)))
-    console.print(safe_text(verdict(result), COLORS[worst(result)]))
-    if nodes := _nodes_to_type_on(result):
-        hint = f"hint: to run a command on a node: clusterctl exec --nodes {nodes} -- COMMAND"
-        console.print(safe_text(hint))
 
 
 def _print_passed_code_check(console: Console, result: CheckResult) -> None:

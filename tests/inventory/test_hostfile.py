@@ -66,11 +66,41 @@ def test_every_problem_is_told_with_its_line(hostfile: Path) -> None:
         'hostfile:3: expected slots=..., found "slot=8"',
         'hostfile:4: expected a number after =, found "slots=many"',
         'hostfile:5: expected slots=..., found "max_slots=8"',
-        'hostfile:6: expected slots once, found "slots=4"',
+        'hostfile:6: expected slots once (host:N is slots; of a port: port=N), found "slots=4"',
         'hostfile:7: nodes[6].host: expected the smaller number first: 07-09, found "gpu[09-07]"',
         "hostfile:8: nodes[7].gpus: expected auto, or a whole number from 0 to 256, found 9999",
-        'hostfile:9: expected host slots=N, with user= and port= at most, found "8"',
+        'hostfile:9: expected "gpu11 slots=8", found "gpu11 8"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "write"),
+    [
+        ("192.168.1.17: slots=2", "192.168.1.17 slots=2"),
+        ("172.20.20.20 worker0 w0.lan", "172.20.20.20"),
+        ("fd00::5 worker0", "fd00::5"),
+        ("node1 4 all.q@node1 UNDEFINED", "node1 slots=4"),
+        ("ssh -p 2222 root@h1", "root@h1 port=2222"),
+        ("ssh root@h1", "root@h1"),
+        ("rank 0=node1 slot=0", "node1"),
+    ],
+)
+def test_a_line_of_another_form_is_one_problem_with_what_to_write(
+    hostfile: Path, line: str, write: str
+) -> None:
+    hostfile.write_text(f"gpu01 slots=8\n{line}\n")
+    with pytest.raises(InventoryError) as caught:
+        load(hostfile)
+    assert list(caught.value.problems) == [f'hostfile:2: expected "{write}", found "{line}"']
+    hostfile.write_text(f"gpu01 slots=8\n{write}\n")
+    load(hostfile)
+
+
+def test_a_line_for_each_slot_is_one_problem_a_host(hostfile: Path) -> None:
+    hostfile.write_text("n1\nn1\nn1\nn2\n")
+    with pytest.raises(InventoryError) as caught:
+        load(hostfile)
+    assert list(caught.value.problems) == ['hostfile:1: expected "n1 slots=3" once, found 3 lines']
 
 
 def test_an_empty_hostfile_is_an_error(hostfile: Path) -> None:

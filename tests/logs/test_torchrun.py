@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.logs.entry import Entry, Folded, Piece, Source
 from clusterctl.logs.lines import Chunk
-from clusterctl.logs.torchrun import BARRIER_SECONDS, TRACEBACK_SECONDS, TorchrunNoise
+from clusterctl.logs.torchrun import BARRIER_SECONDS, NAMELESS, TRACEBACK_SECONDS, TorchrunNoise
 
 PREFIX = "E1122 07:07:27.898000 30279 torch/distributed/elastic/agent/server/api.py:1009] "
 PAGE = [
@@ -196,3 +196,13 @@ def test_any_lines_come_in_order_and_once_and_only_torchruns_own_are_shortened(
         assert own or line.startswith(" ") or barrier, line
     if not barrier and not any("SignalExc" in line or line == REPORT[0] for line in lines):
         assert not left
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+def test_peers_without_a_name_are_one_line_a_log(rank: int | None) -> None:
+    ending = "socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    forms = [f"[W1126 22:24:23.065123 {ending}", f"[rank3]:[W1126 22:24:23.065123 {ending}"]
+    sink = LineDeduplicator()
+    for entry in entries(["a", forms[0], "b", *forms, f"my {forms[0]}"], rank):
+        sink.add(entry, now=0.0)
+    assert shown(sink.flush()) == ["a", NAMELESS.decode(), "b", f"my {forms[0]}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.network.pairwise import Collective, PairRate
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.report.check import print_check, print_choices, print_explanation
+from clusterctl.report.check import print_check, print_choices, print_explanation, verdict
 from clusterctl.report.console import make_console
 from clusterctl.report.page import html_page, markdown_page, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, LastGood, judge
@@ -105,6 +106,19 @@ def test_the_jobs_own_check_is_named_if_it_passed(result: CheckResult) -> None:
     assert (text.count("no config"), text.count("job.check: passed")) == (1, 1)
     skipped = replace(passed, status="skip")
     assert "job.check" not in printed(replace(result, findings=(*result.findings, skipped)))
+
+
+def test_a_quiet_check_prints_problems_and_the_verdict(
+    result: CheckResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_check(make_console(sys.stdout), result, quiet=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(("FAIL", "UNKNOWN"))
+    assert "FAIL node.rsync  gpu2" in lines
+    assert not any("x H100" in line or "checks in" in line for line in lines)
+    well = replace(result, findings=())
+    print_check(make_console(sys.stdout), well, quiet=True)
+    assert capsys.readouterr().out.splitlines() == [verdict(well)]
 
 
 def test_on_a_narrow_terminal_columns_are_left_out_and_none_is_torn(result: CheckResult) -> None:

@@ -8,6 +8,7 @@ turns a base that expects code into one that answers in prose: small, but it lea
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -16,6 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from train import versions
+from train.errors import USAGE
+
+NEEDED = ("torch", "transformers", "tokenizers")
 VOCABULARY = 400
 CONTEXT = 256
 WORDS = 45
@@ -69,6 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:  # before anything is written
+        print(f"error: not installed here: {', '.join(missing)}", file=sys.stderr)
+        hint = versions.install(**dict.fromkeys(missing, ""))
+        print(f"hint: {hint}", file=sys.stderr)
+        return USAGE
     began = time.perf_counter()
     make(options.folder, steps=options.steps, pretrain=options.pretrain, seed=options.seed)
     print(f"{options.folder}: model, train.jsonl, eval.jsonl, config.yaml", end=" ")

@@ -7,6 +7,7 @@ another launcher is a problem; none is skipped. The cluster gets the file's name
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path as FilePath
 
 from clusterctl.inventory.addresses import split_login
@@ -17,6 +18,15 @@ _KEYS = {"slots": "gpus", "user": "user", "port": "port"}
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 24
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_OTHER_FORMS = (
+    (r"ssh\s+-p\s*(\d+)\s+(\S+)", r"\2 port=\1"),
+    (r"ssh\s+([\w.@-]+)", r"\1"),
+    (r"rank\s+\d+\s*=\s*(\S+)\s.*", r"\1"),  # Open MPI's rankfile
+    (r"(\S+)\s+(\d+)(?:\s+\S+\s+\S+)?", r"\1 slots=\2"),  # the pe_hostfile of Grid Engine
+    (r"([\d.]+|[\da-f:]+::?[\da-f:]+)(?:\s+[A-Za-z][\w.-]*)+", r"\1"),  # /etc/hosts
+    (r"([^\s:]+):((?:\s.*)?)", r"\1\2"),
+)
+"""Lines of other programs' files, and what to write for each."""
 
 
 def read_hostfile(text: str, problems: Problems) -> Document | None:
@@ -26,21 +36,42 @@ def read_hostfile(text: str, problems: Problems) -> Document | None:
     """
     nodes: list[dict[str, object]] = []
     lines: dict[Path, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
+    rows = [line.partition("#")[0].split() for line in text.splitlines()]
+    again = {
+        name for name, count in Counter(w[0] for w in rows if len(w) == 1).items() if count > 1
+    }
+    for number, (line, words) in enumerate(zip(text.splitlines(), rows, strict=True), 1):
         if not words:
             continue
         if "," in _BRACKETS.sub("", words[0]):
             wanted = "one host a line, with spaces behind it"
             problems.add((), wanted=wanted, found=f'commas: "{printable(line)}"', line=number)
             continue
+        if wanted := _rewritten(" ".join(words)):
+            problems.add((), wanted=f'"{wanted}"', found=f'"{printable(line)}"', line=number)
+            continue
+        if len(words) == 1 and words[0] in again:  # as in PBS_NODEFILE
+            count, first = rows.count(words), rows.index(words) + 1
+            wanted = f'"{printable(words[0])} slots={count}" once'
+            problems.add((), wanted=wanted, found=f"{count} lines", line=first)
+            if number != first:
+                continue
         path: Path = ("nodes", len(nodes))
         lines[path] = number
         nodes.append(_node(words, number, problems))
-    if not nodes:
+    if not any(rows):
         problems.add((), wanted="an inventory", found="an empty file", line=1)
+    if not nodes:
         return None
     return Document(value={"cluster": _name(problems.file), "nodes": nodes}, lines=lines)
+
+
+def _rewritten(line: str) -> str:
+    """Return what to write for a line of another form; empty: it is in none that is known."""
+    for pattern, form in _OTHER_FORMS:
+        if found := re.fullmatch(pattern, line):
+            return printable(found.expand(form))
+    return ""
 
 
 def _node(words: list[str], number: int, problems: Problems) -> dict[str, object]:
@@ -61,7 +92,8 @@ def _node(words: list[str], number: int, problems: Problems) -> dict[str, object
             wanted = f"a number after {sign}"
             problems.add((), wanted=wanted, found=f'"{printable(setting)}"', line=number)
         elif _KEYS[key] in node:
-            problems.add((), wanted=f"{key} once", found=f'"{printable(setting)}"', line=number)
+            wanted = f"{key} once (host:N is slots; of a port: port=N)"
+            problems.add((), wanted=wanted, found=f'"{printable(setting)}"', line=number)
         else:
             node[_KEYS[key]] = Plain(value)
     return node

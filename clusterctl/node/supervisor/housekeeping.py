@@ -11,6 +11,7 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import ProcessKey, living_descendants
 from clusterctl.node.supervisor.log_space import LogSpace
+from clusterctl.node.supervisor.log_watch import LogWatch
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.worlds.nested_launchers import NestedLaunchers
 
@@ -40,7 +41,7 @@ class Housekeeping:
     def start(self) -> None:
         """Do everything, now and then again."""
         self.start_heartbeat()
-        self._loop.call_every(TIMES_SECONDS, self._record.log_times)
+        self._loop.call_every(TIMES_SECONDS, LogWatch(self._loop, self._record).look)
         self._loop.call_every(TIMES_SECONDS, LogSpace(self._record).check)
         self._loop.call_every(SCAN_SECONDS, self._remember_processes)
         self._loop.call_every(FRESH_SECONDS, self._keep_fresh)

@@ -74,6 +74,13 @@ def test_the_rhythm_of_lines_and_earlier_ones_come_from_the_times_of_the_log(
     step = int(earlier["lines"][-1].split()[1].partition("/")[0])
     assert 1000 < step < 1999
     assert earlier["age_s"] == pytest.approx(2 * (2000 - step), abs=60)
+    bursts = b"".join(
+        b"%.3f %d\n" % (now + t + n / 100, n) for t in range(-60, 0, 6) for n in (1, 2)
+    )
+    (tmp_path / "ranks" / "0.times").write_bytes(bursts)
+    found = last_printed_line(paths)
+    assert found is not None
+    assert found["every_s"] == 6.0
     (tmp_path / "ranks" / "0.times").write_bytes(b"\0\0\0 7\n1.0 2\nnonsense\n")
     found = last_printed_line(paths)
     assert found is not None

@@ -91,6 +91,21 @@ def test_a_clock_that_is_set_back_puts_no_bytes_before_earlier_ones(make_run: Ma
     assert data_of(run.tail(), "ranks/0.log") == [(0, b"one\n"), (4, b"two\n"), (8, b"three\n")]
 
 
+def test_what_is_followed_has_the_times_at_which_it_was_written(make_run: MakeRun) -> None:
+    run = make_run("print('one')").start()
+    run.ended()
+    log = Path(run.paths().folder, "ranks/0.log")
+    noted = Path(run.paths().folder, times_of("ranks/0.log"))
+    link = Sent()
+    reader = tail.LogTail(run.paths(), link, {"ranks/0.log": 4}, None)
+    log.write_bytes(b"one\ntwo\nthree\n")
+    many = "".join(f"{900 + n / 1000} {n / 1000}\n" for n in range(400))  # more than is read
+    noted.write_text(f"{many}1000.01 4\n1000.21 8\n1000.41 14\n")
+    reader.send_new()
+    sent = [(m.head["time"], m.body) for m in link.messages if "data" in m.head]
+    assert sent == [(1000.21, b"two\n"), (1000.41, b"three\n")]
+
+
 def test_a_record_of_times_that_a_power_failure_spoilt_hides_no_log(make_run: MakeRun) -> None:
     run = make_run("print('one')").start()
     run.ended()

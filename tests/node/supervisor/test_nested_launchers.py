@@ -54,6 +54,17 @@ def test_a_rank_that_becomes_a_launcher_is_an_event(make_run: Callable[..., Run]
     wait_until(lambda: bool(nested(run)))
 
 
+def test_a_launcher_that_a_rank_starts_without_its_rank_is_none(
+    make_run: Callable[..., Run],
+) -> None:
+    apart = STARTS.replace("])", "], env={'PATH': '/usr/bin:/bin'})")
+    run = started(make_run(apart, procs=2))
+    children = len(run.status()["ranks"]) + 2
+    wait_until(lambda: len(Path(run.paths().processes).read_text().splitlines()) > children)
+    run.stop(grace=0)
+    assert nested(run) == []
+
+
 def test_a_launcher_in_a_script_that_runs_once_a_node_is_none(make_run: Callable[..., Run]) -> None:
     run = started(make_run(STARTS))
     # The rank is known from its start; what is below it, from the scan that looks for launchers.

@@ -31,6 +31,19 @@ def test_it_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     assert len(sides[0]) > 1000
 
 
+def test_without_torch_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        demo_assets.importlib.util, "find_spec", lambda name: name != "torch" or None
+    )
+    assert demo_assets.main([str(tmp_path / "demo")]) == 2
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert problem == "error: not installed here: torch"
+    assert hint.endswith("torch")
+    assert not (tmp_path / "demo").exists()
+
+
 def test_below_the_current_folder_the_configuration_holds_wherever_that_is_copied_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ MAX_WAITING_EVENTS = 10000
 """Events that are kept for a disk that has no room."""
 MAX_PROCESSES, FIRST_PROCESSES = 4096, 512
 """Processes to remember, and how many of the first: the ranks, whose GPU memory is looked for."""
-MAX_TIMES = 4096
+MAX_TIMES = 8192
 """Lines of a log's times, after which the older ones are thinned."""
 TIMES_PRECISION = 200
 """Times are kept to this part of their age: of a week about 2,000 lines are left."""

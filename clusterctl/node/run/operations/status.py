@@ -33,8 +33,10 @@ RULERS = b"=-_*#~+. "
 END_BYTES = 8192
 LINE_CHARACTERS, LINES = 500, 4
 """Of the last lines printed: where to look in the log, and how much of them to answer with."""
-TIMES_BYTES, FEWEST_GAPS = 2048, 5
+TIMES_BYTES, FEWEST_GAPS = 8192, 5
 """How much of a log's times is read, and from how many on they have a usual gap."""
+BURST_SECONDS = 0.5
+"""Lines that come together within this time count as one: between them nothing was waited for."""
 
 
 def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -193,16 +195,21 @@ def _told_lines(end: bytes) -> List[str]:
 
 
 def _last_times(log: str) -> List[Tuple[float, int]]:
-    """Return when a log had which size, the last times that are known, the newest last."""
-    found = []
+    """Return when a log had which size, the last times that are known, the newest last.
+
+    Of lines that came together there is only the first time.
+    """
+    found: List[Tuple[float, int]] = []
     data = read_end(times_of(log), TIMES_BYTES)
     whole = data if len(data) < TIMES_BYTES else data[data.find(b"\n") + 1 :]
     for line in whole.split(b"\n")[:-1]:
         try:
             moment, size = line.split()
-            found.append((float(moment), int(size)))
+            entry = (float(moment), int(size))
         except ValueError:
             continue  # a power failure leaves zeros
+        if not found or not 0 <= entry[0] - found[-1][0] < BURST_SECONDS:
+            found.append(entry)
     return found
 
 

@@ -6,7 +6,7 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.file_io import read_json
+from clusterctl.node.file_io import read_end, read_json
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.run_paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
 from clusterctl.node.run.operations.status import find_run, is_alive, node_status
@@ -27,6 +27,8 @@ MAX_OPEN = 100
 """Files that are kept open; opening one again for every piece of it takes longer than reading."""
 READ_AHEAD = 16 * 1024 * 1024
 """Bytes of all logs that are read ahead of the pieces that history is sent in."""
+NEW_TIMES_BYTES = 4096
+"""Of a log's times, the last are read for what is new: a second's at least."""
 MAX_PACKED = 1000
 """Pieces in one message."""
 MAX_PIECES = 20000
@@ -58,7 +60,7 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     channel.send(Message({"here": True}))  # a run may have nothing to say for hours
     reader.send_events()
     if args.get("by_file"):
-        reader.send_new()
+        reader.send_new(by_time=False)
     else:
         reader.send_history(packed=bool(args.get("packed")))
     while args.get("follow") and not channel.disconnected:
@@ -146,31 +148,44 @@ class LogTail:
         self._send_pack()
         self._pack, self._ahead, self._ahead_of = None, 0, {}
 
-    def send_new(self) -> bool:
-        """Send what has come since; tell whether anything had."""
+    def send_new(self, *, by_time: bool = True) -> bool:
+        """Send what has come since, cut where its times are known; tell whether anything had."""
         found = self.send_events()
-        for log in self.logs():
-            size = self._size(log)
+        logs = self.logs()
+        for log in logs:
+            size, modified = self._size_and_time(log)
             start = self.offsets.get(log, 0)
-            if size > start:
-                self._send(log, start, size, time.time())
-                found = found or self.offsets[log] > start  # it may not be readable
+            if size <= start:
+                continue
+            times = self._times(log, NEW_TIMES_BYTES) if by_time else []
+            for written, _, begin, end in self._pieces_of(log, size, modified, times, len(logs)):
+                self._send(log, begin, end, written)
+                if self.offsets[log] < end:
+                    break  # it cannot be read now
+            found = found or self.offsets[log] > start  # it may not be readable
         return found
 
     def _pieces(self) -> Iterator[WrittenRange]:
         logs = self.logs()
         for log in logs:
-            (size, modified), start = self._size_and_time(log), self.offsets.get(log, 0)
-            known = [entry for entry in self._times(log) if start < entry[1] <= size]
-            latest = 0.0
-            for written, end in known[:: 1 + len(known) * len(logs) // MAX_PIECES]:
-                # Never back in time within a log: clocks are set, and a file's own is coarser.
-                latest = max(latest, written)
-                yield latest, log, start, end
-                start = end
-            if start < size:
-                # Written since the last note; or there are none, and the file's own time must do.
-                yield max(latest, modified), log, start, size
+            size, modified = self._size_and_time(log)
+            yield from self._pieces_of(log, size, modified, self._times(log), len(logs))
+
+    def _pieces_of(
+        self, log: str, size: int, modified: float, times: List[Tuple[float, int]], logs: int
+    ) -> Iterator[WrittenRange]:
+        """Cut what is new in a log where its times are known."""
+        start = self.offsets.get(log, 0)
+        known = [entry for entry in times if start < entry[1] <= size]
+        latest = 0.0
+        for written, end in known[:: 1 + len(known) * logs // MAX_PIECES]:
+            # Never back in time within a log: clocks are set, and a file's own is coarser.
+            latest = max(latest, written)
+            yield latest, log, start, end
+            start = end
+        if start < size:
+            # Written since the last note; or there are none, and the file's own time must do.
+            yield max(latest, modified), log, start, size
 
     def _send(self, log: str, start: int, end: int, written: float) -> None:
         while start < end:
@@ -270,9 +285,15 @@ class LogTail:
             return 0, time.time()
         return found.st_size, found.st_mtime
 
-    def _times(self, log: str) -> List[Tuple[float, int]]:
+    def _times(self, log: str, last: int = 0) -> List[Tuple[float, int]]:
+        """Return when a log had which size; of the last bytes of its times only, if given."""
+        if last:
+            data = read_end(os.path.join(self.paths.folder, times_of(log)), last)
+            data = data if len(data) < last else data[data.find(b"\n") + 1 :]
+        else:
+            data = self._read(times_of(log), 0)
         found = []
-        for line in self._read(times_of(log), 0).splitlines():
+        for line in data.splitlines():
             try:
                 written, size = line.split()
                 found.append((float(written), int(size)))

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Set
 
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.processes.environ_bytes import parse_environ
 from clusterctl.node.run.processes.processes import Process, ProcessKey, read_proc
 from clusterctl.node.supervisor.worlds.launcher_names import split_launcher
 
@@ -63,7 +64,8 @@ class NestedLaunchers:
             above = pid
             while above in parents and above not in numbers:
                 above = parents[above]
-            if name and above in numbers:  # or it is the run's own launcher
+            # Elsewhere it is the run's own. Without RANK, the program meant it to start apart.
+            if name and above in numbers and (above == pid or _has_rank(pid)):
                 rank = numbers[above]
                 self._record.event("nested-launcher", rank=rank, pid=pid, launcher=name)
                 self._done = True
@@ -93,6 +95,11 @@ def starts_elsewhere(words: List[str], hosts: Set[str]) -> str:
     else:
         there = program in ("pdsh", "clush", "pssh")
     return " ".join([program, *words[1:]]).strip()[:SHOWN] if there else ""
+
+
+def _has_rank(pid: int) -> bool:
+    """Tell whether a process was started with the variables of a rank."""
+    return b"RANK" in parse_environ(read_proc(pid, "environ"))
 
 
 def launcher_in(words: List[str]) -> str:
