@@ -23,11 +23,30 @@ from clusterctl.cli.shared.hint_commands import complete_hint, with_word
         ("now: -- a.py '{b}'", "resume -v -- a.py", "now: clusterctl resume -v -- a.py '{b}'"),
         ("-- a.py", "resume", "clusterctl resume -- a.py"),
         ("clusterctl runs", "stop foo", "clusterctl runs"),
+        (
+            "once: write it; then: clusterctl launch --launcher direct -- sh a",
+            "launch --nodes 2 --launcher ray --detach -- sh a",
+            "once: write it; then: clusterctl launch --nodes 2 --detach --launcher direct -- sh a",
+        ),
+        (
+            "clusterctl launch '--launcher-args=--a b' --nodes 2 --env B=2 --env A=1 -- a.py",
+            "launch --nodes=3 --env A=1 -- torchrun --nnodes 2 a.py",
+            "clusterctl launch '--launcher-args=--a b' --nodes 2 --env B=2 --env A=1 -- a.py",
+        ),
+        ("clusterctl launch -- a.py", "launch --gpus 4", "clusterctl launch --gpus 4 -- a.py"),
+        ("`clusterctl launch -- …` starts it", "launch -v", "`clusterctl launch -- …` starts it"),
+        ("clusterctl launch -- a.py", "resume --nodes 2", "clusterctl launch -- a.py"),
         ("--force overwrites it", "init", "--force overwrites it"),
     ],
 )
 def test_a_hint_that_is_a_flag_becomes_the_command(hint: str, typed: str, told: str) -> None:
     assert complete_hint(hint, typed.split()) == told
+
+
+def test_a_launchers_options_are_the_hints() -> None:
+    typed = ["launch", "-v", "--launcher-args", "--tee 3", "--nodes", "2", "--", "torchrun", "a.py"]
+    told = complete_hint("clusterctl launch --gpus 1 -- a.py", typed)
+    assert told == "clusterctl launch -v --nodes 2 --gpus 1 -- a.py"
 
 
 def test_a_word_is_replaced_where_it_stands() -> None:

@@ -10,6 +10,11 @@ _FLAG = re.compile(
     r"(?P<before>(?:[^:]+: )?)(?P<flag>--?[a-z][a-z-]*)(?: (?P<value>'[^']*'|[^\s'\"]+))?"
 )
 _COMMAND = re.compile(r"(?P<before>(?:[^:]+: )?)-- (?P<command>\S.*)")
+_LAUNCH = re.compile(
+    r"(?P<before>[^`]*?)clusterctl launch (?P<flags>(?:\S.*? )?)-- (?P<command>\S.*)"
+)
+_LAUNCHER = {"--launcher", "--launcher-args"}
+"""Flags of launch that a hint with another program replaces, also if it has none of them."""
 _SECOND_NAME = {"--node": "--nodes", "--inventory": "-i"}
 """Second name of a flag → the one that hints use."""
 
@@ -18,18 +23,47 @@ def complete_hint(hint: str, words: Sequence[str]) -> str:
     """Return a hint that is only a flag as the whole command: `--nodes 3` as typed with it.
 
     Args:
-        hint: a line of `--flag value`, or of `-- COMMAND`, alone or as `why: …`; any other stays.
+        hint: a line of `--flag value`, of `-- COMMAND`, or of a launch of another program, which
+            keeps the options that were typed, alone or as `why: …`; any other stays.
         words: what was typed, without the program's name.
     """
     if ran := _COMMAND.fullmatch(hint):
         ours = words[: words.index("--")] if "--" in words else words
         return f"{ran['before']}{shlex.join(('clusterctl', *ours))} -- {ran['command']}"
+    if words[:1] == ["launch"] and (launch := _LAUNCH.fullmatch(hint)):
+        ours = _launch(words, shlex.split(launch["flags"]))
+        return f"{launch['before']}{shlex.join(('clusterctl', *ours))} -- {launch['command']}"
     found = _FLAG.fullmatch(hint)
     if found is None:
         return hint
     value = shlex.split(found["value"]) if found["value"] else []
     command = shlex.join(("clusterctl", *with_flag(words, found["flag"], value)))
     return f"{found['before']}{command}"
+
+
+def _launch(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Return the typed options of a launch with those of a hint; the hint's launcher is taken."""
+    new = _options(flags)
+    replaced = _LAUNCHER | {_name(option) for option in new} - {"--env"}
+    typed = _options(words[1 : words.index("--")] if "--" in words else words[1:])
+    kept = [option for option in typed if _name(option) not in replaced and option not in new]
+    return ["launch", *(word for option in (*kept, *new) for word in option)]
+
+
+def _options(words: Sequence[str]) -> list[list[str]]:
+    """Return the words of each option: the flag, and its value if that is a word of its own."""
+    found: list[list[str]] = []
+    for word in words:
+        if re.match(r"-[^\s=]*(=|$)", word) or not found:
+            found.append([word])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _name(option: Sequence[str]) -> str:
+    name = option[0].partition("=")[0]
+    return _SECOND_NAME.get(name, name)
 
 
 def with_flag(words: Sequence[str], flag: str, value: Sequence[str]) -> list[str]:
