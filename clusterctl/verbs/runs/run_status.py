@@ -243,6 +243,18 @@ class RunStatus:
             return _CAUSED[self.first_cause.kind][1]
         return ended_by(_staying(self.nodes))
 
+    def with_remembered(self, end: RunEnd | None) -> RunStatus:
+        """Add the end as this machine saw it, which decides who was cut off.
+
+        Two nodes that lost each other both say so; only one of them answered then.
+        """
+        view, cause = replace(self, remembered=end), self.first_cause
+        old = end.first_cause if end else None
+        if not (old and cause and old.kind == cause.kind == "node-lost" and old.node != cause.node):
+            return view
+        seen = replace(cause, node=old.node, message=old.message, remedy=old.remedy, also=old.also)
+        return replace(view, first_cause=replace(seen, time=old.time or cause.time))
+
     @property
     def corrected_end(self) -> RunEnd | None:
         """The remembered end as all nodes tell it now; None: nothing new is known of it.
