@@ -125,6 +125,11 @@ class Round:
         """The node of the victim."""
         return f"node{self.victim + 1}"
 
+    @property
+    def may_finish(self) -> bool:
+        """All ranks may end well, and the node which was cut off tells that when it is back."""
+        return self.fault == "link-down" and self.moment == "end"
+
     def wrong(self, where: str, said: Mapping[str, Any]) -> list[str]:
         """Return what is wrong in what a command or a record said of the end."""
         cause = said.get("first_cause") or {}
@@ -161,7 +166,9 @@ def launch(project: Project, one: Round) -> subprocess.Popen[str]:
     words = [word for key, value in env.items() for word in ("--env", f"{key}={value}")]
     words += ["--lost-after", str(one.lost_after), "--procs-per-node", "1"]
     words += ["--launcher", one.launcher, "--no-check", "--no-sync", "--json"]
-    return project.start("launch", *words, "--", "train.py", stderr=subprocess.STDOUT)
+    words += ["--", "train.py"]
+    with (project.folder / "launch.jsonl").open("wb") as file:
+        return project.start("launch", *words, stdout=file, stderr=subprocess.STDOUT)
 
 
 def mark(project: Project, one: Round) -> Path:
@@ -173,10 +180,18 @@ def lose(project: Project, one: Round) -> None:
     if one.fault != "processes":
         project.sandbox.fault(one.node, one.fault)
         return
-    (node,) = [each for each in project.status()["nodes"] if each["node"] == one.node]
+    started = [event for event in said(project) if event["kind"] == "started"]
+    (pid,) = [event["pid"] for event in started if event["node"] == one.node]
     # The guard too, so that nobody is left there to say why.
-    kill = f"import os; os.killpg(os.getpgid({node['supervisor']['pid']}), 9)"
-    assert project.sandbox.on(one.node, [sys.executable, "-c", kill]).returncode == 0
+    kill = f"import os; os.killpg(os.getpgid({pid}), 9)"
+    killed = project.sandbox.on(one.node, [sys.executable, "-c", kill])
+    assert killed.returncode == 0, killed.stderr
+
+
+def said(project: Project) -> list[dict[str, Any]]:
+    """Return what launch has printed."""
+    lines = (project.folder / "launch.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def play(project: Project, one: Round) -> list[str]:
@@ -184,39 +199,40 @@ def play(project: Project, one: Round) -> list[str]:
     following = launch(project, one)
     until = time.monotonic() + BUSY
     while not mark(project, one).exists():
-        assert following.poll() is None, following.communicate()
+        assert following.poll() is None, said(project)
         assert time.monotonic() < until
         time.sleep(0.02)
     if one.fault != "raise":
         time.sleep(one.after)
         lose(project, one)
-    said, _ = following.communicate(timeout=2 * BUSY)
-    events = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    run = next((event["run"] for event in events if event.get("run")), None)
-    ended = next((event for event in events if event.get("kind") == "ended"), None)
-    if ended is None:
-        return [f"launch: no end: {following.returncode} {said[-2000:]}"]
+    code = following.wait(timeout=2 * BUSY)
+    ended = said(project)[-1]
     if one.moment in REFUSED and ended["ended_by"] in {"check", "start"}:
         project.sandbox.heal()
         first, *_ = ended["message"].removeprefix("not launched: ").splitlines()
         named = [name for name in ("node1", "node2", "node3") if name in first]
-        right = named == [one.node] and following.returncode == LaunchRefused.exit_code
-        return [f"{following.returncode}: {ended['message']}"] * (not right)
-    assert run is not None
+        right = named == [one.node] and code == LaunchRefused.exit_code
+        return [f"{code}: {ended['message']}"] * (not right)
+    run = ended["run"]
     wrong = one.wrong("launch", ended)
-    code = 1 if one.fault == "raise" else LaunchRefused.exit_code
-    if (following.returncode, ended["exit_code"]) != (code, code):
-        wrong.append(f"exit code: {following.returncode}, {ended['exit_code']}")
-    wrong += one.wrong("status", project.status(run))
+    expected = 1 if one.fault == "raise" else LaunchRefused.exit_code
+    if (code, ended["exit_code"]) != (expected, expected):
+        wrong.append(f"exit code: {code}, {ended['exit_code']}")
+    last = project.status(run)
+    wrong += one.wrong("status", last)
     if project.sandbox.faults():
         project.sandbox.heal()
         if one.stops:
             stopped = project.run("stop", run)
             if stopped.returncode:
                 wrong.append(f"stop: {stopped.returncode}: {stopped.stdout}{stopped.stderr}")
-        wrong += one.wrong("status when it is back", project.status(run))
-    (record,) = project.state.glob(f"*/{run}/end.json")
-    wrong += one.wrong("record", json.loads(record.read_text()))
+        last = project.status(run)
+        if not (one.may_finish and last["state"] == "finished"):
+            wrong += one.wrong("status when it is back", last)
+    (path,) = project.state.glob(f"*/{run}/end.json")
+    record = json.loads(path.read_text())
+    if last["state"] != "finished" or record["state"] != "finished":
+        wrong += one.wrong("record", record)
     return wrong
 
 

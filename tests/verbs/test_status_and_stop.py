@@ -546,6 +546,21 @@ def test_a_node_that_shows_later_that_it_was_lost_corrects_the_record(
         assert unsure.corrected_end is None
 
 
+def test_a_node_that_was_cut_off_and_finished_corrects_the_record() -> None:
+    lost = RecordedCause(node="b", kind="node-lost", message="no answer")
+    remembered = RunEnd(run=RUN, state="lost", ended_by="lost", exit_code=125, first_cause=lost)
+    nodes = tuple(parts(a=part("a", "finished"), b=part("b", "finished")))
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered)
+    corrected = view.corrected_end
+    assert corrected is not None
+    assert (corrected.state, corrected.exit_code, corrected.first_cause) == ("finished", 0, None)
+    assert corrected.corrected is not None
+    assert corrected.corrected.was.first_cause == lost
+    assert replace(view, remembered=corrected).corrected_end is None
+    silent = tuple(parts(a=part("a", "finished"), b=None))
+    assert replace(view, nodes=silent).corrected_end is None
+
+
 def test_of_nodes_that_lost_each_other_the_one_that_was_lost_from_here_counts() -> None:
     def lost(node: str, time: float) -> RecordedCause:
         return RecordedCause(node=node, kind="node-lost", message=f"{node} is lost", time=time)
