@@ -103,7 +103,7 @@ class Run:
         view = status(self._pool(), self.id, self.cluster, self._history, emit=emit)
         if self.record is None:
             return view
-        view = replace(view, remembered=self._records.end(self.record))
+        view = view.with_remembered(self._records.end(self.record))
         corrected = view.corrected_end
         if corrected is None:
             return view

@@ -125,6 +125,7 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     late = {end.cause.node for end in ends if end.cause.kind == "start-timeout"}
     # What a node that came too late found is no news.
     ends = [end for end in ends if not (end.cause.kind == "node-lost" and end.by in late)]
+    ends = _without_cut_off(ends)
     if not ends:
         return None
     candidates = [end for end in ends if not end.secondary]
@@ -135,6 +136,19 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     first = min(candidates, key=lambda end: end.cause.time)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
     return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+
+
+def _without_cut_off(ends: Sequence[_End]) -> list[_End]:
+    """Leave out the losses that a node saw because it was cut off itself: more nodes lost it."""
+    by: dict[str, set[str]] = {}
+    for end in ends:
+        if end.cause.kind == "node-lost":
+            by.setdefault(end.cause.node, set()).add(end.by)
+    return [
+        end
+        for end in ends
+        if end.cause.kind != "node-lost" or len(by.get(end.by, ())) <= len(by[end.cause.node])
+    ]
 
 
 def _in_env_init(end: _End, slow: Mapping[str, float]) -> _End:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,26 @@ def test_a_lost_node_is_the_cause_of_the_echoes() -> None:
         NodeReport(node="c", events=[lost]),
     )
     assert (cause.node, cause.kind, cause.rank, cause.also) == ("b", "node-lost", None, ())
+
+
+def lost(peer: str, since: float) -> dict[str, Any]:
+    return {"kind": "peer-lost", "time": since + 5.0, "since": since, "peer": peer}
+
+
+def test_a_node_that_was_cut_off_does_not_lay_that_to_the_others() -> None:
+    a, b, c = (NodeReport(node=name) for name in "abc")
+    heard = told(10.2, by="lost", lost="b") | {"peer": "a"}
+    worker = found(
+        replace(a, events=[lost("b", 5.0)]),
+        replace(b, events=[lost("a", 4.9)]),
+        replace(c, events=[heard]),
+    )
+    master = found(
+        replace(a, events=[lost("b", 4.8), lost("c", 4.9)]),
+        replace(b, events=[lost("a", 5.0)]),
+        replace(c, events=[lost("a", 5.1)]),
+    )
+    assert [(cause.node, cause.also) for cause in (worker, master)] == [("b", ()), ("a", ())]
 
 
 def test_a_killed_supervisor_is_the_cause_of_what_ranks_elsewhere_saw_of_it() -> None:

@@ -546,6 +546,38 @@ def test_a_node_that_shows_later_that_it_was_lost_corrects_the_record(
         assert unsure.corrected_end is None
 
 
+def test_a_node_that_was_cut_off_and_finished_corrects_the_record() -> None:
+    lost = RecordedCause(node="b", kind="node-lost", message="no answer")
+    remembered = RunEnd(run=RUN, state="lost", ended_by="lost", exit_code=125, first_cause=lost)
+    nodes = tuple(parts(a=part("a", "finished"), b=part("b", "finished")))
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered)
+    corrected = view.corrected_end
+    assert corrected is not None
+    assert (corrected.state, corrected.exit_code, corrected.first_cause) == ("finished", 0, None)
+    assert corrected.corrected is not None
+    assert corrected.corrected.was.first_cause == lost
+    assert replace(view, remembered=corrected).corrected_end is None
+    silent = tuple(parts(a=part("a", "finished"), b=None))
+    assert replace(view, nodes=silent).corrected_end is None
+
+
+def test_of_nodes_that_lost_each_other_the_one_that_was_lost_from_here_counts() -> None:
+    def lost(node: str, time: float) -> RecordedCause:
+        return RecordedCause(node=node, kind="node-lost", message=f"{node} is lost", time=time)
+
+    cause = FirstCause(node="a", time=4.0, kind="node-lost", message="b lost the connection to it")
+    nodes = tuple(parts(a=part("a", "lost"), b=part("b", "lost")))
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, first_cause=cause)
+    remembered = RunEnd(run=RUN, state="lost", ended_by="lost", first_cause=lost("b", 5.0))
+    seen = view.with_remembered(remembered)
+    assert seen.first_cause is not None
+    assert (seen.first_cause.node, seen.first_cause.time) == ("b", 5.0)
+    assert (seen.first_cause.message, seen.corrected_end) == ("b is lost", None)
+    same = replace(remembered, first_cause=lost("a", 5.0))
+    for other in (None, replace(remembered, first_cause=None), same):
+        assert view.with_remembered(other).first_cause == cause
+
+
 def test_status_tells_how_long_it_ran_and_what_was_printed_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

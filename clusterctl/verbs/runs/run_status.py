@@ -243,28 +243,43 @@ class RunStatus:
             return _CAUSED[self.first_cause.kind][1]
         return ended_by(_staying(self.nodes))
 
+    def with_remembered(self, end: RunEnd | None) -> RunStatus:
+        """Add the end as this machine saw it, which decides who was cut off.
+
+        Two nodes that lost each other both report that; only one of them answered then.
+        """
+        view, cause = replace(self, remembered=end), self.first_cause
+        old = end.first_cause if end else None
+        if not (old and cause and old.kind == cause.kind == "node-lost" and old.node != cause.node):
+            return view
+        seen = replace(cause, node=old.node, message=old.message, remedy=old.remedy, also=old.also)
+        return replace(view, first_cause=replace(seen, time=old.time or cause.time))
+
     @property
     def corrected_end(self) -> RunEnd | None:
         """The remembered end as all nodes tell it now; None: nothing new is known of it.
 
-        That a node was lost may only show when it answers again, by then rebooted.
+        That a node was lost may only show when it answers again, by then rebooted; or that one
+        which was cut off finished.
         """
         end, cause = self.remembered, self.first_cause
-        if end is None or cause is None or cause.kind != "node-lost" or self.silent:
+        if end is None or self.silent:
             return None
         old = end.first_cause
-        if old is not None and old.kind == cause.kind:
+        finished = end.state == "lost" and all(one.state == "finished" for one in self.nodes)
+        lost = cause is not None and cause.kind == "node-lost"
+        if not finished and (not lost or (old is not None and old.kind == "node-lost")):
             return None
         was = PastEnd(
             state=end.state, ended_by=end.ended_by, first_cause=old, exit_code=end.exit_code
         )
-        why = f"{cause.node}: {cause.message}"
+        why = f"{cause.node}: {cause.message}" if cause else "every node finished"
         return replace(
             end,
             state=self.state,
             ended_by=self.ended_by,
-            first_cause=from_json(RecordedCause, plain(cause), "first_cause"),
-            exit_code=LaunchRefused.exit_code,
+            first_cause=cause and from_json(RecordedCause, plain(cause), "first_cause"),
+            exit_code=0 if finished else LaunchRefused.exit_code,
             corrected=Correction(time=time.time(), why=why, was=was),
         )
 
