@@ -101,6 +101,31 @@ def test_a_file_that_changes_after_it_was_proven_is_seen_to_the_next_time(
     assert sync_diff.differences(Manifest(os.fsencode(work)), wanted) == [b"a.py"]
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_folder_is_in_the_way_of_one(
+    tmp_path: Path, wanted: Listing, *, link: bool
+) -> None:
+    own = tmp_path / "work" / "pkg"
+    own.parent.mkdir()
+    if link:
+        own.symlink_to(tmp_path)
+    else:
+        own.write_text("the user's")
+    with pytest.raises(OperationError, match="in the way: pkg") as refused:
+        placed(own.parent, {b"pkg/a.py": wanted[b"a.py"]}, lambda: None)
+    assert refused.value.kind == "in-the-way"
+
+
+def test_a_file_that_was_there_before_the_first_sync_stays(tmp_path: Path, wanted: Listing) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.py").write_text("A = 1\n")
+    assert placed(work, wanted, lambda: None)["equal"]
+    moved = {b"b.py": wanted[b"a.py"]}
+    assert placed(work, moved, lambda: (work / "b.py").write_text("A = 1\n"))["equal"]
+    assert (work / "a.py").read_text() == "A = 1\n"
+
+
 @pytest.mark.parametrize("left", ["empty", "link"])
 def test_a_folder_that_does_not_vanish_by_itself_is_in_the_way(
     tmp_path: Path, wanted: Listing, left: str
