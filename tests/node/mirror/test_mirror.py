@@ -40,8 +40,11 @@ def listing_of(folder: Path) -> Listing:
     return {os.fsencode(f.name): Entry("f", digest_of(os.fsencode(f), "f")) for f in files}
 
 
-def placed(work: Path, listing: Listing, bring: Callable[[], object]) -> dict[str, Any]:
+def placed(
+    work: Path, listing: Listing, bring: Callable[[], object], **more: str
+) -> dict[str, Any]:
     args = {"workdir": str(work), "tree": tree_hash(listing), "lock": "clusterctl-test-of-mirror"}
+    args |= more
     return mirror.apply_sync(args, encode_listing(listing), Controller(bring)).head  # type: ignore[arg-type]
 
 
@@ -124,6 +127,18 @@ def test_a_file_that_was_there_before_the_first_sync_stays(tmp_path: Path, wante
     moved = {b"b.py": wanted[b"a.py"]}
     assert placed(work, moved, lambda: (work / "b.py").write_text("A = 1\n"))["equal"]
     assert (work / "a.py").read_text() == "A = 1\n"
+
+
+def test_the_temporary_folder_is_within_clusterctls_own(tmp_path: Path, wanted: Listing) -> None:
+    work = tmp_path / "work"
+    for place in (work, tmp_path):
+        (place / "kept").mkdir(parents=True)
+    bring = (work / "a.py").write_text
+    for name in ("../../kept", "../../../kept", str(tmp_path / "kept")):
+        (work / "a.py").unlink(missing_ok=True)
+        assert placed(work, wanted, lambda: bring("A = 1\n"), temporary=name)["equal"]
+        assert (work / "kept").is_dir()
+        assert (tmp_path / "kept").is_dir()
 
 
 @pytest.mark.parametrize("left", ["empty", "link"])
