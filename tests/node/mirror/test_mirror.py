@@ -129,6 +129,12 @@ def test_a_file_that_was_there_before_the_first_sync_stays(tmp_path: Path, wante
     assert (work / "a.py").read_text() == "A = 1\n"
 
 
+@pytest.mark.parametrize("argv", [["rsync", "--daemon"], ["sh", "--server"], []])
+def test_no_other_command_than_rsyncs_is_run(tmp_path: Path, argv: list[str]) -> None:
+    with pytest.raises(OperationError, match="not a command of rsync's"):
+        mirror.exec_rsync({"workdir": str(tmp_path), "argv": argv}, b"", None)  # type: ignore[arg-type]
+
+
 def test_the_temporary_folder_is_within_clusterctls_own(tmp_path: Path, wanted: Listing) -> None:
     work = tmp_path / "work"
     for place in (work, tmp_path):

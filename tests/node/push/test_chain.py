@@ -195,6 +195,7 @@ def test_a_node_that_sends_other_blocks_is_noticed(
     [
         Message({"block": 1 << 31}, b"x").encode(),
         Message({"block": -1}, b"x").encode(),
+        Message({"block": 204}, b"x").encode(),  # there are as many
         Message({"block": "0"}, b"x").encode(),
         encode_head({"block": 0}, BLOCK + 1),
         b"GET / HTTP/1.0\r\n\r\n",
