@@ -181,6 +181,9 @@ def test_a_start_timeout_names_the_node_that_was_not_there() -> None:
     lost = {"kind": "peer-lost", "time": 41.0, "since": 26.0, "peer": "a", "message": "refused"}
     cause = found(NodeReport(node="a", events=[late]), NodeReport(node="b", events=[lost]))
     assert (cause.node, cause.kind, cause.message) == ("b", "start-timeout", "it was not there")
+    gone = {"kind": "peer-lost", "time": 20.0, "since": 5.0, "peer": "c"}
+    cause = found(NodeReport(node="a", events=[gone, late]), NodeReport(node="b", events=[lost]))
+    assert (cause.node, cause.kind) == ("c", "node-lost")
     slow = NodeReport(node="b", events=[lost], env_init_s=40.2)
     cause = found(NodeReport(node="a", events=[late]), slow)
     assert cause.message == "it was not there: its env_init took 40 s"

@@ -68,8 +68,9 @@ def test_what_the_clocks_cannot_separate_is_named_beside_it() -> None:
         NodeReport(node="a", events=[clock(0.0, 0.5), ended(100.0, 0)]),
         NodeReport(node="b", events=[clock(0.0, 0.5), ended(100.3, 1)]),
         NodeReport(node="c", events=[clock(0.0, 0.01), ended(130.0, 2)]),
+        NodeReport(node="d", events=[clock(0.0, 0.01), ended(100.4, 3)]),
     )
-    assert (cause.node, cause.also) == ("a", ("b:1",))
+    assert (cause.node, cause.also) == ("a", ("b:1", "d:3"))
 
 
 def test_ranks_that_the_launcher_ended_after_another_are_echoes() -> None:

@@ -96,6 +96,7 @@ def test_a_number_with_bounds_stays_what_it_was() -> None:
             {**RUN, "end": {"exit_code": 256}},
             "end.exit_code: expected a whole number from -255 to 255, found 256",
         ),
+        (int, -(1 << 64), "it: expected int, found -18446744073709551616"),
         (PruneAnswer, {"kept": {"lab-1": 5}}, "kept['lab-1']: expected str, found 5"),
         (OneCheckpointAnswer, {"candidates": []}, "candidates: expected at least 1, found 0"),
         (

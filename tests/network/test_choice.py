@@ -16,7 +16,7 @@ from clusterctl.network.ports import choose_port
 
 
 def interface(
-    name: str, *addresses: str, speed: int | None = 1000, running: bool = True
+    name: str, *addresses: str, speed: int | None = 1000, running: bool | None = True
 ) -> Interface:
     return Interface(name=name, addresses=addresses, speed_mbps=speed, running=running)
 
@@ -59,6 +59,15 @@ def test_a_node_that_did_not_answer_is_not_counted_among_those_that_share() -> N
     assert two.why == "the only subnet that the 2 nodes that answered share"
     only = choose_network(cluster("a", "b", "c"), one)
     assert only.why == "the only subnet that the one node that answered is in"
+
+
+def test_an_interface_of_an_unknown_state_is_used_and_one_that_is_down_is_not() -> None:
+    known = learned(
+        *(facts(n, interface("e0", f"10.0.0.{i}/24", running=None)) for i, n in enumerate("ab", 1))
+    )
+    assert choose_network(cluster("a", "b"), known).subnet == "10.0.0.0/24"
+    down = learned(known["a"], facts("b", interface("e0", "10.0.0.2/24", running=False)))
+    assert "b" not in choose_network(cluster("a", "b"), down).nodes
 
 
 def test_a_subnet_is_as_fast_as_its_slowest_node() -> None:

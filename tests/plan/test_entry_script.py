@@ -39,6 +39,7 @@ def test_the_lines_of_examples_for_one_machine_are_found() -> None:
         ('os.environ |= {"RANK": "0"}', "RANK"),
         ('with lock:\n    os.environ["RANK"] = "0"', "RANK"),
         ('try:\n    os.environ["RANK"] = "0"\nfinally:\n    pass', "RANK"),
+        ('try:\n    pass\nfinally:\n    os.environ["RANK"] = "0"', "RANK"),
     ],
 )
 def test_each_way_to_assign_is_found(line: str, name: str) -> None:
@@ -119,6 +120,12 @@ if __name__ == "__main__":
 )  # fmt: skip
 def test_an_endpoint_in_a_variable_is_followed_to_localhost(script: str) -> None:
     assert local_endpoints(script) == ((6, "tcp://127.0.0.1"),)
+
+
+@pytest.mark.parametrize(("times", "found"), [(4, 1), (5, 0)])
+def test_a_variable_is_followed_through_few_assignments(times: int, found: int) -> None:
+    script = 'url = "tcp://localhost:1"\n' * times + "init_process_group(init_method=url)"
+    assert len(local_endpoints(script)) == found
 
 
 @pytest.mark.parametrize(

@@ -360,6 +360,6 @@ def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
         input_ids=input_ids,
         labels=labels,
         position_ids=position_ids if packed else None,
-        valid=int((labels[:, 1:] != IGNORED).sum()),
+        valid=int((labels != IGNORED).sum()),  # the first of a row never counts
         tokens=tokens,
     )

@@ -83,9 +83,9 @@ def _memory(node: NodeFacts) -> MemoryUse:
 
 def _usual_memory(equal: list[int]) -> int | None:
     """Return the memory that at least two of three equal machines have."""
-    if len(equal) < 3:  # noqa: PLR2004  (of two, which one has lost some?)
+    if not equal:
         return None
-    usual = sorted(equal)[len(equal) // 2]
+    usual = sorted(equal)[len(equal) // 2]  # of two that differ, either may have lost some
     alike = [m for m in equal if SMALLER * usual <= m <= usual / SMALLER]
     return usual if 3 * len(alike) >= 2 * len(equal) else None
 
@@ -178,14 +178,14 @@ def _costs(name: str, value: str, usual: str) -> bool:
 
 
 def _usual_settings(facts: Facts) -> dict[str, str | None]:
-    """Return for each setting the value that most nodes have, two at least."""
+    """Return for each setting the value that most nodes have."""
     values: dict[str, Counter[str]] = defaultdict(Counter)
     for node in facts.values():
         for name, value in node.machine.kernel_settings if node.machine else ():
             values[name][value] += 1
     most = {name: (counts, *counts.most_common(1)[0]) for name, counts in values.items()}
     return {
-        name: value if count > 1 and 2 * count > counts.total() else None
+        name: value if 2 * count > counts.total() else None
         for name, (counts, value, count) in most.items()
     }
 

@@ -69,7 +69,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
         listing = decode_listing(body)
         manifest = Manifest(root)
         plan = SyncPlan(root, manifest, listing)
-        if plan.changes:
+        if plan.changes or plan.conflicts:
             _refuse_conflicts(root, args, plan)
         channel.receive_timeout_s = CONTROLLER_SECONDS
         channel.send(_plan(manifest, plan))

@@ -40,8 +40,11 @@ def listing_of(folder: Path) -> Listing:
     return {os.fsencode(f.name): Entry("f", digest_of(os.fsencode(f), "f")) for f in files}
 
 
-def placed(work: Path, listing: Listing, bring: Callable[[], object]) -> dict[str, Any]:
+def placed(
+    work: Path, listing: Listing, bring: Callable[[], object], **more: str
+) -> dict[str, Any]:
     args = {"workdir": str(work), "tree": tree_hash(listing), "lock": "clusterctl-test-of-mirror"}
+    args |= more
     return mirror.apply_sync(args, encode_listing(listing), Controller(bring)).head  # type: ignore[arg-type]
 
 
@@ -99,6 +102,49 @@ def test_a_file_that_changes_after_it_was_proven_is_seen_to_the_next_time(
     told = placed(work, wanted, lambda: (work / "a.py").write_text("A = 1\n"))
     assert told["equal"]
     assert sync_diff.differences(Manifest(os.fsencode(work)), wanted) == [b"a.py"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_folder_is_in_the_way_of_one(
+    tmp_path: Path, wanted: Listing, *, link: bool
+) -> None:
+    own = tmp_path / "work" / "pkg"
+    own.parent.mkdir()
+    if link:
+        own.symlink_to(tmp_path)
+    else:
+        own.write_text("the user's")
+    with pytest.raises(OperationError, match="in the way: pkg") as refused:
+        placed(own.parent, {b"pkg/a.py": wanted[b"a.py"]}, lambda: None)
+    assert refused.value.kind == "in-the-way"
+
+
+def test_a_file_that_was_there_before_the_first_sync_stays(tmp_path: Path, wanted: Listing) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.py").write_text("A = 1\n")
+    assert placed(work, wanted, lambda: None)["equal"]
+    moved = {b"b.py": wanted[b"a.py"]}
+    assert placed(work, moved, lambda: (work / "b.py").write_text("A = 1\n"))["equal"]
+    assert (work / "a.py").read_text() == "A = 1\n"
+
+
+@pytest.mark.parametrize("argv", [["rsync", "--daemon"], ["sh", "--server"], []])
+def test_no_other_command_than_rsyncs_is_run(tmp_path: Path, argv: list[str]) -> None:
+    with pytest.raises(OperationError, match="not a command of rsync's"):
+        mirror.exec_rsync({"workdir": str(tmp_path), "argv": argv}, b"", None)  # type: ignore[arg-type]
+
+
+def test_the_temporary_folder_is_within_clusterctls_own(tmp_path: Path, wanted: Listing) -> None:
+    work = tmp_path / "work"
+    for place in (work, tmp_path):
+        (place / "kept").mkdir(parents=True)
+    bring = (work / "a.py").write_text
+    for name in ("../../kept", "../../../kept", str(tmp_path / "kept")):
+        (work / "a.py").unlink(missing_ok=True)
+        assert placed(work, wanted, lambda: bring("A = 1\n"), temporary=name)["equal"]
+        assert (work / "kept").is_dir()
+        assert (tmp_path / "kept").is_dir()
 
 
 @pytest.mark.parametrize("left", ["empty", "link"])

@@ -10,13 +10,14 @@ import ssl
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from clusterctl.node.push.chain import HEAD_LIMIT, Receiver, Sender, hello
+from clusterctl.node.push.chain import HEAD_LIMIT, Receiver, Sender, hello, inflated
 from clusterctl.node.push.manifest import BLOCK, Manifest, read_tree
 from clusterctl.node.push.tree import Tree
 from clusterctl.plan.certificate import Identity, make_identity
@@ -102,6 +103,15 @@ def test_blocks_pass_through_a_chain(tmp_path: Path, source: Tree, receive: Rece
     there = (tmp_path / "source" / "big").read_bytes()
     assert (tmp_path / "t2" / "big").read_bytes() == there
     assert (tmp_path / "t2" / "small199").read_bytes() == b"199"
+
+
+@pytest.mark.parametrize(
+    "told", [b"", b"x", zlib.compress(b"\0"), zlib.compress(b"\0" * 3), zlib.compress(b"\0\2")]
+)
+def test_what_is_no_list_of_blocks_is_refused(told: bytes) -> None:
+    assert inflated(zlib.compress(b"\0\1"), 2) == b"\0\1"
+    with pytest.raises(EOFError, match="not a node of this push"):
+        inflated(told, 2)
 
 
 def test_a_second_sender_brings_only_what_is_missing(
@@ -195,6 +205,7 @@ def test_a_node_that_sends_other_blocks_is_noticed(
     [
         Message({"block": 1 << 31}, b"x").encode(),
         Message({"block": -1}, b"x").encode(),
+        Message({"block": 204}, b"x").encode(),  # there are as many
         Message({"block": "0"}, b"x").encode(),
         encode_head({"block": 0}, BLOCK + 1),
         b"GET / HTTP/1.0\r\n\r\n",

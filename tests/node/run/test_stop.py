@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run.files import stop_file
-from clusterctl.node.run.operations.stop import describe_survivor
+from clusterctl.node.run.operations.node_run import NodeRun
+from clusterctl.node.run.operations.stop import NodeStop, StopRequest, describe_survivor
 from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 from tests.waiting import wait_until
@@ -151,13 +154,25 @@ def test_a_supervisor_that_was_stopped_is_woken_so_that_its_ranks_may_save(
     assert run.log(0).endswith(b"saved\n")
 
 
-def test_it_works_without_the_supervisor(make_run: MakeRun) -> None:
+def test_it_works_without_the_supervisor(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make_run(DEAF, procs=2).start()
     for rank in (0, 1):
         run.wait_for_log(rank, b"here\nhere\n")
     time.sleep(2.2)  # the supervisor notes the processes below it every 2 s
     run.kill_supervisor_and_guard()
-    assert run.left()
+    left = run.left()
+    assert left
+    with monkeypatch.context() as patch:  # such as one that is stuck in the kernel
+        patch.setattr(NodeRun, "kill", lambda _run: left)
+        link = CallChannel(io.BytesIO(), os.open(os.devnull, os.O_WRONLY))
+        stuck = NodeStop(StopRequest.read({}), NodeRun.find(run.where()), link)
+        stuck.ask()
+        stuck.kill()
+        stuck.verify()
+    assert not stuck.answer().head["gone"]
+    assert not Path(run.paths().end).exists()
     stages = [m.head.get("stage") for m in run.call(0, "stop", {**run.where(), "grace": 0})]
     assert "killing" in stages
     assert not run.left()

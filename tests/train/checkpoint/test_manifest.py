@@ -81,6 +81,37 @@ def test_a_manifest_of_another_program_is_damage(tmp_path: Path, text: str) -> N
         manifest.verify(tmp_path)
 
 
+def test_a_seal_of_another_manifest_or_without_its_end_is_damage(tmp_path: Path) -> None:
+    seal = sealed(tmp_path / "step-000007") / "COMPLETE"
+    for text in (seal.read_text().rstrip("\n"), f"{'0' * 64}\n"):
+        seal.write_text(text)
+        with pytest.raises(manifest.CorruptCheckpoint, match="does not fit"):
+            manifest.verify(seal.parent)
+
+
+def test_a_byte_that_was_changed_is_damage(tmp_path: Path) -> None:
+    (sealed(tmp_path / "step-000007") / "file").write_text("y")
+    with pytest.raises(manifest.CorruptCheckpoint, match="its bytes were changed"):
+        manifest.verify(tmp_path / "step-000007")
+
+
+def test_the_newest_that_are_whole_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        sealed(tmp_path / f"step-00000{step}")
+    (tmp_path / "step-000004/COMPLETE").unlink()
+    manifest.prune(tmp_path, 2)
+    assert names(tmp_path) == ["step-000003", "step-000004", "step-000005"]
+
+
+def test_what_is_of_another_history_is_set_aside_but_not_the_base(tmp_path: Path) -> None:
+    for name in ("step-000007", "step-000008", "adapter", "model"):
+        sealed(tmp_path / name)
+    for name in ("adapter", "model"):
+        (tmp_path / name / "config.json").write_text("{}")
+    manifest.set_aside(tmp_path, 7, "m", tmp_path / "model")
+    assert names(tmp_path) == ["adapter.aside-m", "model", "step-000007", "step-000008.aside-m"]
+
+
 @pytest.mark.parametrize("name", ["MANIFEST.json", "file"])
 def test_what_cannot_be_read_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -69,6 +69,9 @@ def test_what_an_ancestor_wrote_after_the_step_that_was_taken_is_another_history
     assert history.objection(one("a", 30)) == ""
     assert history.objection(one("a", 60)) == "it is of a, which was resumed from step 30"
     assert history.objection(one("b", 60)) == ""
+    again = replace(C, resumed=Resumed(run="b", checkpoint="/w/out/step-20", step=20))
+    earlier = history_of(again, RECORDS.get)
+    assert earlier.objection(one("a", 25)) == "it is of a, which was resumed from step 20"
 
 
 def test_what_a_run_was_resumed_from_is_of_its_history_whoever_wrote_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import json
 import os
@@ -65,6 +66,15 @@ def kept(proof: dict[str, Any] | None) -> Launched | None:
     """Return a proof as a node gives it back."""
     value: Launched | None = from_json(Launched | None, proof, "launched")
     return value
+
+
+def test_what_an_earlier_version_proved_is_proven(records: Records) -> None:
+    prove(LAUNCHED, PLAN, records.root)
+    (records.root / KEY_FILE).write_bytes(b"k" * 32)
+    text = json.dumps(json.loads(prove(LAUNCHED, PLAN, records.root)["record"]))
+    known = hmac.digest(b"k" * 32, b"clusterctl launch\n" + text.encode(), "sha256").hex()
+    earlier = kept({"record": text, "proof": known})
+    assert proven_record(earlier, RUN, INVENTORY, records.root) is not None
 
 
 def test_a_record_comes_back_with_its_job_and_options(records: Records) -> None:
@@ -151,6 +161,7 @@ def test_a_folder_where_all_files_have_one_mode_is_used_with_a_warning(
     ("spoil", "why"),
     [
         (lambda path: path.chmod(0o644), "expected a file of mode 0600, found 0644"),
+        (lambda path: path.chmod(0o640), "expected a file of mode 0600, found 0640"),
         (lambda path: path.write_bytes(b"short"), "expected 32 bytes, found 5"),
         (lambda path: path.rename(path.with_name("k")) and path.symlink_to("k"), "symbolic"),
     ],
