@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -228,3 +229,21 @@ def test_a_connection_that_breaks_in_the_key_exchange_is_not_max_startups(own_st
     error = error_of(reply)
     assert (error.state, error.phase) == ("lost", "kex")
     assert error.hint == f"try: ssh -v -p {node.ssh.port} -l u 127.0.0.1 true"
+
+
+def test_a_login_leaves_no_garbage(sshd: Sshd) -> None:
+    """An error that its own frame holds keeps all frames of its thread; a key is the second try."""
+
+    def refusals() -> int:
+        return sum(type(one) is paramiko.BadAuthenticationType for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = refusals()
+        with Pool(cluster_of(sshd.node("n"))) as pool:
+            (reply,) = pool.call({"n": Request(op="hello", args={})})
+            assert reply.ok, reply
+            wait_until(lambda: refusals() == before)
+    finally:
+        gc.enable()
