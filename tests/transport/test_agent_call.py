@@ -290,6 +290,26 @@ def test_who_waits_for_a_node_holds_none_of_its_answers() -> None:
         thread.join(60)
 
 
+def test_a_node_that_rests_leaves_none_of_its_answers_here() -> None:
+    """No thread reads it, and the iterator stands where it gave the last one."""
+
+    def pieces(marker: bytes) -> Iterator[bytes]:
+        yield marker
+        yield frame(b'{"n": 1, "rests": true}', bytes(32 * MIB))
+
+    stream = Scripted(pieces, Clock())
+    request = Request(op="status", args={}, body_limit=64 * MIB)
+    messages = AgentCall(NODE, stream, request, timeouts=Timeouts()).messages()
+    tracemalloc.start()
+    try:
+        message = next(messages)
+        assert tracemalloc.get_traced_memory()[0] > 32 * MIB
+        del message
+        assert tracemalloc.get_traced_memory()[0] < 16 * MIB
+    finally:
+        tracemalloc.stop()
+
+
 def test_gigabytes_that_are_announced_take_no_memory(clock: Clock) -> None:
     tracemalloc.start()
     try:

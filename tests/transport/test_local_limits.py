@@ -29,6 +29,22 @@ print(sum(flags == "rw-p" and int(place.split("-")[0], 16) % (1 << 26) == 0
 """
 
 
+LARGE = """\
+import ctypes, sys
+from clusterctl.transport.local_limits import LARGE, share_arenas
+if sys.argv[1:]:
+    share_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.free(libc.malloc(100 * LARGE))
+block = libc.malloc(2 * LARGE)
+heap = next(line.split()[0] for line in open("/proc/self/maps") if line.endswith("[heap]\\n"))
+first, last = (int(place, 16) for place in heap.split("-"))
+print(first <= block < last)
+"""
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these heaps")
 def test_many_threads_share_few_heaps() -> None:
     """The main heap is not among those that are counted."""
@@ -39,6 +55,15 @@ def test_many_threads_share_few_heaps() -> None:
         )
         heaps.append(int(done.stdout))
     assert heaps[0] > local_limits.ARENAS > heaps[1]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this threshold")
+def test_large_blocks_go_back_at_once_also_after_a_larger_one() -> None:
+    for argv, in_heap in ([], "True"), (["share"], "False"):
+        done = subprocess.run(
+            [sys.executable, "-c", LARGE, *argv], check=True, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == in_heap
 
 
 def test_a_python_without_ctypes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

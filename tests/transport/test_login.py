@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -273,3 +274,21 @@ def test_the_systems_ssh_without_a_ticket_hints_at_kinit() -> None:
     assert "kinit" in master.failure(said).hint
     both = "root@n: Permission denied (publickey,gssapi-keyex,gssapi-with-mic)."
     assert "ssh -fNM n" in master.failure(both).hint
+
+
+def test_a_login_leaves_no_garbage(sshd: Sshd) -> None:
+    """An error that its own frame holds keeps all frames of its thread; a key is the second try."""
+
+    def refusals() -> int:
+        return sum(type(one) is paramiko.BadAuthenticationType for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = refusals()
+        with Pool(cluster_of(sshd.node("n"))) as pool:
+            (reply,) = pool.call({"n": Request(op="hello", args={})})
+            assert reply.ok, reply
+            wait_until(lambda: refusals() == before)
+    finally:
+        gc.enable()

@@ -190,17 +190,7 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
     """
     began = time.monotonic()
     chosen = select_checks(options)
-    session = FactsSession(cluster=cluster)
-    facts = collect_facts(session, pool, emit=emit)
-    if options.source is not None:
-        facts = with_local_config(cluster, facts, options.source)
-        facts = with_local_needs(cluster, facts, options.source)
-    network = choose_network(cluster, facts)
-    if any(rule.pairwise or rule.id == SHARED for rule in chosen):
-        facts = probe_connectivity(session, facts, network, emit=emit)
-        facts = read_firewall_rules(pool, facts, emit=emit)
-    else:
-        session.finish()
+    facts, network = _ask(cluster, pool, options, chosen, emit=emit)
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = run_job_check(cluster, pool, facts, source=options.source, emit=emit)
     if options.deep and not judge(cluster, facts, options, network).blocking:
@@ -212,6 +202,24 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
             keep_speeds(facts, judged.findings, options.history)
     result = judge(cluster, facts, options, network)
     return replace(result, seconds=time.monotonic() - began)
+
+
+def _ask(
+    cluster: Cluster, pool: Nodes, options: CheckOptions, chosen: tuple[Check, ...], *, emit: Emit
+) -> tuple[dict[str, NodeFacts], Network]:
+    """Have one conversation with each node; none is kept, each of which takes 10 KB."""
+    session = FactsSession(cluster=cluster)
+    facts = collect_facts(session, pool, emit=emit)
+    if options.source is not None:
+        facts = with_local_config(cluster, facts, options.source)
+        facts = with_local_needs(cluster, facts, options.source)
+    network = choose_network(cluster, facts)
+    if any(rule.pairwise or rule.id == SHARED for rule in chosen):
+        facts = probe_connectivity(session, facts, network, emit=emit)
+        facts = read_firewall_rules(pool, facts, emit=emit)
+    else:
+        session.finish()
+    return facts, network
 
 
 def check_code(cluster: Cluster, pool: Nodes, before: CheckResult, *, emit: Emit) -> CheckResult:

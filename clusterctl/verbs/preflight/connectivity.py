@@ -94,6 +94,8 @@ class _Probe:
     prepared: dict[str, _Prepared] = field(default_factory=dict)
     connected: dict[str, _Met] = field(default_factory=dict)
     left: dict[str, _Left] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    """Each text that a result has, once: a thousand nodes name the same ones, 5 KB each."""
 
     @functools.cached_property
     def order(self) -> tuple[str, ...]:
@@ -116,7 +118,10 @@ class _Probe:
             if step == "prepare" and name not in self.prepared:
                 self.prepared[name] = from_json(_Prepared, head, "")
             elif step == "meet" and name not in self.connected:
-                self.connected[name] = from_json(_Met, head, "")
+                met = from_json(_Met, head, "")
+                self.connected[name] = replace(
+                    met, connected=tuple(map(self._shared, met.connected))
+                )
             elif "end" in head:
                 self.left[name] = from_json(_Left, head, "")
             else:
@@ -124,6 +129,20 @@ class _Probe:
         except DocumentError as error:
             return str(error)
         return ""
+
+    def _shared(self, one: ConnectResult) -> ConnectResult:
+        """Return it with the texts that earlier results hold."""
+        known = self.texts.setdefault
+        return replace(
+            one,
+            target=known(one.target, one.target),
+            key=known(one.key, one.key),
+            address=known(one.address, one.address),
+            state=known(one.state, one.state),
+            source=known(one.source, one.source),
+            seen_as=known(one.seen_as, one.seen_as),
+            interface=known(one.interface, one.interface),
+        )
 
 
 def probe_connectivity(

@@ -43,6 +43,17 @@ def test_of_many_nodes_each_tries_the_master_though_it_answered_last() -> None:
         assert len(tried) < ALL_PAIRS
 
 
+def test_the_results_of_many_nodes_share_their_texts() -> None:
+    heard = connectivity._Probe(session=SimpleNamespace(), network=Network(), facts={})  # type: ignore[arg-type]
+    texts = ("target", "key", "address", "state", "source", "seen_as", "interface")
+    for name in ("a", "b"):
+        tried = {text: f"{text} of c" for text in texts}
+        assert not heard.take(name, {"step": "meet", "connected": [tried], "seen": []})
+    one, other = (heard.connected[name].connected[0] for name in ("a", "b"))
+    assert one == other
+    assert all(getattr(one, text) is getattr(other, text) for text in texts)
+
+
 @pytest.mark.parametrize(
     "bound",
     [
