@@ -34,8 +34,12 @@ SCHEMA = 1
 HEAD_LIMIT = 16 * 1024 * 1024
 BODY_LIMIT = 256 * 1024 * 1024
 """Bytes a frame may announce; more means that the stream is not ours."""
+HEAD_ITEMS = 500_000
+"""Values that its JSON may have: each takes up to 80 bytes of memory, sent in three."""
 
 _LENGTHS = struct.Struct(">II")
+_STRUCTURE = (b",", b":", b"[", b"{")
+"""One of these comes before each value but the first."""
 
 
 class BadFrame(ValueError):  # noqa: N818  (what the bytes are, not what went wrong here)
@@ -116,9 +120,11 @@ def read_head(
     head_length, body_length = _LENGTHS.unpack(lengths)
     if head_length > head_limit or body_length > body_limit:
         raise BadFrame("frame of %d+%d bytes announced" % (head_length, body_length))
-    head = _read_exactly(stream, head_length)
+    head = _read_exactly(stream, head_length) or b""
+    if head_length > HEAD_ITEMS and sum(map(head.count, _STRUCTURE)) > HEAD_ITEMS:
+        raise BadFrame("frame's head has more than %d values" % HEAD_ITEMS)
     try:
-        parsed = from_json(head or b"")
+        parsed = from_json(head)
     except (ValueError, RecursionError) as error:  # the second: nested beyond all reason
         raise BadFrame("frame's head is not JSON: %s" % error) from error
     if not isinstance(parsed, dict):

@@ -22,6 +22,14 @@ from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
 
 NOISE_LIMIT = 4 * 1024 * 1024
 """Bytes that a login shell may print before the agent's marker."""
+JSON_LIMIT = 16 * 1024 * 1024
+JSON_RATE = 64 * 1024
+"""Bytes of JSON that a node may answer with at once, and a second: to read it takes long.
+
+What comes in small parts has a pace of its own.
+"""
+JSON_SHARE = 8
+"""It may be one in so many of the other bytes, too."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +53,7 @@ class AgentCall(Call):
         self._turn_until = request.turn_until
         self._timeouts = timeouts
         self._began = time.monotonic()
-        self._done_by = self._began + timeout
+        self._done_by = self._began + min(timeout, request.timeout)
         """When the last answer must have come."""
         self._answer_by = math.inf
         """When the next answer must have come."""
@@ -55,6 +63,8 @@ class AgentCall(Call):
         self._noise = bytearray()
         """What came before the marker."""
         self._pace = Pace()
+        self._json = self._bodies = 0
+        """Bytes that came of each."""
         self._buffer = b""
         self._position = 0
         """How many bytes of the buffer were read."""
@@ -192,12 +202,25 @@ class AgentCall(Call):
                 raise self._ended_early()
             if message.size < SMALL:
                 self._pace.wait()
+            self._count(message)
             if "crash" in message.head:
                 logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
                 raise NodeError("bad-output", "answer", str(message.head["crash"]), _REPORT)
             self._rests_until = math.inf if message.head.pop("rests", False) else -math.inf
             if "beat" not in message.head:
                 return message
+
+    def _count(self, message: Message) -> None:
+        """Refuse a node whose answers are more JSON than any operation gives."""
+        json = message.size - message.body_length
+        self._bodies += message.body_length
+        if json < SMALL:
+            return
+        self._json += json
+        seconds = time.monotonic() - self._began
+        if self._json > JSON_LIMIT + JSON_RATE * seconds + self._bodies / JSON_SHARE:
+            words = f"not ours: {self._json} bytes of JSON in {seconds:.0f} s"
+            raise NodeError("bad-output", "answer", words, _FOREIGN)
 
     def _find_marker(self) -> None:
         noise, found = self._noise, -1

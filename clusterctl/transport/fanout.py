@@ -24,6 +24,8 @@ WAITING_LIMIT = 16 * 1024 * 1024
 """Bytes of messages that may wait to be read; a fast node then waits for a slow screen."""
 LEAST_SIZE = 16 * 1024
 """Bytes that a message counts at least: what it takes in memory is more than its frame."""
+JSON_SIZE = 30
+"""Bytes of memory that a byte of JSON may take."""
 CLOSED_POLL_SECONDS = 0.5
 """How often a thread that waits for room checks whether its reader is still there."""
 
@@ -104,7 +106,10 @@ class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
 def _size(item: tuple[str, object] | ThreadEnded) -> int:
     """Return what an item counts: never nothing, for a queue of nothing is empty."""
     message = None if isinstance(item, ThreadEnded) else item[1]
-    return max(LEAST_SIZE, message.size) if isinstance(message, Message) else LEAST_SIZE
+    if not isinstance(message, Message):
+        return LEAST_SIZE
+    json = message.size - message.body_length
+    return max(LEAST_SIZE, message.body_length + JSON_SIZE * json)
 
 
 Rest = Callable[[str, Callable[[], object]], bool]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
@@ -85,6 +86,8 @@ class Request:
     """
     body_limit: int = 16 * 1024 * 1024
     """Bytes that may follow the JSON of one answer."""
+    timeout: float = math.inf
+    """Seconds that all of it may take, however much comes meanwhile."""
 
 
 class Call(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any, Literal, cast
@@ -147,7 +148,7 @@ def exec_command(
     options = options or ExecOptions()
     names = [node.name for node in nodes.cluster.nodes]
     known = {name: _Progress() for name in names}
-    _run(nodes, known, _request(command, options), options.timeout, emit=emit)
+    _run(nodes, known, _request(command, options), emit=emit)
     return ExecResult(
         command=tuple(command), nodes=tuple(_finished(name, known[name]) for name in names)
     )
@@ -155,14 +156,14 @@ def exec_command(
 
 def _request(command: Sequence[str], options: ExecOptions) -> Request:
     args = {"argv": list(command), "cwd": options.cwd, "limit_s": options.timeout}
-    return Request(op="exec", args=args)
+    timeout = math.inf if options.timeout is None else options.timeout + LIMIT_MARGIN
+    return Request(op="exec", args=args, timeout=timeout)
 
 
 def _run(
     nodes: Nodes,
     known: dict[str, _Progress],
     request: Request,
-    timeout: float | None,
     *,
     emit: Emit,
 ) -> None:
@@ -173,8 +174,6 @@ def _run(
             continue
         if reply.ok:
             calls[reply.node] = nodes.start(reply.node, request)
-            if timeout is not None:
-                calls[reply.node].set_deadline(timeout + LIMIT_MARGIN)
         else:
             known[reply.node].error = reply.error
             ended.add(reply.node)

@@ -14,18 +14,34 @@ import time
 from collections.abc import Callable
 
 import paramiko
-from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EXTENDED_DATA
+from paramiko.common import (
+    cMSG_CHANNEL_DATA,
+    cMSG_CHANNEL_EXTENDED_DATA,
+    cMSG_DEBUG,
+    cMSG_IGNORE,
+    cMSG_USERAUTH_BANNER,
+)
 
 LINES = (b"y" * 99 + b"\n") * 300
+MIB = 1 << 20
+BEFORE_LOGIN = {
+    "welcome": cMSG_USERAUTH_BANNER,
+    "ignored": cMSG_IGNORE,
+    "debug": cMSG_DEBUG,
+}
 
 
 class Server(paramiko.ServerInterface):
+    transport: paramiko.Transport
+
     def get_allowed_auths(self, username: str) -> str:
         del username
         return "publickey"
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         del username, key
+        if sys.argv[3] in BEFORE_LOGIN:
+            send_packets(self.transport, BEFORE_LOGIN[sys.argv[3]])
         return paramiko.common.AUTH_SUCCESSFUL
 
     def check_auth_none(self, username: str) -> int:
@@ -57,6 +73,8 @@ class Call:
         marker, *_ = [self.exactly(int(self.exactly(12))) for _ in range(3)]
         head, body = struct.unpack(">II", self.exactly(8))
         self.exactly(head + body)
+        if sys.argv[3] == "noise":
+            self.repeat(LINES, self.channel.sendall)
         self.channel.sendall(marker)
 
     def exactly(self, count: int) -> bytes:
@@ -84,8 +102,27 @@ class Call:
 
 
 def frame(head: object, body: bytes = b"") -> bytes:
-    data = json.dumps(head).encode()
-    return struct.pack(">II", len(data), len(body)) + data + body
+    return raw_frame(json.dumps(head).encode(), body)
+
+
+def raw_frame(head: bytes, body: bytes = b"") -> bytes:
+    return struct.pack(">II", len(head), len(body)) + head + body
+
+
+def send_packets(transport: paramiko.Transport, kind: bytes) -> None:
+    """Send as many packets of this kind, each with a text, as the client takes."""
+    message = paramiko.Message()
+    message.add_byte(kind)
+    if kind == cMSG_DEBUG:
+        message.add_boolean(True)
+    message.add_string(b"z" * 32_000)
+    if kind != cMSG_IGNORE:
+        message.add_string(b"")
+    try:
+        for _ in range(int(sys.argv[4]) // 32_000):
+            transport._send_message(message)  # type: ignore[attr-defined]
+    except (OSError, EOFError, paramiko.SSHException):
+        pass  # the client hung up, as it should
 
 
 def stdout(call: Call) -> None:
@@ -127,6 +164,71 @@ def pieces(call: Call) -> None:
         call.channel.sendall(frame({"pieces": heads}, b"x" * 1000))
 
 
+def noise(call: Call) -> None:
+    """All of it came before the marker."""
+
+
+def endless(call: Call) -> None:
+    """Announces JSON of 4 GB."""
+    call.channel.sendall(b"\xff\xff\xff\xff\0\0\0\0" + b'{"a":"')
+    call.repeat(b"x" * 65_536, call.channel.sendall)
+
+
+def deep(call: Call) -> None:
+    """As many levels as a frame has room for."""
+    call.repeat(raw_frame(b'{"end":' + b"[" * 7 * MIB), call.channel.sendall)
+
+
+def values(call: Call) -> None:
+    """JSON that takes thirty times its size in memory."""
+    call.repeat(raw_frame(b'{"read":[' + b'{"":1},' * 160_000 + b"0]}"), call.channel.sendall)
+
+
+def too_many_values(call: Call) -> None:
+    call.repeat(raw_frame(b'{"read":[' + b'{"":1},' * MIB + b"0]}"), call.channel.sendall)
+
+
+def names(call: Call) -> None:
+    """An object of many different names, again and again."""
+    inside = b",".join(b'"%x":0' % number for number in range(100_000))
+    call.repeat(raw_frame(b'{"read":{' + inside + b"}}"), call.channel.sendall)
+
+
+def messages(call: Call) -> None:
+    """Messages as small as they can be, many in a packet."""
+    call.repeat(raw_frame(b"{}") * 3000, call.channel.sendall)
+
+
+def lines(call: Call) -> None:
+    """A log that the user wants to see."""
+    call.channel.sendall(frame({"here": True}))
+    for offset in range(0, call.amount, 8 * len(LINES)):
+        head = {"data": "ranks/0.log", "rank": 0, "offset": offset, "time": 1.0}
+        call.channel.sendall(frame(head, LINES * 8))
+
+
+def events(call: Call) -> None:
+    call.channel.sendall(frame({"here": True}))
+    event = {"kind": "rank-ended", "rank": 0, "exit_code": 1, "time": 1.0, "message": "m" * 4000}
+    call.repeat(frame({"event": event, "file": "events.jsonl"}) * 8, call.channel.sendall)
+
+
+def large_events(call: Call) -> None:
+    call.channel.sendall(frame({"here": True}))
+    head = b'{"file":"events.jsonl","event":{"kind":"late","all":[' + b"[0]," * (MIB // 9) + b"0]}}"
+    call.repeat(raw_frame(head), call.channel.sendall)
+
+
+def manifest(call: Call) -> None:
+    head = {"bytes": 1, "files": 1, "blocks": 1, "content": "0", "end": True}
+    size = min(call.amount, 128 * MIB)
+    call.channel.sendall(struct.pack(">II", len(json.dumps(head)), size))
+    call.channel.sendall(json.dumps(head).encode())
+    for _ in range(size // MIB):
+        call.channel.sendall(bytes(MIB))
+    call.channel.sendall(bytes(size % MIB))
+
+
 def rsync(call: Call) -> None:
     call.channel.sendall(frame({"exec": True}) + struct.pack("<i", 31))
     call.exactly(4)
@@ -141,7 +243,10 @@ def drain(channel: paramiko.Channel) -> None:
         pass
 
 
-_ALL = (stdout, stderr, packet, output, facts, collect, pieces, rsync)
+_ALL = (
+    stdout, stderr, packet, output, facts, collect, pieces, rsync, noise, endless, deep, values,
+    names, too_many_values, messages, lines, events, large_events, manifest,
+)  # fmt: skip
 FLOODS = {one.__name__: one for one in _ALL}
 
 
@@ -149,10 +254,20 @@ def serve(channel: paramiko.Channel) -> None:
     call = Call(channel, int(sys.argv[4]))
     try:
         call.take()
-        FLOODS[sys.argv[3]](call)
+        FLOODS.get(sys.argv[3], noise)(call)
         time.sleep(60)
     except (OSError, EOFError, paramiko.SSHException):
         pass  # the client hung up, as it should
+
+
+def flood_banner(client: socket.socket) -> None:
+    """Send lines before the version, as a server may."""
+    with client:
+        try:
+            for _ in range(int(sys.argv[4]) // (8 * len(LINES))):
+                client.sendall(LINES * 8)
+        except OSError:
+            pass  # the client hung up, as it should
 
 
 def main() -> None:
@@ -161,9 +276,14 @@ def main() -> None:
         print("ready", flush=True)
         while True:
             client, _ = listener.accept()
+            if sys.argv[3] == "banner":
+                flood_banner(client)
+                continue
             transport = paramiko.Transport(client)
             transport.add_server_key(key)
-            transport.start_server(event=threading.Event(), server=Server())
+            server = Server()
+            server.transport = transport
+            transport.start_server(event=threading.Event(), server=server)
 
 
 if __name__ == "__main__":

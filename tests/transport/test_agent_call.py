@@ -107,6 +107,8 @@ def frame(head: bytes, body: bytes = b"") -> bytes:
     return struct.pack(">II", len(head), len(body)) + head + body
 
 
+VALUES = frame(b'{"a":[' + b"0," * 100_000 + b"0]}")
+
 NONSENSE: dict[str, tuple[list[bytes], str, str]] = {
     "a frame of gigabytes": ([struct.pack(">II", 40, 0xFFFFFFFF)], "bad-output", "announced"),
     "a head of gigabytes": ([struct.pack(">II", 0xFFFFFFFF, 0)], "bad-output", "announced"),
@@ -114,12 +116,30 @@ NONSENSE: dict[str, tuple[list[bytes], str, str]] = {
     "a list": ([frame(b"[1]")], "bad-output", "not an object"),
     "nested": ([frame(b"[" * 100_000)], "bad-output", "not JSON"),
     "a number of a million digits": ([frame(b'{"a":' + b"9" * MIB + b"}")], "bad-output", "JSON"),
+    "too many values": ([frame(b'{"a":[' + b"{}," * MIB + b"0]}")], "bad-output", "values"),
+    "too much JSON": ([VALUES] * 100, "bad-output", "bytes of JSON in"),
     "half a frame": ([struct.pack(">II", 40, 0), b"{"], "lost", "before its last answer"),
     "nothing": ([], "lost", "before its last answer"),
     "silence": ([SILENCE], "timeout", "no sign of life for 10 s"),
     "half a frame, then silence": ([b"\0\0", SILENCE], "timeout", "no sign of life for 10 s"),
     "a crash without a traceback": ([frame(b'{"crash": ["x"]}')], "bad-output", "x"),
 }
+
+
+def test_much_json_may_come_with_many_other_bytes(clock: Clock) -> None:
+    pieces = [frame(VALUES[8:], bytes(2 * MIB))] * 100
+    reply, count = called(lambda marker: [marker, *pieces, frame(b'{"end":true}')], clock)
+    assert (reply.state, count) == ("ok", 101)
+
+
+def test_a_request_has_its_time_however_much_comes(clock: Clock) -> None:
+    request = Request(op="exec", args={}, timeout=20.0)
+    lines = itertools.repeat(frame(b'{"stream":"stdout"}', b"x" * 600))
+    stream = Scripted(lambda marker: itertools.chain([marker], lines), clock)
+    call = AgentCall(NODE, stream, request, timeouts=Timeouts())
+    for _ in call.messages():
+        call.set_deadline(math.inf)
+    assert "not done in 20 s" in error_of(call.reply()).message
 
 
 @pytest.mark.parametrize("name", NONSENSE)

@@ -20,35 +20,7 @@ from tests.verbs.run_answers import RUN
 
 MB = 1_000_000
 SERVER = Path(__file__).parent / "hostile_sshd.py"
-CLIENT = """
-import json, sys, time
-from pathlib import Path
-from clusterctl.inventory import build
-build.is_here = lambda _host, _own: False
-from clusterctl.cli.main import main
-began = time.process_time()
-if sys.argv[2] == "push":
-    from clusterctl.errors import NodeError
-    from clusterctl.inventory.load import load
-    from clusterctl.sync.rsync import push
-    from clusterctl.transport.pool import Pool
-    with Pool(load(Path("hosts.yaml"))) as pool:
-        try:
-            push(pool._connection("127.0.0.1"), source=Path(), paths=[b"train.py"], workdir="/",
-                 folder=Path(), temporary="own", alive=lambda _sent: None)
-            code = 0
-        except NodeError as error:
-            print("127.0.0.1", error, file=sys.stderr)
-            code = 3
-else:
-    code = main(sys.argv[2:])
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-took = {"seconds": time.process_time() - began, "kib": int(status["VmHWM"].split()[0])}
-Path(sys.argv[1]).write_text(json.dumps(took))
-sys.exit(code)
-"""
-"""A command that tells what it took; children, such as rsync, are not counted."""
-
+CLIENT = Path(__file__).parent / "flooded.py"
 COMMANDS = {
     "stdout": ["exec", "--", "true"],
     "stderr": ["exec", "--", "true"],
@@ -57,7 +29,22 @@ COMMANDS = {
     "facts": ["check", "--only", "ssh"],
     "collect": ["logs", "--collect", "kept", RUN],
     "pieces": ["logs", RUN],
-    "rsync": ["push"],
+    "rsync": ["rsync"],
+    "banner": ["exec", "--", "true"],
+    "welcome": ["exec", "--", "true"],
+    "ignored": ["exec", "--", "true"],
+    "debug": ["exec", "--", "true"],
+    "noise": ["exec", "--", "true"],
+    "endless": ["runs"],
+    "deep": ["runs"],
+    "too_many_values": ["runs"],
+    "values": ["runs"],
+    "names": ["runs"],
+    "messages": ["exec", "--timeout", "20", "--", "true"],
+    "lines": ["logs", "--raw", RUN],
+    "events": ["logs", RUN],
+    "large_events": ["logs", RUN],
+    "manifest": ["manifest"],
 }
 ENDS_ON = {
     "stderr": "ignored the window",
@@ -70,11 +57,19 @@ START_SECONDS = 2.0
 """To import, log in and show; more under load."""
 
 
+SLOW = {"welcome", "ignored", "debug", "values", "names", "messages", "lines", "manifest"}
+"""Floods that only time ends, or that are cut off late."""
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "size", [64 * MB, pytest.param(1000 * MB, marks=pytest.mark.soak)], ids=["64", "1000"]
+    ("flood", "size"),
+    [
+        pytest.param(flood, size * MB, id=f"{flood}-{size}", marks=pytest.mark.soak if soak else ())
+        for flood in COMMANDS
+        for size, soak in ((64, flood in SLOW), (1000, True))
+    ],
 )
-@pytest.mark.parametrize("flood", COMMANDS)
 def test_a_flood_takes_little(
     flood: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +101,7 @@ def test_a_flood_takes_little(
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
             done = subprocess.run(
-                [sys.executable, "-c", CLIENT, str(told), *COMMANDS[flood]],
+                [sys.executable, str(CLIENT), str(told), *COMMANDS[flood]],
                 cwd=tmp_path,
                 env={**os.environ, "CLUSTERCTL_STATE": str(state), "SSH_AUTH_SOCK": ""},
                 stdin=subprocess.DEVNULL,
