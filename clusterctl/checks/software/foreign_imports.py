@@ -10,6 +10,7 @@ from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.python import FOUND, working_pythons
 from clusterctl.facts.software.python import ForeignImport, Python
+from clusterctl.inventory.cluster import Cluster
 
 
 @Check(
@@ -23,7 +24,7 @@ from clusterctl.facts.software.python import ForeignImport, Python
     explained_by=(FOUND,),
     applies=lambda node, _cluster: node.python is not None and node.python.foreign is not None,
 )
-def shadowed(facts: Facts) -> Iterator[Finding]:
+def shadowed(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge what the interpreter would import, by name; alike on all nodes, a copy is a warning."""
     pythons = {
         name: python
@@ -50,23 +51,29 @@ def shadowed(facts: Facts) -> Iterator[Finding]:
                 f"{package} is imported from another place than {elsewhere}",
                 wanted=(found.hides if found else "") or usual or own,
                 found=f"{file} (by {found.origin})" if found and found.origin else file or own,
-                remedy=_remedy(found, pythons[name]),
+                remedy=_remedy(found, pythons[name], cluster.job.env_init or ""),
             )
 
 
-def _remedy(found: ForeignImport | None, python: Python) -> str:
+def _remedy(found: ForeignImport | None, python: Python, env_init: str) -> str:
     if found is None:
         return "set `PYTHONPATH` in `job: env:` for all nodes, or install it on all in one place"
     if python.container:
         return f"remove {shlex.quote(found.file)} from the image {shlex.quote(python.container)}"
     if found.origin == "PYTHONPATH":
-        return (
-            "grep -ns PYTHONPATH /etc/environment ~/.ssh/environment ~/.bashrc ~/.profile (on the"
-            " node) shows where it is set; or set `PYTHONPATH` in `job: env:` for all nodes"
-        )
+        return _path_remedy(env_init)
     if found.origin == "user site":
         return 'set `PYTHONNOUSERSITE: "1"` in `job: env:`, or uninstall it from ~/.local there'
     if found.origin:
         return f"grep -n . {shlex.quote(found.origin)} (on the node) shows the line to remove"
     why = shlex.join([python.executable, "-c", "import sys; print(sys.path, sys.meta_path)"])
     return f"{why} (on the node) shows what leads there"
+
+
+def _path_remedy(env_init: str) -> str:
+    if "PYTHONPATH" in env_init:
+        return "correct `env_init:` in the inventory, which sets PYTHONPATH"
+    return ("`env_init` may set it, such as by a module; else " if env_init else "") + (
+        "grep -ns PYTHONPATH /etc/environment ~/.ssh/environment ~/.bashrc ~/.profile (on the"
+        " node) shows where it is set; or set `PYTHONPATH` in `job: env:` for all nodes"
+    )

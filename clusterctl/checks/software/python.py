@@ -72,6 +72,8 @@ def found(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 
 def _env_init(node: str, line: str, problem: str, *, slow: bool) -> Finding:
     """Return the finding of a line that fails, or takes longer than a check waits."""
+    if not slow and (remedy := _shell_set_up(line, problem)):
+        return fail(node, "env_init fails", wanted=line, found=problem, remedy=remedy)
     tried = f"time {{ {line}; }}" if slow else line
     command = shlex.join(["clusterctl", "exec", "--nodes", node, "--", "bash", "-c", tried])
     return finding(
@@ -84,6 +86,36 @@ def _env_init(node: str, line: str, problem: str, *, slow: bool) -> Finding:
         if slow
         else f"{command}; then correct `env_init:` in the inventory",
     )
+
+
+_SET_UP = (
+    ("micromamba activate", "shell hook", 'eval "$(~/.local/bin/micromamba shell hook -s bash)"'),
+    ("mamba activate", "shell hook", 'eval "$(~/miniforge3/bin/mamba shell hook -s bash)"'),
+    ("conda activate", "conda.sh", "source ~/miniforge3/etc/profile.d/conda.sh"),
+    ("pyenv ", "pyenv init", 'export PATH=~/.pyenv/bin:$PATH; eval "$(pyenv init -)"'),
+    ("module ", "/etc/profile", "source /etc/profile"),
+    ("ml ", "/etc/profile", "source /etc/profile"),
+)
+"""What a line uses that is a function of the shell, what sets it up, and how to write that."""
+_NOT_SET_UP = re.compile(
+    r"\b(?:conda|mamba|micromamba|module|ml|pyenv): (?:command )?not found|(?:conda|pyenv) init"
+    r"|micromamba .*--help"
+)
+"""The last words of those tools without it."""
+
+
+def _shell_set_up(line: str, problem: str) -> str:
+    """Return the line that also sets a tool up; empty if that is not what is missing."""
+    if not _NOT_SET_UP.search(problem.rpartition("; it printed: ")[2]):
+        return ""
+    for used, done, first in _SET_UP:
+        if used in line and done not in line:
+            return (
+                f"no start file such as ~/.bashrc is read here, so `{used.strip()}` is not set up:"
+                f" write `env_init: {first}; {line}` with the path that it has there, or name"
+                " the environment's interpreter: `defaults: {python: /path/env/bin/python}`"
+            )
+    return ""
 
 
 def _make_python(python: Python, node: str, user: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,41 @@ def test_the_interpreters_folder_comes_first_on_path() -> None:
 def test_what_env_init_prints_and_leaves_running_does_not_matter() -> None:
     line = "seq 100000; sleep 30 & export DONE='multi\nline'"
     assert job_environment(job(env_init=line), {})[b"DONE"] == b"multi\nline"
+
+
+_TOOLS = {
+    "venv": ("env/bin/activate", 'PATH="{env}/bin:$PATH"; export PATH\n', ". {file}"),
+    "conda": (
+        "etc/profile.d/conda.sh",
+        'conda() {{ CONDA_PREFIX={env}; PATH="{env}/bin:$PATH"; export CONDA_PREFIX PATH; }}\n',
+        ". {file}; conda activate env",
+    ),
+    "modules": (
+        "init/bash",
+        """module() {{ eval "$(printf 'export PATH=%s:$PATH;' {env}/bin)"; }}\n""",
+        ". {file}; module load env",
+    ),
+    "pyenv": (
+        "bin/pyenv",
+        "#!/bin/sh\necho 'export PATH={env}/bin:$PATH'\n",
+        'eval "$({file} init -)"',
+    ),
+}
+"""A file that the tool installs, what it does, and the line that people write."""
+
+
+@pytest.mark.parametrize("tool", _TOOLS)
+def test_ranks_get_the_python_of_the_tool_that_the_line_activates(
+    tool: str, tmp_path: Path
+) -> None:
+    name, text, line = _TOOLS[tool]
+    file, python = tmp_path / name, tmp_path / "env/bin/python"
+    for path in (python, file):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o755)
+    file.write_text(text.format(env=tmp_path / "env"))
+    env = job_environment(job(env_init=line.format(file=file)), {})
+    assert shutil.which("python", path=env[b"PATH"].decode()) == str(python)
 
 
 def test_a_variable_that_env_init_removes_is_gone() -> None:
