@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.errors import NodeError
@@ -87,7 +88,9 @@ def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) 
         if why:
             kept.append(Kept(run=run, why=why))
         elif record is not None:
-            lines.append(recorded_line(record, view, records.end(record)))
+            line = recorded_line(record, view, records.end(record))
+            # All nodes answered: what none of them knows is lost, as `status` has it.
+            lines.append(replace(line, state="lost") if line.state == "unknown" else line)
         elif view is not None:
             lines.append(claimed_line(view))
     old = newest_first(lines, records)[keep:]

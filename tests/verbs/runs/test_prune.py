@@ -91,6 +91,18 @@ def test_a_run_that_is_only_remembered_goes_once_it_is_settled(tmp_path: Path) -
     assert result.kept == (Kept(run=ID.format("new1"), why="no node knows how it ended"),)
 
 
+def test_a_run_that_no_node_knows_any_more_is_shown_as_lost(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for run in ("old1", "old2"):
+        records.write(RunRecord(run=ID.format(run), began=1.0, cluster=CLUSTER))
+    ended = records.read("lab", ID.format("old2"))
+    assert ended is not None
+    records.write_end(ended, {"state": "failed"})
+    none = {"runs": [Message({"runs": []})]}
+    plan = prunable(FakePool(CLUSTER, {"a": none, "b": none}), records, keep=0)
+    assert {one.short: one.state for one in plan.runs} == {"old1": "lost", "old2": "failed"}
+
+
 def test_named_and_recent_runs_stay_unless_every_old_one_is_to_go(tmp_path: Path) -> None:
     records = Records(tmp_path)
     runs = {"old1": (1.0, ""), "bas1": (2.0, "base"), "new1": (time.time() - 480, "")}
