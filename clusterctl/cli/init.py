@@ -21,7 +21,6 @@ from clusterctl.verbs.init.draft import (
     completed,
     draft,
     expect_new,
-    from_hostfile,
     from_source,
     name_for,
     write,
@@ -59,13 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", help="with --from, only this group of an Ansible inventory (default: all)"
     )
-    action = parser.add_argument(
-        "--convert",
-        type=Path,
-        metavar="HOSTFILE",
-        help="write an inventory from an MPI hostfile, without connecting",
-    )
-    complete_files(action)
     parser.add_argument(
         "--no-connect", action="store_true", help="write the hosts only; connect to none"
     )
@@ -96,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     path = inventory_path(args)
     if args.with_train:
         expect_no_train(Path.cwd())
-    asked = args.hosts or args.source or args.convert or args.force
+    asked = args.hosts or args.source or args.force
     keeps_file = args.with_train and path.exists() and not asked
     looked = None if keeps_file else _write_inventory(args, path)
     if args.with_train:
@@ -121,7 +113,7 @@ def _write_inventory(args: argparse.Namespace, path: Path) -> Looked | None:
     drafted = _drafted(args)
     for text in drafted.remarks:
         Screen().say(Notice(text=text, level="warning"))
-    if args.no_connect or args.convert is not None:
+    if args.no_connect:
         write(path, completed(drafted).text(), overwrite=args.force)
         remote = not all(node.local for node in drafted.cluster.nodes)
         _say_next(path, " --accept-new, which records the hosts' keys" if remote else "")
@@ -159,12 +151,6 @@ def _say_next(path: Path, more: str) -> None:
 
 
 def _drafted(args: argparse.Namespace) -> Draft:
-    if args.convert is not None:
-        if args.hosts or args.name or args.identity or args.source:
-            raise UsageError(
-                "--convert: expected it alone, found hosts, --from, --name or --identity too"
-            )
-        return from_hostfile(args.convert)
     if args.source is not None:
         if args.hosts:
             raise UsageError("--from: expected no HOST, found some")

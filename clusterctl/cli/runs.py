@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(picked.document(), indent=1))
     elif picked.runs or not listed.runs:
-        show_runs(screen, picked)
+        show_runs(screen, picked, refused=args.failed)
     else:
         screen.say(Notice(text=f"none of the {len(listed)} runs matches"))
     verified = {one.run for one in listed.runs if one.verified} if listed.rebuilt else set()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from clusterctl.logs.entry import Entry, Source
 
 TERMED = b"torchrun received SIG%s (its traceback: logs --raw)"
+CLOSED = b"torchrun found its rendezvous closed: others had ended (its traceback: logs --raw)"
 REPORTED = b"torchrun reported how its ranks ended (its report: logs --raw)"
 
 NAMELESS = b"torch: peers have no name in reverse DNS, which does no harm (its lines: logs --raw)"
@@ -39,6 +40,7 @@ _NAMELESS = re.compile(
 _TRACEBACK = b"Traceback (most recent call last):"
 _TERMED = re.compile(rb"[\w.]*\bSignalException: Process \d+ got signal: (\d+)$")
 _BINARY = re.compile(rb"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)(?= of binary: )")
+_CLOSED = b"torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
 _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _REPORT_EDGE = b"=" * 20
 _REPORT = re.compile(
@@ -133,6 +135,8 @@ class TorchrunNoise:
         termed = _TERMED.match(last.line.data)
         if termed is not None:
             return [_short(page, TERMED % _NAMES.get(termed[1], termed[1]))]
+        if last.line.data == _CLOSED:
+            return [_short(page, CLOSED)]
         if not last.line.data.startswith(_CHILD_FAILED):
             return page
         # The frames are torchrun's; a report on the rank follows.

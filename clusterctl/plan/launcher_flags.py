@@ -7,6 +7,7 @@ independent trainings.
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
 from clusterctl.values import dataclass
@@ -69,6 +70,13 @@ READ_ENVIRONMENT = {
     "xtuner": frozenset({"train"}),
 }
 """Programs that start the ranks of a node, from NNODES, NODE_RANK and MASTER_ADDR; their verbs."""
+LIKE_TORCHRUN = {
+    ("axolotl", "train"): ("axolotl.cli.train",),
+    ("colossalai", "run"): (),
+    ("fabric", "run"): (),
+    ("lightning", "run", "model"): (),
+}
+"""Programs that start the ranks as torchrun does, and the module that is a rank's program."""
 _KINDS = {
     "torchrun": Flags(
         ours={
@@ -233,6 +241,11 @@ def start_of(words: tuple[str, ...]) -> Start | None:
     program = posixpath.basename(words[0]) if words else ""
     if PYTHON.fullmatch(program) and words[1:3] == ("-m", "llamafactory.cli"):
         program, words = "llamafactory-cli", ("llamafactory-cli", *words[3:])
+    for typed, module in LIKE_TORCHRUN.items():
+        if (program, *words[1 : len(typed)]) == typed:
+            found_there = _read(" ".join(typed), list(words[len(typed) :]))
+            inner = (*module, *found_there.program)
+            return replace(found_there, program=inner, module=bool(module) or found_there.module)
     verbs = READ_ENVIRONMENT.get(program)
     if verbs is None or (verbs and not verbs.intersection(words[1:2])):
         return None
@@ -244,7 +257,7 @@ def start_of(words: tuple[str, ...]) -> Start | None:
 
 def kind_of(name: str) -> Flags:
     """Return how to read the arguments of a launcher."""
-    return _KINDS["torchrun" if name == "tune run" else name]
+    return _KINDS.get(name, _KINDS["torchrun"])
 
 
 def _read(name: str, words: list[str]) -> Start:

@@ -26,6 +26,11 @@ from clusterctl.plan.launcher_flags import (
     words_for_gpus,
 )
 
+_SUBMITTERS = {
+    ("sbatch",): "clusterctl launch --launcher slurm -- train.py",
+    ("ray", "job", "submit"): "clusterctl launch --launcher ray -- train.py",
+}
+"""Commands that submit a job, and what does so here."""
 _ACCELERATE_ENV = {
     "--mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "--gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -237,6 +242,10 @@ def require_no_launcher(cluster: Cluster) -> None:
     """
     command = cluster.job.command
     where = "command" if cluster.origin("command", "") else "job.command"
+    for words, hint in _SUBMITTERS.items():
+        if (*map(posixpath.basename, command[:1]), *command[1 : len(words)]) == words:
+            what = f"{shlex.join(words)}, which each rank would run: one job per rank"
+            raise UsageError(f"{where}: expected the training program, found {what}", hint=hint)
     if cluster.job.procs_per_node is None:
         for call in calls_of_words(command, {}):
             start = start_of(call.words)

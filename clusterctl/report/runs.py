@@ -32,13 +32,20 @@ _COMMIT = 7
 """Digits of a commit, as git shows them."""
 
 
-def show_runs(screen: Screen, listed: RunList) -> None:
-    """Print the runs on stdout, the newest first, in as many columns as fit."""
+def show_runs(screen: Screen, listed: RunList, *, refused: bool = True) -> None:
+    """Print the runs on stdout, the newest first, in as many columns as fit.
+
+    Unless `refused`, launches that were refused are left out if there are others.
+    """
     if not listed.runs:
         if not listed.errors:
             screen.say(Notice(text="no runs yet"))
         return
-    _print_table(screen, listed.runs)
+    ran = tuple(run for run in listed.runs if refused or run.ended_by not in REFUSED)
+    _print_table(screen, ran or listed.runs)
+    if ran and (hidden := len(listed.runs) - len(ran)):
+        text = f"{counted(hidden, 'refused run')} left out"
+        screen.say(Notice(text=text, hint="clusterctl runs --failed"))
 
 
 def _print_table(screen: Screen, runs: tuple[ListedRun, ...]) -> None:

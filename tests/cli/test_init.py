@@ -103,6 +103,21 @@ def test_a_private_key_is_written_for_all_hosts(folder: Path, hosts: list[str]) 
     assert Path("hosts.yaml").read_text().count("ssh: {") == 1
 
 
+def test_a_key_in_the_home_folder_is_named_for_all_who_share_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    key = "ansible_ssh_private_key_file"
+    Path("hosts").write_text(f"[g]\ng1 {key}=~/.ssh/k\ng2 {key}=../{tmp_path.name}/k2\n")
+    assert main(["init", "--no-connect", "--from", "hosts"]) == 0
+    text = Path("hosts.yaml").read_text()
+    assert "identity: ~/.ssh/k}" in text
+    assert "identity: ~/k2}" in text
+    keys = [node.ssh.identity for node in load(Path("hosts.yaml")).nodes]
+    assert keys == [str(tmp_path / ".ssh/k"), str(tmp_path / "k2")]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -174,7 +189,7 @@ def test_hosts_that_are_none_are_all_told(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_hostfile_is_converted(folder: Path) -> None:
     (folder / "hostfile").write_text("gpu01 slots=8\ngpu02 slots=8\nroot@gpu03 slots=4\n")
-    assert main(["init", "--convert", "hostfile", "-i", "new.yaml"]) == 0
+    assert main(["init", "--from", "hostfile", "--no-connect", "-i", "new.yaml"]) == 0
     found = [(node.host, node.gpus, node.ssh.user) for node in load(Path("new.yaml")).nodes]
     assert found == [("gpu01", 8, None), ("gpu02", 8, None), ("gpu03", 4, "root")]
 
@@ -182,11 +197,7 @@ def test_a_hostfile_is_converted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--convert", "nowhere"], "error: --convert nowhere: expected a hostfile, found no such"),
-        (
-            ["--convert", "x", "gpu01"],
-            "error: --convert: expected it alone, found hosts, --from,",
-        ),
+        (["--from", "nowhere"], "error: --from nowhere: expected a file or slurm, found no such"),
         (
             ["-i", "no/such/hosts.yaml"],
             "error: no/such/hosts.yaml: expected a place to write, found",

@@ -89,8 +89,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["chekc"], "error: VERB: expected init, check, "),
-        (["chekc"], "; found 'chekc'\nhint: clusterctl check\n"),
+        (["chekc"], "error: there is no verb 'chekc'\nhint: clusterctl check\n"),
         (["chekc", "--nodes", "2"], "hint: clusterctl check --nodes 2\n"),
         (["top"], "error: there is no verb top: status shows what a run is doing\n"),
         (["top"], "hint: clusterctl status\n"),
@@ -133,7 +132,6 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["stop", ""], "error: RUN: expected a run's id or name, found an empty word"),
         (["resume", "", "--checkpoint", "latest"], "error: RUN: expected a run's id or name"),
         (["sandbox", "fualt", "n", "frozen"], "hint: clusterctl sandbox fault n frozen\n"),
-        (["init", "--convert", "no.hosts"], "expected a hostfile, found no such file"),
         (["launch", "train.py", "--lr", "3"], "hint: clusterctl launch -- train.py --lr 3\n"),
         (
             ["launch", "-d", "t.py", "--nodes", "2"],

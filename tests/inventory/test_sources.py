@@ -165,6 +165,14 @@ def test_a_hosts_yaml_is_read_as_it_is(tmp_path: Path) -> None:
         ("[a]\n\n\nbad!name\n", ":4: nodes[0].host: expected a host"),
         ("[a]\nx\ny ansible_host=x\n", ':3: nodes[1].host: expected each host once, found "x"'),
         ("[a]\n# nobody\n", ":1: expected hosts, found none"),
+        (
+            "[a]\n{% for h in hosts %}\n{{ h }}\n{% endfor %}\n",
+            ':2: expected an inventory, found a Jinja template: "{% for h in hosts %}"',
+        ),
+        (
+            "[a]\nx ansible_host=10.0.0.[1:8]\n",
+            ":2: expected one address in ansible_host (a range belongs into the host's name)",
+        ),
         ("a: {hosts: [x]}\n", ":1: a.hosts: expected a mapping, found a list"),
         ("a:\n  hosts:\n    x: {ansible_port: 99999}\n", ":3: nodes[0].port: expected a"),
         (
@@ -370,6 +378,11 @@ def test_groups_and_the_bastion_are_named(tmp_path: Path) -> None:
 def test_a_head_node_through_which_its_group_is_reached_stays(tmp_path: Path) -> None:
     text = "[gpu]\nhead\ng1 ansible_ssh_common_args='-J head'\n[login]\nhead\n"
     assert [host for host, *_ in hosts(written(tmp_path, text))] == ["head", "g1"]
+
+
+def test_a_host_as_a_plain_value_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "all:\n  hosts: 10.0.0.1\n", "inventory.yml")
+    assert hosts(path) == [("10.0.0.1", None, None)]
 
 
 def test_values_that_only_ansible_reads_are_no_trouble(tmp_path: Path) -> None:

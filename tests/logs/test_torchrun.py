@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.logs.entry import Entry, Folded, Piece, Source
 from clusterctl.logs.lines import Chunk
-from clusterctl.logs.torchrun import BARRIER_SECONDS, NAMELESS, TRACEBACK_SECONDS, TorchrunNoise
+from clusterctl.logs.torchrun import (
+    BARRIER_SECONDS,
+    CLOSED,
+    NAMELESS,
+    TRACEBACK_SECONDS,
+    TorchrunNoise,
+)
 
 PREFIX = "E1122 07:07:27.898000 30279 torch/distributed/elastic/agent/server/api.py:1009] "
 PAGE = [
@@ -196,6 +202,18 @@ def test_any_lines_come_in_order_and_once_and_only_torchruns_own_are_shortened(
         assert own or line.startswith(" ") or barrier, line
     if not barrier and not any("SignalExc" in line or line == REPORT[0] for line in lines):
         assert not left
+
+
+def test_a_rendezvous_that_a_stop_has_closed_is_one_line() -> None:
+    page = [*TERMED[1:-1], "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"]
+    sink = LineDeduplicator()
+    for entry in entries([*page, "a"]):
+        sink.add(entry, now=0.0)
+    assert shown(sink.flush()) == [CLOSED.decode(), "a"]
+    mine = [*page[:-1], "RendezvousClosedError: mine"]
+    for entry in entries(mine):
+        sink.add(entry, now=0.0)
+    assert shown(sink.flush()) == mine
 
 
 @pytest.mark.parametrize("rank", [None, 3])

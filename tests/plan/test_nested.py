@@ -99,6 +99,10 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 x.py",
          "--gpus 2 --env CUDA_VISIBLE_DEVICES=0,1 -- x.py"),
         ("nohup torchrun --nproc_per_node 2 x.py", "--gpus 2 --detach -- x.py"),
+        ("axolotl train c.yaml --lr 1", "-- -m axolotl.cli.train c.yaml --lr 1"),
+        ("colossalai run --nproc_per_node 4 x.py --a", "--gpus 4 -- x.py --a"),
+        ("fabric run x.py", "-- x.py"),
+        ("lightning run model x.py", "-- x.py"),
         ("bash -c 'torchrun --nproc_per_node 2 x.py'", "--gpus 2 -- x.py"),
         ("bash -lc 'cd /w && A=1 torchrun x.py'", "--env A=1 -- x.py"),
     ],
@@ -107,6 +111,15 @@ def test_a_launcher_is_refused_with_the_command_to_type(command: str, wanted: st
     error = refused(command)
     assert str(error).startswith("command: expected the training program, found the launcher")
     assert error.hint == f"clusterctl launch {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"), [("/usr/bin/sbatch x.sh", "slurm"), ("ray job submit -- t.py", "ray")]
+)
+def test_a_command_that_submits_a_job_is_refused(command: str, launcher: str) -> None:
+    error = refused(command)
+    assert "one job per rank" in str(error)
+    assert error.hint == f"clusterctl launch --launcher {launcher} -- train.py"
 
 
 def test_processes_on_cpus_are_no_gpus() -> None:

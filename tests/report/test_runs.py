@@ -134,6 +134,22 @@ def test_the_command_is_shown_without_its_interpreter_and_a_refusal_as_one() -> 
     assert "bash run.sh" in shown(replace(a_run("two2"), command=("bash", "run.sh")), width=200)
 
 
+def test_launches_that_were_refused_are_counted_unless_they_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran, refused = a_run("aaaa"), replace(a_run("bbbb"), ended_by="busy")
+    listed = RunList(runs=(ran, refused), errors=())
+    show_runs(Screen(), listed, refused=False)
+    out, err = capsys.readouterr()
+    assert ("aaaa" in out, "bbbb" in out) == (True, False)
+    assert err == "1 refused run left out\nhint: clusterctl runs --failed\n"
+    for shown_all in ({}, {"refused": True}):
+        show_runs(Screen(), listed, **shown_all)
+        assert "bbbb" in capsys.readouterr().out
+    show_runs(Screen(), replace(listed, runs=(refused,)), refused=False)
+    assert "bbbb" in capsys.readouterr().out
+
+
 def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
     base = RunRecord(run=RUN, began=10.0, cluster=CLUSTER, options={"name": "base"})

@@ -1,6 +1,6 @@
 """Other programs' spellings of the keys: taken if they mean the same, else refused.
 
-foreign.yaml lists those of axolotl, Surogate and transformers' Trainer.
+foreign.yaml lists those of axolotl, LLaMA-Factory, Surogate and transformers' Trainer.
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ def resolve(  # noqa: PLR0911  (one for each kind of answer)
     name = _plain(spelling)
     if raw is None and name.startswith("lora_"):
         return NoEffect()  # templates without LoRA leave its keys empty
+    if raw is None and spelling in SECTIONS:
+        return NoEffect()  # a heading without keys
     if name in FIELDS:
         return Given(name=name, value=_value(name, raw))
     switched = _switch(name, raw)

@@ -308,7 +308,7 @@ def _one_of(before: Given, new: Given) -> Given:
     """Return what counts of two spellings of one key in a file; refuse a contradiction."""
     if new.name == "report_to":
         return replace(new, value=tuple(dict.fromkeys((*before.value, *new.value))))
-    if new.weight == before.weight:
+    if new.weight == before.weight and new.value != before.value:
         raise ConfigError(f"expected once, found again (first: {before.source})")
     return max(before, new, key=lambda given: given.weight)
 

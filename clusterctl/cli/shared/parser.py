@@ -222,7 +222,9 @@ class Parser(argparse.ArgumentParser):
             known = [word.strip("'") for word in choice[3].split(", ")]
             near = _nearest(wrong, known)
             hint = self._typed(with_word(self.words, wrong, near)) if near else ""
-            return f"{name}: expected {', '.join(known)}; found {wrong!r}", hint
+            told = f"{name}: expected {', '.join(known)}; found {wrong!r}"
+            # `--help` has the verbs, each with what it does.
+            return (f"there is no verb {wrong!r}" if name == _VERB else told), hint
         if lacking := _ONE_VALUE.fullmatch(message):
             metavar = next(
                 (a.metavar for a in self._actions if "/".join(a.option_strings) == lacking[1]), None

@@ -114,6 +114,11 @@ def read_ansible_ini(
         name: of the cluster.
         group: whose hosts; None: of all.
     """
+    if template := re.search(r"\{%[^%\n]*%\}", text):
+        line = text[: template.start()].count("\n") + 1
+        found_text = f'a Jinja template: "{printable(template[0])}"'
+        problems.add((), wanted="an inventory", found=found_text, line=line)
+        return None
     found = _Inventory(problems)
     current, kind = _UNGROUPED, ""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -208,7 +213,10 @@ def _yaml_group(name: str, value: object, path: Path, found: _Inventory) -> None
     group = found.group(name)
     sections = _mapping(value, path, found.problems)
     for key in ("hosts", "vars", "children"):
-        inner = _mapping(sections.get(key), (*path, key), found.problems)
+        content = sections.get(key)
+        if isinstance(content, str) and key != "vars":
+            content = {content: None}  # one host, as Ansible takes it
+        inner = _mapping(content, (*path, key), found.problems)
         for item, content in inner.items():
             place = (*path, key, item)
             line = found.problems.line(place)

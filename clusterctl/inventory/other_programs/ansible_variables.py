@@ -83,6 +83,10 @@ def node_of(host: str, variables: Variables, problems: Problems) -> dict[str, ob
             where = f" in {value.file}" if value.file else ""
             text = f'"{printable(value.text)}"{where}'
             problems.add((), wanted="a value", found=text, line=value.line)
+        elif key == "host" and "[" in value.text.removeprefix("["):
+            # Not even Ansible expands it, and so all these hosts would be one.
+            wanted = "one address in ansible_host (a range belongs into the host's name)"
+            problems.add((), wanted=wanted, found=f'"{printable(value.text)}"', line=value.line)
         else:
             node[key] = Plain(value.text) if key == "port" else value.text
     connection = variables.get(_CONNECTION, Value("", 0))

@@ -11,7 +11,6 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory import load
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
@@ -89,9 +88,14 @@ class Draft:
 
     def text(self) -> str:
         """Return the text of the hosts.yaml."""
-        text = dump(self.cluster, notes=self.notes)
+        nodes = (
+            replace(node, ssh=replace(node.ssh, identity=_of_anyone(node.ssh.identity)))
+            for node in self.cluster.nodes
+        )
+        text = dump(replace(self.cluster, nodes=tuple(nodes)), notes=self.notes)
         if self.identity is not None:
-            ssh = f"ssh: {flow({'identity': self.identity})}  # also: user, port, jump\n"
+            key = {"identity": _of_anyone(self.identity)}
+            ssh = f"ssh: {flow(key)}  # also: user, port, jump\n"
             name = f"cluster: {self.cluster.name}\n"
             text = text.replace(name, name + ssh, 1)
         for key, comment in _COMMENTS.items():
@@ -150,6 +154,13 @@ def from_source(
     return Draft(cluster=cluster, identity=key, remarks=tuple(remarks))
 
 
+def _of_anyone(identity: str | None) -> str | None:
+    """Return a path below the home folder as all who share the file have it."""
+    home = f"{Path.home()}/"
+    path = identity and os.path.normpath(identity)
+    return f"~/{path.removeprefix(home)}" if path and path.startswith(home) else path
+
+
 def _key(identity: Path) -> str:
     """Return the path of a private key.
 
@@ -171,21 +182,6 @@ def _key(identity: Path) -> str:
             hint=f"--identity {private}" if private else "make one: ssh-keygen -t ed25519",
         )
     return str(path)
-
-
-def from_hostfile(hostfile: Path) -> Draft:
-    """Return the inventory that says what another one says.
-
-    Raises:
-        UsageError: there is no such file.
-        InventoryError: it has problems.
-    """
-    if not hostfile.exists():
-        raise UsageError(
-            f"--convert {hostfile}: expected a hostfile, found no such file",
-            hint="or name the hosts: clusterctl init gpu1 gpu2",
-        )
-    return Draft(cluster=load(hostfile))
 
 
 def completed(drafted: Draft) -> Draft:

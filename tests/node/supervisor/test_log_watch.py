@@ -18,11 +18,11 @@ def test_each_write_to_a_log_has_its_own_time(tmp_path: Path) -> None:
     log.touch()
     loop = EventLoop()
     LogWatch(loop, RunFiles(NodePaths(str(folder)))).look()  # once: only the watch is left
+    noted: list[list[str]] = []
     before, limit = time.time(), time.monotonic() + 60
     for number in range(1, 4):
         with log.open("ab") as file:
             file.write(b"step\n")
-        noted: list[list[str]] = []
         while len(noted) < number:
             assert time.monotonic() < limit
             loop.call_later(0.1, lambda: None)

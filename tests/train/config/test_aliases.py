@@ -25,6 +25,10 @@ from train.config.foreign import Given, NoEffect, resolve
         ("evals_per_epoch", "1", "eval_epochs", "1"),
         ("use_lora", "no", "method", "full"),
         ("gradient_checkpointing", "true", "activation_checkpointing", "true"),
+        ("neat_packing", "true", "batching", "packed"),
+        ("use_peft", "true", "method", "lora"),
+        ("flash_attn", "fa2", "attn_implementation", "flash_attention_2"),
+        ("model_revision", "main", "revision", "main"),
     ],
 )
 def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, ours: str) -> None:
@@ -43,6 +47,10 @@ def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, 
         ("evals_per_epoch", "4", "eval_steps: steps of an epoch divided by it"),
         ("learning_rat", "1", "nearest: learning_rate"),
         ("xyzzy", "1", "unknown key"),
+        ("stage", "dpo", "only next-token loss"),
+        ("max_samples", "1000", "prepare the data that way"),
+        ("dataset_config", "wikitext-2", "data is read from files"),
+        ("flash_attn", "fa3", "write attn_implementation"),
     ],
 )
 def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> None:
@@ -52,6 +60,10 @@ def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> No
     assert "secret" not in answer.replace("no secrets", "")
 
 
-@pytest.mark.parametrize(("spelling", "value"), [("fp16", "false"), ("save_strategy", "steps")])
-def test_what_changes_nothing_is_let_pass(spelling: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("spelling", "value"),
+    [("fp16", "false"), ("save_strategy", "steps"), ("stage", "sft"), ("flash_attn", "auto"),
+     ("dataset_config", "default"), ("fsdp_config", None)],
+)  # fmt: skip
+def test_what_changes_nothing_is_let_pass(spelling: str, value: str | None) -> None:
     assert resolve(spelling, value) == NoEffect()

@@ -307,6 +307,18 @@ def test_no_project_is_no_tracker(tmp_path: Path) -> None:
     assert given["project"].value is None
 
 
+def test_one_value_in_two_spellings_is_no_contradiction(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text("torch_dtype: bfloat16\nbf16: true\nfsdp_config:\nstage: sft\n")
+    assert (
+        parse(["--config", str(file)]).config(name_or_path="m", dataset_path="d").dtype
+        == "bfloat16"
+    )
+    file.write_text("torch_dtype: float32\nbf16: true\n")
+    with pytest.raises(ConfigError, match="bf16: expected once, found again"):
+        parse(["--config", str(file)])
+
+
 def test_all_weights_without_adapter_are_noted(tmp_path: Path) -> None:
     (note,) = read(tmp_path, "base_model: m\nmicro_batch_size: 1\n").notes
     assert "method: full" in note
