@@ -359,6 +359,7 @@ def test_an_interrupt_while_it_starts_ends_it_and_says_so(
     assert launch.returncode == 130
     assert f"{run}: interrupted; nothing of it is left" in stderr
     assert project.status(run)["state"] == "stopped"
+    assert json.loads((record.parent / "end.json").read_text())["message"].startswith("interrupted")
     (project.sandbox.shared / released).touch()
     time.sleep(1)
     assert project.launch("--", "job.py").returncode == 0, "it came up after all"

@@ -636,6 +636,9 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
     assert "  restarts 2\n" in shown
     _, shown = show({"rank": 0, "line": "step 3", "age_s": 4.0})  # of a node's earlier version
     assert "  progress step 3\n" in shown
+    ended = {**line, "lines": ["ValueError: a traceback"]}
+    document, shown = show(ended, progress={"step": 10, "total": 90})  # as `runs` shows it
+    assert "  progress step 10/90\n" in shown
     over = {"state": "finished", "end": {"state": "finished"}}
     document, shown = show({**line, **told}, **over)
     assert document["progress"]["eta_s"] is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, finding
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import FOUND, working_pythons
+from clusterctl.checks.software.python import FOUND, compared, working_pythons
 from clusterctl.facts.software.python import ForeignImport, Python
 from clusterctl.inventory.cluster import Cluster
 
@@ -26,11 +26,13 @@ from clusterctl.inventory.cluster import Cluster
 )
 def shadowed(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge what the interpreter would import, by name; alike on all nodes, a copy is a warning."""
-    pythons = {
+    asked = {
         name: python
         for name, python in working_pythons(facts).items()
         if python.foreign is not None
     }
+    pythons, without_torch = compared(asked)
+    yield from without_torch
     named = sorted({one.name for python in pythons.values() for one in python.foreign or ()})
     for package in named:
         nodes = {

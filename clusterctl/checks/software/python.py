@@ -24,7 +24,7 @@ def working_pythons(facts: Facts) -> dict[str, Python]:
     return {n.node: n.python for n in facts.values() if n.python and not n.python.problem}
 
 
-def _compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Finding]]:
+def compared(pythons: Mapping[str, Python]) -> tuple[dict[str, Python], list[Finding]]:
     """Return the interpreters to compare, and a skip for each of the others.
 
     Where some have torch, one without it is the wrong interpreter: its packages do not matter.
@@ -147,7 +147,7 @@ def _make_python(python: Python, node: str, user: str) -> str:
 )
 def version(facts: Facts) -> Iterator[Finding]:
     """Compare with most other nodes; another patch level is a warning."""
-    pythons, skips = _compared(working_pythons(facts))
+    pythons, skips = compared(working_pythons(facts))
     yield from skips
     for name, found, usual in outliers({name: p.version for name, p in pythons.items()}):
         minor = ".".join(found.split(".")[:2])
@@ -286,7 +286,7 @@ def named(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 )
 def packages(facts: Facts) -> Iterator[Finding]:
     """Compare every package that any node has."""
-    pythons, skips = _compared(working_pythons(facts))
+    pythons, skips = compared(working_pythons(facts))
     yield from skips
     names = sorted({p.name for python in pythons.values() for p in python.packages} - {"torch"})
     for package in names:

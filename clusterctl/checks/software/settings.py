@@ -15,6 +15,7 @@ from clusterctl.network.choice import Network
 from clusterctl.network.environment import environment as chosen_environment
 
 JOB_ENV = "job.env"
+FLAG = "--env"
 ENV_INIT = "env_init"
 ETC = "/etc/environment"
 SESSION = "the session (~/.bashrc, ~/.profile or sshd)"
@@ -34,7 +35,8 @@ def settings_of(node: NodeFacts, network: Network, cluster: Cluster) -> tuple[Se
         if session.get(name) != value:
             found[name] = Setting(name=name, value=value, origin=ENV_INIT)
     for name, value in cluster.job.env:
-        found[name] = Setting(name=name, value=value, origin=JOB_ENV)
+        origin = cluster.origin(f"env.{name}", JOB_ENV)
+        found[name] = Setting(name=name, value=value, origin=origin)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -56,6 +58,10 @@ def remove_from(setting: Setting) -> str:
     name = shlex.quote(setting.name)
     if setting.origin in {JOB_ENV, ENV_INIT}:
         return f"remove {name} from {setting.origin} in hosts.yaml"
+    if setting.origin == FLAG:
+        return f"leave out {FLAG} {name}"
     if setting.origin == SESSION:
         return f"remove {name} from ~/.bashrc or ~/.profile of the node"
+    if setting.origin.startswith("run "):  # `resume` keeps its variables
+        return f"launch without {name}, which comes from {setting.origin}"
     return f"remove {name} from {shlex.quote(setting.origin)} of the node"

@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 from clusterctl.checks.finding import Finding, Status, finding, passed, warn
 from clusterctl.checks.network.addresses import SUBNET
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.settings import JOB_ENV, remove_from, settings_of
+from clusterctl.checks.software.settings import remove_from, settings_of
 from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.settings import Setting
@@ -144,12 +144,13 @@ def _owner(value: str, chosen: NodeNetwork) -> str:
 )
 def settings(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare each node's own settings with most other nodes."""
+    for_all = dict(cluster.job.env)
     own = {
         node.node: {
             (setting.name, setting.value)
             for setting in settings_of(node, network, cluster)
             if setting.name.startswith(_PREFIXES)
-            and setting.origin != JOB_ENV
+            and setting.name not in for_all
             and setting.name not in _LIBRARIES
         }
         for node in facts.values()

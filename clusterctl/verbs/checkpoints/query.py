@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.answers import ReadAnswer
 from clusterctl.model.checkpoint import (
     CheckpointsAnswer,
@@ -103,6 +105,7 @@ class CheckpointQuery:
             for node in among or self.cluster.nodes
         }
         found: dict[str, Sequence[NodeCheckpoint]] = {}
+        failed: list[NodeError] = []
         for reply in self._replies(requests, which, total):
             wanted = CheckpointsAnswer if which == LATEST else OneCheckpointAnswer
             answer = validated_answer(reply, wanted)
@@ -112,10 +115,22 @@ class CheckpointQuery:
             elif answer.answered and answer.state == "missing":
                 found[reply.node] = (absent(str(answer)),)
             else:
-                message = f"{answer.node}: {answer}: cannot verify the checkpoint there"
-                raise LaunchRefused(message, hint=answer.hint or None, by="checkpoint")
+                failed.append(answer)
+        if failed:
+            raise self._not_verified(failed)
         # Replies come in any order; the first node, where the run began, is to be the judge.
         return {node: found[node] for node in requests}
+
+    def _not_verified(self, failed: Sequence[NodeError]) -> LaunchRefused:
+        """Return why, and how to go on: without the nodes that do not answer, if others do."""
+        lines = [f"{each.node}: {each}: cannot verify the checkpoint there" for each in failed]
+        hints = [each.hint for each in failed if each.hint]
+        silent = {each.node for each in failed if not each.answered}
+        left = [node.name for node in self.cluster.nodes if node.name not in silent]
+        if silent and left:
+            hints.append(f"to resume without it: --nodes {shlex.quote(fold_hosts(left))}")
+        hint = "\n".join(dict.fromkeys(hints)) or None
+        return LaunchRefused("\n".join(lines), hint=hint, by="checkpoint")
 
     def _replies(self, requests: Mapping[str, Request], which: str, total: int) -> list[Reply]:
         """Follow the nodes to their answers; say how much the slowest has read."""

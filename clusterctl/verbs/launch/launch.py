@@ -280,7 +280,7 @@ def _end_of(error: BaseException, plan: Plan) -> dict[str, Any]:
         end |= {"exit_code": error.exit_code, "ended_by": error.by}
     if isinstance(error, Interrupted | KeyboardInterrupt):
         end["state"] = "stopped"
-    return {**end, "run": plan.run, "message": str(error)}
+    return {**end, "run": plan.run, "message": str(error).removeprefix(f"{plan.run}: ")}
 
 
 def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:

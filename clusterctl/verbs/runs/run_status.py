@@ -204,7 +204,10 @@ class RunStatus:
 
     @property
     def pace(self) -> JobProgress | None:
-        """How far it is and how fast, by the newest line that tells; None: none does."""
+        """How far it is and how fast, by the newest line that tells; None: none does.
+
+        After a failure the last lines are tracebacks: then the first rank's last step counts.
+        """
         for last in sorted(self._last.values(), key=lambda last: last.age_s):
             earlier = last.earlier
             found = progress_of(
@@ -215,7 +218,8 @@ class RunStatus:
             if found is not None:
                 left = None if found.eta_s is None else max(0.0, found.eta_s - last.age_s)
                 return replace(found, eta_s=left if self.live else None)
-        return None
+        step = self.progress
+        return JobProgress(step=step.step, total=step.total) if step else None
 
     @property
     def restarts(self) -> int:

@@ -11,6 +11,8 @@ from clusterctl.errors import ClusterError
 from clusterctl.verbs.setup.requirements import Requirements
 
 KEPT_LINES = 8
+_RETRY = "WARNING: Retrying "
+"""How a line of pip begins that tells of an index it cannot reach."""
 _GLIBC = (17, 28, 34, 35)
 """Minor versions of glibc that wheels are built for, besides the node's own."""
 _MUSL = (2, 1)
@@ -56,9 +58,12 @@ def download(
         argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     if done.returncode:
-        lines = "\n".join(done.stderr.strip().splitlines()[-KEPT_LINES:])
-        raise ClusterError(
-            f"cannot download wheels for Python {python} on {tags[0]}:\n{lines}",
-            hint="only wheels can be sent to a node without a network, no sources",
-        )
+        said = done.stderr.strip().splitlines()
+        told = [line for line in said if not line.startswith(_RETRY)]
+        lines = "\n".join(told[-KEPT_LINES:])
+        hint = "only wheels can be sent to a node without a network, no sources"
+        if len(told) < len(said):
+            hint = "set PIP_INDEX_URL to a package index that this machine reaches, and try again"
+        message = f"cannot download wheels for Python {python} on {tags[0]}:\n{lines}"
+        raise ClusterError(message, hint=hint)
     return tuple(sorted(place.iterdir()))

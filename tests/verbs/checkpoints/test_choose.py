@@ -210,8 +210,16 @@ def test_what_speaks_against_it_is_passed_on() -> None:
 
 def test_a_node_that_does_not_answer_proves_nothing() -> None:
     nodes = pool(LOCAL, a=node(seen(20)), b=Reply.failed("b", NodeError("timeout", "connect")))
-    with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot verify"):
+    with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot verify") as refused:
         choose(nodes, LOCAL, "latest")
+    assert refused.value.hint == "to resume without it: --nodes a"
+
+
+def test_without_an_answer_of_any_node_there_is_no_way_on() -> None:
+    silent = {name: Reply.failed(name, NodeError("timeout", "connect")) for name in ("a", "b")}
+    with pytest.raises(LaunchRefused, match=r"(?s)a: timeout .*b: timeout ") as refused:
+        choose(pool(LOCAL, **silent), LOCAL, "latest")
+    assert refused.value.hint is None
 
 
 def test_latest_needs_to_know_where() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import ClusterError, UsageError
 from clusterctl.verbs.setup.requirements import Requirements, read_requirements
 from clusterctl.verbs.setup.wheels import download, platforms
 from tests.verbs.setup.wheelhouse import UV, write_wheel
@@ -138,3 +138,16 @@ def test_a_node_with_musl_gets_wheels_for_musl(tmp_path: Path) -> None:
         folder.mkdir()
         (found,) = download(requirements, "3.11", platforms("x86_64", libc), folder)
         assert found.name == f"alpha-1.0-cp311-cp311-{tag}_x86_64.whl"
+
+
+def test_an_index_that_does_not_answer_is_told_apart_from_a_package_without_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    text = "--index-url http://127.0.0.1:1/simple\nlab-thing\n"
+    requirements = Requirements(source=tmp_path / "requirements.txt", text=text)
+    with pytest.raises(ClusterError, match="cannot download wheels") as refused:
+        download(requirements, "3.11", ("manylinux2014_x86_64",), tmp_path)
+    assert "Retrying" not in str(refused.value)
+    assert "PIP_INDEX_URL" in (refused.value.hint or "")
