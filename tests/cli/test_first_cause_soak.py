@@ -33,7 +33,7 @@ Fault = Literal["killed", "link-down", "processes", "raise"]
 """A power failure, a cut, the end of all processes of the run on a node; or a rank raises."""
 FAULTS: tuple[Fault, ...] = ("killed", "raise", "link-down", "raise", "killed", "processes")
 LAUNCHERS: tuple[Launcher, ...] = ("direct", "torchrun", "accelerate")
-NODES = 3
+NODES = ("node1", "node2", "node3")
 MOMENTS = ("check", "env_init", "begin", "rendezvous", "first", "middle", "saving", "end")
 """When it happens; env_init, which the check tries first, or the job leaves a mark at each."""
 REFUSED = MOMENTS[:2]
@@ -112,7 +112,7 @@ class Round:
             fault=fault,
             moment=chance.choice(moments),
             after=chance.uniform(0, 1.5),
-            victim=chance.randrange(NODES),
+            victim=chance.randrange(len(NODES)),
             lost_after=chance.choice((5, 12)),
             patience=chance.choice((6, 1800)),
             teardown=chance.uniform(5, 20),
@@ -123,7 +123,7 @@ class Round:
     @property
     def node(self) -> str:
         """The node of the victim."""
-        return f"node{self.victim + 1}"
+        return NODES[self.victim]
 
     @property
     def may_finish(self) -> bool:
@@ -210,7 +210,7 @@ def play(project: Project, one: Round) -> list[str]:
     if one.moment in REFUSED and ended["ended_by"] in {"check", "start"}:
         project.sandbox.heal()
         first, *_ = ended["message"].removeprefix("not launched: ").splitlines()
-        named = [name for name in ("node1", "node2", "node3") if name in first]
+        named = [name for name in NODES if name in first]
         right = named == [one.node] and code == LaunchRefused.exit_code
         return [f"{code}: {ended['message']}"] * (not right)
     run = ended["run"]
@@ -241,7 +241,7 @@ def play(project: Project, one: Round) -> list[str]:
 def test_each_round_names_its_cause(
     make_sandbox: MakeSandbox, make_project: MakeProject, launcher: Launcher
 ) -> None:
-    project = make_project(make_sandbox(nodes=NODES))
+    project = make_project(make_sandbox(nodes=len(NODES)))
     seed = int(os.environ.get("CLUSTERCTL_SOAK_SEED", "0"))
     rounds = int(os.environ.get("CLUSTERCTL_SOAK_ROUNDS", "50"))
     wrong: dict[str, list[str]] = {}
