@@ -1,8 +1,8 @@
+# make coverage   the ten modules of quick rooms with the least tested, branches too
 # make demo   the whole story on this machine: three hosts, check, launch, stop, resume
 # make docs   the pages of docs/ as a site, in build/site
 # make gpu    what only a GPU shows, in 9 minutes; attach build/gpu/report.md to an issue
 # make test   what must be green before a change lands
-# make coverage   the modules with the least of their lines and branches tested, of quick rooms
 # `PYTHON=python3 make gpu` chooses an interpreter; else the first whose torch sees a GPU.
 CHOSEN := $(if $(filter environment command,$(origin PYTHON)),$(PYTHON))
 GPU_OPTIONS ?=
@@ -52,7 +52,7 @@ coverage: setup
 	$(PYTHON) -m coverage run -m pytest -q -n $(WORKERS) -m "not soak" $(ROOMS:%=tests/%)
 	@$(PYTHON) -m coverage combine -q
 	@$(PYTHON) -m coverage report --sort cover --include "$(ROOMS:%=clusterctl/%/*,)" | \
-	    { sed -n '1,12p;$$p'; }
+	    sed -n '1,12p;$$p'
 
 # Pytest exits with 5 if TESTS has no test of a kind.
 soak: build/ready

@@ -45,6 +45,7 @@ def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, 
         ("fp16", "true", "bfloat16"),
         ("eval_strategy", "half", "eval_steps"),
         ("evals_per_epoch", "4", "eval_steps: steps of an epoch divided by it"),
+        ("save_safetensors", "false", "exports are safetensors"),
         ("learning_rat", "1", "nearest: learning_rate"),
         ("xyzzy", "1", "unknown key"),
         ("stage", "dpo", "only next-token loss"),
@@ -63,7 +64,8 @@ def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> No
 @pytest.mark.parametrize(
     ("spelling", "value"),
     [("fp16", "false"), ("save_strategy", "steps"), ("stage", "sft"), ("flash_attn", "auto"),
-     ("dataset_config", "default"), ("fsdp_config", None)],
+     ("dataset_config", "default"), ("fsdp_config", None), ("save_safetensors", "true"),
+     ("save_safetensors", None)],
 )  # fmt: skip
 def test_what_changes_nothing_is_let_pass(spelling: str, value: str | None) -> None:
     assert resolve(spelling, value) == NoEffect()

@@ -266,6 +266,7 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
             (Dataset(path="a", weight=2.0), Dataset(path="b", weight=2.0)),
         ),
         ("test_datasets: [{path: c.jsonl, type: completion}]", "eval_dataset_path", "c.jsonl"),
+        ("datasets: [{path: a, roles_to_train: [assistant]}]", "dataset_path", "a"),
         (
             "datasets: [{path: a, field_messages: conversations, message_field_role: from}]",
             "dataset_path",
