@@ -1,4 +1,4 @@
-"""Notes within 10 ms when a log of a run grows now and then, so that `logs --timestamps` tells a step's time.
+"""Notes within 10 ms when a log grows now and then: `logs --timestamps` tells a step's time.
 
 The kernel says which files are written to. Where it does not, such as with too many watches in
 use, the times are as coarse as the look that is taken now and then anyway.
