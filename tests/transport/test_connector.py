@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -59,10 +60,10 @@ def test_two_jump_hosts_that_are_reached_at_once_are_two(
     both = threading.Barrier(2)
     open_one = ControlMaster.open
 
-    def open_both(self: ControlMaster, options: Sequence[str], *, timeouts: Timeouts) -> None:
+    def open_both(self: ControlMaster, options: Sequence[str], **how: Any) -> None:
         controls.append(self.control)
         both.wait(10)  # each has its socket's name before either has the socket
-        open_one(self, options, timeouts=timeouts)
+        open_one(self, options, **how)
 
     monkeypatch.setattr(ControlMaster, "open", open_both)
     nodes = [
