@@ -539,7 +539,7 @@ if os.fork() == 0:
 def test_what_is_ended_after_a_good_end_and_who_never_joined_is_named(make_run: MakeRun) -> None:
     text = """
 import os, time
-time.sleep(2.5)
+time.sleep(5.5)
 if os.fork() == 0:
     time.sleep(300)
 """

@@ -16,12 +16,17 @@ from clusterctl.node.supervisor.ranks.rank_state import Rank
 from clusterctl.node.supervisor.worlds import judge_world as worlds
 from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member, look
 
-FIRST_POLL, POLL, LATE_POLL = 0.25, 1.0, 10.0
-"""How often to look who has joined: at first, then while most gather, and after a while."""
+POLL, SLOW_POLL, LATE_POLL = 0.25, 1.0, 10.0
+"""How often to look who has joined: while most gather, where a look costs much, and after a while.
+
+A short job may be at the rendezvous for less than a second.
+"""
+LOOK_SHARE = 20
+"""A look may take one in so many of the seconds."""
 MOST_GATHER = 60.0
 LINE_LIMIT = 200
 """Characters of the last line that the event of a late node quotes."""
-BRIEF_SECONDS = 2.0
+BRIEF_SECONDS = 5.0
 """Who lives shorter may have joined between two looks, or trains nothing."""
 
 
@@ -39,7 +44,7 @@ class Gathering:
         """Watch `ranks`, by local rank; `on_other_world` gets one that meets elsewhere, and how."""
         self._loop, self._job, self._record, self._ranks = loop, job, record, ranks
         self._on_other_world = on_other_world
-        self._poll = FIRST_POLL
+        self._poll = POLL
         self._began = time.monotonic()
         self._launched = time.time()
         self._passed: Set[int] = set()
@@ -51,12 +56,16 @@ class Gathering:
 
     def watch(self) -> None:
         """Look now and then, until everybody has joined."""
+        began = time.monotonic()
         with contextlib.suppress(OSError):  # it cannot be checked now; the next time will show it
             self._look()
         if self.launcher_joined is not False and all(r.joined for r in self._ranks.values()):
             return
         late = self._all_started and time.monotonic() - self._began > MOST_GATHER
-        self._poll = min(self._poll * 1.2, LATE_POLL if late else POLL)
+        if late:
+            self._poll = min(self._poll * 1.2, LATE_POLL)
+        else:
+            self._poll = max(POLL, min(SLOW_POLL, LOOK_SHARE * (time.monotonic() - began)))
         self._loop.call_later(self._poll, self.watch)
 
     def has_joined(self, rank: Rank) -> None:
