@@ -18,7 +18,7 @@ from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.pace import SMALL, Pace
 from clusterctl.transport.stream import ExitInfo, Stream
 from clusterctl.transport.translate_errors import unexpected_error
-from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
+from clusterctl.wire import BadFrame, CutFrame, Message, encode_head, plain, read_message
 
 NOISE_LIMIT = 4 * 1024 * 1024
 """Bytes that a login shell may print before the agent's marker."""
@@ -85,10 +85,14 @@ class AgentCall(Call):
         self._sending = threading.Lock()
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
-        head = Message({"op": request.op, "args": plain(request.args)}, request.body)
-        data = agent.opening(self._marker, node.python, request.op) + head.encode()
+        head = {"op": request.op, "args": plain(request.args)}
+        data = encode_head(head, len(request.body))
         try:
-            stream.send(data, timeouts.answer)
+            stream.send(
+                agent.opening(self._marker, node.python, request.op) + data, timeouts.answer
+            )
+            if request.body:  # all nodes are sent this one: it is not copied
+                stream.send(request.body, timeouts.answer)
         except OSError as error:
             # What the node writes to the other pipe explains more than our failure to write.
             logger.debug("%s: sending the agent: %s", node.name, error)
