@@ -18,7 +18,7 @@ from clusterctl.transport.local_limits import start_thread
 from clusterctl.transport.pace import SMALL, Pace
 from clusterctl.transport.stream import ExitInfo, Stream
 from clusterctl.transport.translate_errors import unexpected_error
-from clusterctl.wire import BadFrame, CutFrame, Message, plain, read_message
+from clusterctl.wire import BadFrame, CutFrame, Message, encode_head, plain, read_message
 
 NOISE_LIMIT = 4 * 1024 * 1024
 """Bytes that a login shell may print before the agent's marker."""
@@ -85,10 +85,11 @@ class AgentCall(Call):
         self._sending = threading.Lock()
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
-        head = Message({"op": request.op, "args": plain(request.args)}, request.body)
         opening = agent.opening(self._marker, node.python, request.op)
+        head = encode_head({"op": request.op, "args": plain(request.args)}, len(request.body))
         try:
-            for data in (*opening, head.encode()):
+            # What all nodes are sent is not copied for each.
+            for data in filter(None, (*opening, head, request.body)):
                 stream.send(data, timeouts.answer)
         except OSError as error:
             # What the node writes to the other pipe explains more than our failure to write.

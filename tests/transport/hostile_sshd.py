@@ -221,7 +221,7 @@ def large_events(call: Call) -> None:
 
 def manifest(call: Call) -> None:
     head = {"bytes": 1, "files": 1, "blocks": 1, "content": "0", "end": True}
-    size = min(call.amount, 128 * MIB)
+    size = min(call.amount, 48 * MIB)
     call.channel.sendall(struct.pack(">II", len(json.dumps(head)), size))
     call.channel.sendall(json.dumps(head).encode())
     for _ in range(size // MIB):

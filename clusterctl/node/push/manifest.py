@@ -28,7 +28,9 @@ MARK = b".clusterctl-push-"
 MAX_ENTRIES = 500_000
 """Files, folders and links of a path: each takes memory of every node, where trainings run."""
 SIZE_LIMIT = 128 << 20
-"""Bytes of an inflated manifest: so many entries with paths of 200 bytes, or 32 TiB."""
+"""Bytes of an inflated manifest: so many entries with paths of 200 bytes."""
+DEFLATED_LIMIT = 48 << 20
+"""Bytes of a deflated one, which the controller holds: 12 TiB."""
 _FILE = re.compile(rb"f(\d{1,19}) (\d{1,4}) (\d{1,19}) (.*)", re.DOTALL)
 _FOLDER = re.compile(rb"d(\d{1,4}) (.*)", re.DOTALL)
 _LINK = re.compile(rb"l(\d{1,5}) (.*)", re.DOTALL)
@@ -121,7 +123,11 @@ class Manifest:
         if len(lines) > MAX_ENTRIES + 1 or len(text) > SIZE_LIMIT:
             words = "its list of %d files, folders and links has %d bytes; a push takes %d and %d"
             raise TooManyFilesError(words % (len(lines) - 1, len(text), MAX_ENTRIES, SIZE_LIMIT))
-        return zlib.compress(text, 1)
+        deflated = zlib.compress(text, 1)
+        if len(deflated) > DEFLATED_LIMIT:
+            words = "its list of files and hashes has %d bytes when deflated; a push takes %d"
+            raise TooManyFilesError(words % (len(deflated), DEFLATED_LIMIT))
+        return deflated
 
 
 def blocks_of(size: int) -> int:
