@@ -45,7 +45,7 @@ class Flags:
 GPUS = "--gpus"
 INCLUDE, EXCLUDE = "--include", "--exclude"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""As a flag of ours: it takes the numbers of GPUs."""
+"""Instead of a flag: it takes the numbers of GPUs."""
 OURS = frozenset(
     {
         "NNODES",

@@ -18,7 +18,7 @@ from clusterctl.inventory.cluster import Cluster
     title="compilers and temporary files use a folder of each node's own, and no lock is left",
     why="Triton, inductor and torch's extensions lock and rename files in their caches. Nodes that"
     " compile into one folder wait for each other's locks, or load half a file. A build that is"
-    " killed leaves its lock, and every later rank waits for it without a word.",
+    " killed leaves its lock, and every later rank waits for it silently.",
     fix="Set the variable to a folder on each node's own disk, and make the folder of TMPDIR."
     " Remove a lock that no process holds.",
     source="https://docs.pytorch.org/docs/stable/cpp_extension.html",

@@ -35,8 +35,8 @@ def with_local_needs(
     found = {}
     for name, known in facts.items():
         paths = (
-            replace(path, here=_here(tree, local))
-            if (local := wanted.get((name, path.path)))
+            replace(path, here=_here(tree, wanted[name, path.path]))
+            if (name, path.path) in wanted
             else path
             for path in known.paths
         )

@@ -43,5 +43,6 @@ def test_only_paths_that_were_asked_for_are_believed() -> None:
     assert found[:2] == (BuildLock(path=own, age_s=2.5, held=False), BuildLock(path=own))
     assert {lock.path for lock in found} == {own}
     assert len(found) <= MOST
-    for locks in ({}, {"locks": {}}):
+    nothing: list[dict[str, object]] = [{}, {"locks": {}}]
+    for locks in nothing:
         assert parse_build_locks(made(others={"build-locks": locks}, wanted=wanted)) is None
