@@ -82,7 +82,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
         "errors", "versions",
     },
     "preflight": {"observe", "model", "data", "distributed", "config", "errors", "versions"},
-    "tools": {"observe", "data", "distributed", "config", "files", "errors"},
+    "tools": {"versions", "observe", "data", "distributed", "config", "files", "errors"},
 }  # fmt: skip
 
 PURE = {"model", "facts", "network", "checks", "plan", "logs"}

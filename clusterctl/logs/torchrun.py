@@ -6,7 +6,7 @@ barrier is left out if the run succeeded: one agent may exit before another one 
 barrier. It is held back until the end of the run is known, and shown in full after a failure.
 The line about a failed rank loses its `of binary: PATH`: that is clusterctl's starter, not Python.
 
-Ranks, too, warn of each connection from an address without a name: one line a log says so.
+Ranks, too, warn of each connection from an address without a name: one line a log explains it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TorchrunNoise:
         """Hold nothing yet."""
         self._held: dict[Source, _Held] = {}
         self._nameless: set[Source] = set()
-        """Logs in which a peer's missing name was told."""
+        """Logs that have shown the line about peers without a name."""
 
     def take(self, entry: Entry, *, now: float) -> list[Entry]:
         """Add the next line; return the lines to show now."""

@@ -74,7 +74,7 @@ def print_check(
 
 
 def _print_found(console: Console, result: CheckResult) -> None:
-    """Print what was looked at: the nodes, and what a deep check measured."""
+    """Print the nodes, and what a deep check measured."""
     console.print(safe_text(headline(result)))
     if result.network.why:
         console.print(safe_text(f"network: {result.network.why}"))

@@ -115,9 +115,9 @@ def read_ansible_ini(
         group: whose hosts; None: of all.
     """
     if template := re.search(r"\{%[^%\n]*%\}", text):
-        line = text[: template.start()].count("\n") + 1
-        found_text = f'a Jinja template: "{printable(template[0])}"'
-        problems.add((), wanted="an inventory", found=found_text, line=line)
+        place = text[: template.start()].count("\n") + 1
+        shown_template = f'a Jinja template: "{printable(template[0])}"'
+        problems.add((), wanted="an inventory", found=shown_template, line=place)
         return None
     found = _Inventory(problems)
     current, kind = _UNGROUPED, ""

@@ -94,8 +94,8 @@ class Draft:
         )
         text = dump(replace(self.cluster, nodes=tuple(nodes)), notes=self.notes)
         if self.identity is not None:
-            key = {"identity": _of_anyone(self.identity)}
-            ssh = f"ssh: {flow(key)}  # also: user, port, jump\n"
+            settings = {"identity": _of_anyone(self.identity)}
+            ssh = f"ssh: {flow(settings)}  # also: user, port, jump\n"
             name = f"cluster: {self.cluster.name}\n"
             text = text.replace(name, name + ssh, 1)
         for key, comment in _COMMENTS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -34,9 +35,7 @@ def test_it_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
 def test_without_torch_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        demo_assets.importlib.util, "find_spec", lambda name: name != "torch" or None
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "torch" or None)
     assert demo_assets.main([str(tmp_path / "demo")]) == 2
     problem, hint = capsys.readouterr().err.splitlines()
     assert problem == "error: not installed here: torch"
