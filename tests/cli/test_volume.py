@@ -46,6 +46,7 @@ def test_a_verbose_check_lists_what_was_skipped_and_why(project: Project) -> Non
 
 def test_a_flag_of_ours_after_the_dashes_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_flags(["train.py", "--name", "x", "--gpus", "2"])
+    warn_of_flags(["torchrun", "--master-port", "29500", "train.py"])
     assert caplog.messages == []
     warn_of_flags(["train.py", "--nodes=2", "--dry-run"])
     (message,) = caplog.messages
