@@ -163,6 +163,21 @@ def test_a_node_that_fell_silent_as_the_run_ended_is_the_cause_of_echoes(gone: s
     assert "--exclude b" in cause.remedy
 
 
+@pytest.mark.parametrize("cut", ["a", "b"])
+def test_a_node_that_was_cut_off_and_failed_too_is_the_cause_when_it_is_back(cut: str) -> None:
+    links = {"a": "bc", "b": "a", "c": "a"}  # a is the master
+    reports = []
+    for rank, (node, peers) in enumerate(links.items()):
+        joined = [{"kind": "peer-joined", "time": 1.0, "peer": peer} for peer in peers]
+        silent = [
+            SILENT | {"peer": peer, "since": 8.0 + rank} for peer in peers if cut in (node, peer)
+        ]
+        end = ended(9.0 + rank, rank)
+        reports.append(report(node, rank, [TIMED_OUT], *joined, end, *silent))
+    cause = found(*reports)
+    assert (cause.node, cause.rank, cause.kind) == (cut, None, "node-lost")
+
+
 def test_a_node_whose_end_nobody_recorded_is_the_cause_of_echoes() -> None:
     cause = found(
         report("a", 0, [CLOSED], ended(9.0, 0)),

@@ -571,8 +571,14 @@ def test_of_nodes_that_lost_each_other_the_one_that_was_lost_from_here_counts() 
     remembered = RunEnd(run=RUN, state="lost", ended_by="lost", first_cause=lost("b", 5.0))
     seen = view.with_remembered(remembered)
     assert seen.first_cause is not None
-    assert (seen.first_cause.node, seen.first_cause.time) == ("b", 5.0)
-    assert (seen.first_cause.message, seen.corrected_end) == ("b is lost", None)
+    assert (seen.first_cause.node, seen.first_cause.message) == ("b", "b is lost")
+    assert seen.corrected_end is None
+    waited = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
+    echo = FirstCause(node="a", rank=0, time=4.0, kind="exit", message="", lines=(waited,))
+    for one in (echo, replace(echo, node="b", rank=1)):
+        assert replace(view, first_cause=one).with_remembered(remembered) == seen
+    own = replace(echo, lines=("ValueError: bad sample 17",))
+    assert replace(view, first_cause=own).with_remembered(remembered).first_cause == own
     same = replace(remembered, first_cause=lost("a", 5.0))
     for other in (None, replace(remembered, first_cause=None), same):
         assert view.with_remembered(other).first_cause == cause

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.logs.known_errors import is_secondary
 from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
@@ -248,16 +249,15 @@ class RunStatus:
         return ended_by(_staying(self.nodes))
 
     def with_remembered(self, end: RunEnd | None) -> RunStatus:
-        """Add the end as this machine saw it, which decides who was cut off.
-
-        Two nodes that lost each other both report that; only one of them answered then.
-        """
+        """Add the recorded end; of nodes that lost each other, it tells which was cut off."""
         view, cause = replace(self, remembered=end), self.first_cause
         old = end.first_cause if end else None
-        if not (old and cause and old.kind == cause.kind == "node-lost" and old.node != cause.node):
+        if not (old and cause and old.kind == "node-lost"):
             return view
-        seen = replace(cause, node=old.node, message=old.message, remedy=old.remedy, also=old.also)
-        return replace(view, first_cause=replace(seen, time=old.time or cause.time))
+        if old.node == cause.node if cause.kind == "node-lost" else not is_secondary(cause.lines):
+            return view
+        seen = FirstCause(node=old.node, time=cause.time, kind="node-lost", message=old.message)
+        return replace(view, first_cause=replace(seen, remedy=old.remedy, also=old.also))
 
     @property
     def corrected_end(self) -> RunEnd | None:
@@ -282,7 +282,7 @@ class RunStatus:
             end,
             state=self.state,
             ended_by=self.ended_by,
-            first_cause=cause and from_json(RecordedCause, plain(cause), "first_cause"),
+            first_cause=from_json(RecordedCause, plain(cause), "first_cause") if cause else None,
             exit_code=0 if finished else LaunchRefused.exit_code,
             corrected=Correction(time=time.time(), why=why, was=was),
         )
