@@ -51,7 +51,7 @@ coverage: setup
 	@rm -f .coverage*
 	$(PYTHON) -m coverage run -m pytest -q -n $(WORKERS) -m "not soak" $(ROOMS:%=tests/%)
 	@$(PYTHON) -m coverage combine -q
-	@$(PYTHON) -m coverage report --sort cover --include "$(ROOMS:%=clusterctl/%/*,)" | \
+	@$(PYTHON) -m coverage report --sort cover --include "$$(printf 'clusterctl/%s/*,' $(ROOMS))" | \
 	    sed -n '1,12p;$$p'
 
 # Pytest exits with 5 if TESTS has no test of a kind.

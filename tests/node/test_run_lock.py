@@ -373,3 +373,18 @@ def test_a_holders_folder_that_none_can_be_named_is_not_known(workdir: object) -
     """So the run may work in any: no path of it reaches the system."""
     assert run_lock.workdir_of({"workdir": workdir}) == ""
     assert run_lock.workdir_of({"workdir": "/w"}) == "/w"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "excluded"),
+    [
+        ("clusterctl-run", "clusterctl-run", True),
+        ("clusterctl-run", "clusterctl-run/GPU-a", True),
+        ("clusterctl-run/GPU-a,port-1", "clusterctl-run/GPU-b,port-1", True),
+        ("clusterctl-run/GPU-a,port-1", "clusterctl-run/GPU-b,port-2", False),
+        ("clusterctl-run", "clusterctl-run-2201", False),
+    ],
+)
+def test_a_run_excludes_others_from_what_it_takes(one: str, other: str, *, excluded: bool) -> None:
+    assert run_lock.conflict(one, other) == excluded
+    assert run_lock.conflict(other, one) == excluded

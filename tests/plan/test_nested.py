@@ -13,6 +13,7 @@ from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.effective import effective
+from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.nested import require_no_launcher
 from clusterctl.plan.options import Options
 from tests.plan.conftest import node
@@ -225,3 +226,29 @@ def test_other_programs_are_not(command: str) -> None:
 def test_a_launcher_is_a_choice_with_a_process_a_node() -> None:
     given = effective(LAB, Options(command=("torchrun", "x.py"), procs_per_node=1))
     require_no_launcher(given)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "program"),
+    [
+        ("torchrun --nproc 8 x.py", {"--nproc-per-node": "8"}, ("x.py",)),
+        ("torchrun --n 8 x.py", {"--n": "8"}, ("x.py",)),  # of several flags
+        ("torchrun --new x.py --lr 1", {"--new": ""}, ("x.py", "--lr", "1")),
+        ("torchrun --new 1 x.py", {"--new": "1"}, ("x.py",)),
+        ("mpirun -x A -x B x.py --lr", {"-x": "B"}, ("x.py", "--lr")),
+        ("mpirun -genv A 1 x.py", {"-genv": "A=1"}, ("x.py",)),
+        ("mpirun -genv A=1 x.py", {"-genv": "A=1"}, ("x.py",)),
+    ],
+)
+def test_a_launchers_flags_end_where_the_program_begins(
+    command: str, flags: dict[str, str], program: tuple[str, ...]
+) -> None:
+    start = start_of(tuple(command.split()))
+    assert start is not None
+    assert ({flag: value for flag, value, _ in start.flags}, start.program) == (flags, program)
+
+
+def test_of_a_flag_that_is_given_twice_the_last_counts() -> None:
+    start = start_of(("torchrun", "--nproc", "4", "--nproc=8", "x.py"))
+    assert start is not None
+    assert (start.value("--nproc-per-node"), start.value("--nnodes")) == ("8", "")

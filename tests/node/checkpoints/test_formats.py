@@ -204,7 +204,8 @@ def test_a_folder_with_files_of_a_scripts_own(tmp_path: Path, name: str) -> None
 
 
 def test_a_script_that_died_between_two_files_is_noticed(tmp_path: Path) -> None:
-    for step, names in ((25, ["model.pt", "optimizer.pt"]), (50, ["model.pt"])):
+    whole = ["model.pt", "optimizer.pt"]
+    for step, names in ((25, whole), (50, ["model.pt"]), (75, [*whole, "ema.pt"])):
         path = tmp_path / f"checkpoint-{step}"
         path.mkdir()
         for name in names:
@@ -242,6 +243,15 @@ def test_each_node_may_have_random_numbers_of_its_own(tmp_path: Path) -> None:
     saved(other / "optimizer.pt")
     assert judged(one)["hash"] != judged(other)["hash"]
     assert judged(one)["files"]["optimizer.pt"] != judged(other)["files"]["optimizer.pt"]
+
+
+def test_small_files_of_equal_size_are_compared_by_a_quick_look_too(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "x.pt" for folder in ("a", "b")]
+    for path, payload in zip(paths, (b"one", b"two"), strict=True):
+        path.parent.mkdir()
+        torch_file(path, payload)
+    one, other = (judged(path, verify=False)["hash"] for path in paths)
+    assert one != other
 
 
 def test_other_weights_of_equal_size_are_not_the_same(tmp_path: Path) -> None:
