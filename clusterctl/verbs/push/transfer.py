@@ -16,7 +16,6 @@ from typing import Any
 from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.model.push import Compared, Manifest, PushMessage
-from clusterctl.node.push.manifest import DEFLATED_LIMIT
 from clusterctl.plan.certificate import Identity, make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import CopyProgress, Emit
@@ -26,6 +25,8 @@ from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.sync.shared_folders import NodeView, mutually_seen, shared_folders
 from clusterctl.wire import Message
 
+MANIFEST_LIMIT = 48 * 1024 * 1024
+"""Bytes of a deflated list of files with their hashes: no source makes a larger one."""
 ALIVE_SECONDS = 10.0
 """How often nodes hear that the controller is still there."""
 RETRY_SECONDS = 1.0
@@ -179,7 +180,7 @@ class Transfer:
             ClusterError: the source cannot be read.
         """
         args = {"path": self.source.path, "leave_out": self.pulls}
-        request = Request(op="push-list", args=args, body_limit=DEFLATED_LIMIT)
+        request = Request(op="push-list", args=args, body_limit=MANIFEST_LIMIT)
         call = self.source_pool.start(self.source.name, request)
         body = b""
         try:
