@@ -122,7 +122,7 @@ class CheckpointQuery:
         return {node: found[node] for node in requests}
 
     def _not_verified(self, failed: Sequence[NodeError]) -> LaunchRefused:
-        """Return why, and how to go on: without the nodes that do not answer, if others do."""
+        """Return why, and the command for the nodes that answer, if some do not."""
         lines = [f"{each.node}: {each}: cannot verify the checkpoint there" for each in failed]
         hints = [each.hint for each in failed if each.hint]
         silent = {each.node for each in failed if not each.answered}
