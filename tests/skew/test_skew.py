@@ -138,6 +138,13 @@ def test_a_run_of_an_earlier_version_is_followed_stopped_and_resumed_and_its_age
     assert found == {"0.log": "up 0\n", "1.log": "up 1\n"}
 
     assert len(living(box)) == len(NODES)
+    (refused,) = json.loads(controller.call("join", run, "--nodes", NODES[1], "--json", code=1))[
+        "nodes"
+    ]
+    assert (refused["node"], refused["state"]) == (NODES[1], "refused")
+    assert "elastic" in refused["message"] or "earlier version" in refused["message"]
+    assert refused["hint"].startswith(f"clusterctl stop {run} && clusterctl resume {run} ")
+    assert len(living(box)) == len(NODES)
     controller.call("stop", run)
     status = controller.status(run)
     assert (status["state"], status["ended_by"]) == ("stopped", "stop")

@@ -54,7 +54,7 @@ def flooded(words: list[str]) -> int:
 
 if __name__ == "__main__":
     # An address of this machine would be reached without SSH.
-    build.is_here = lambda _host, _own: False
+    vars(build)["is_here"] = lambda _host, _own: False
     began = time.process_time()
     try:
         code = flooded(sys.argv[2:])

@@ -37,8 +37,12 @@ def join(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """
     del body
     paths = find_run(args)
+    job = read_json(paths.job)
+    if "elastic" not in job:  # its own agent has no such operation
+        message = "an earlier version of clusterctl launched it, whose runs no node can join"
+        raise refusal(str(job.get("run")), "not-elastic", message)
     hand_over("join", args, channel, paths)
-    job, saved = read_json(paths.job), read_json(paths.supervisor)
+    saved = read_json(paths.supervisor)
     options = {name: bool(args.get(name)) for name in ("asks", "withdraws")}
     request = {"ask": "join", "run": job["run"], "node": job["node"], "joins": args["joins"]}
     answer = run_lock.query(job["lock"], {**request, **options}, seconds=ANSWER_SECONDS) or {}
