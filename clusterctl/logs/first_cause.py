@@ -122,9 +122,9 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     own = [_in_env_init(end, slow) for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
     ends = own + [end for r in known for end in _reported(r) if end.cause.node not in heard]
-    late = {end.cause.node for end in ends if end.cause.kind == "start-timeout"}
-    # What a node that came too late found is no news.
-    ends = [end for end in ends if not (end.cause.kind == "node-lost" and end.by in late)]
+    apart = {end.cause.node for end in ends if end.cause.kind == "start-timeout"} | _left(known)
+    # What a node found that came too late, or without which the run continued, is no news.
+    ends = [end for end in ends if not (end.cause.kind == "node-lost" and end.by in apart)]
     ends = _without_cut_off(ends)
     if not ends:
         return None
@@ -136,6 +136,18 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     first = min(candidates, key=lambda end: end.cause.time)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
     return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+
+
+def _left(reports: Iterable[NodeReport]) -> set[str]:
+    """Return the nodes without which an elastic run continued, and which did not join again."""
+    left: set[str] = set()
+    for report in reports:
+        for event in report.events:
+            if event.get("kind") == "peer-left":
+                left.add(str(event.get("peer")))
+            elif event.get("kind") == "peer-joined":
+                left.discard(str(event.get("peer")))
+    return left
 
 
 def _without_cut_off(ends: Sequence[_End]) -> list[_End]:

@@ -23,7 +23,7 @@ _EPOCH = re.compile(r"['\"]epoch['\"]: ['\"]?(\d{1,9}(?:\.\d{1,9})?)")
 _SECONDS_A_STEP = re.compile(r"\| (\d{1,9}\.\d{1,4})s \|")
 _ETA = re.compile(r"\bETA: (\d{1,9}(?::\d\d){1,2})(?!\S)")
 _LEAST_SECONDS = 2.0
-"""Two lines that are closer tell no rate: the time of a line is known to half a second."""
+"""Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

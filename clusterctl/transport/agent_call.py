@@ -87,10 +87,11 @@ class AgentCall(Call):
         """A message was sent in part: no further one would be understood."""
         opening = agent.opening(self._marker, node.python, request.op)
         head = encode_head({"op": request.op, "args": plain(request.args)}, len(request.body))
+        sent_by = time.monotonic() + timeouts.answer
         try:
             # What all nodes are sent is not copied for each.
             for data in filter(None, (*opening, head, request.body)):
-                stream.send(data, timeouts.answer)
+                stream.send(data, sent_by - time.monotonic())
         except OSError as error:
             # What the node writes to the other pipe explains more than our failure to write.
             logger.debug("%s: sending the agent: %s", node.name, error)

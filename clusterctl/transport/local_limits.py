@@ -61,12 +61,12 @@ def raise_descriptor_limit() -> None:
 
 
 def share_arenas() -> None:
-    """Let few heaps serve many threads; other C libraries than glibc stay as they are."""
-    if "MALLOC_ARENA_MAX" in os.environ:
-        return
+    """Let few heaps serve many threads, and give large blocks back at once; only with glibc."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes  # noqa: PLC0415  (some builds of Python lack it)
 
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_ARENA_MAX, ARENAS)
-        libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
+        if "MALLOC_ARENA_MAX" not in os.environ:
+            libc.mallopt(_M_ARENA_MAX, ARENAS)
+        if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+            libc.mallopt(_M_MMAP_THRESHOLD, LARGE)

@@ -11,7 +11,7 @@ import tempfile
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,6 +51,8 @@ NEEDS_NO_FACT = {SSH, "environment.ranks", "job.ranks"}
 def any_of(wanted: Any) -> st.SearchStrategy[Any]:
     """Return values of an annotated type; of those that may be unknown, unknown often."""
     origin = get_origin(wanted)
+    if origin is Literal:
+        return st.sampled_from(get_args(wanted))
     if origin in {Union, types.UnionType}:
         inner = next(arm for arm in get_args(wanted) if arm is not type(None))
         return st.none() | any_of(inner)

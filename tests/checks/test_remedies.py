@@ -33,7 +33,7 @@ QUOTED = frozenset(
         "node.session", "node.user", "python.activated", "python.cuda", "python.found",
         "python.launcher", "python.packages", "python.shadowed", "python.torch",
         "python.version", "storage.room",
-        "storage.writable",
+        "storage.caches", "storage.writable",
     }
 )  # fmt: skip
 """Checks whose remedies have words of a node in them."""

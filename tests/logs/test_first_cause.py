@@ -375,3 +375,14 @@ def test_of_any_ends_the_earliest_that_is_neither_ordered_nor_an_echo_is_the_cau
     same = {f"{node}:0" for node, end in bad.items() if end == bad[cause.node]}
     assert {*cause.also, f"{cause.node}:0"} == same
     assert cause.exit_status != 0
+
+
+def test_a_node_without_which_the_run_continued_lays_nothing_to_the_others() -> None:
+    a, b, c = (NodeReport(node=name) for name in "abc")
+    left = {"kind": "peer-left", "time": 55.0, "peer": "b"}
+    joined = {"kind": "peer-joined", "time": 60.0, "peer": "b"}
+    cut = replace(b, events=[lost("a", 50.0)])
+    cause = found(replace(a, events=[left]), cut, replace(c, events=[ended(100.0, 2)]))
+    assert (cause.node, cause.rank) == ("c", 2)
+    again = found(replace(a, events=[left, joined]), replace(b, events=[lost("a", 150.0)]))
+    assert (again.node, again.kind) == ("a", "node-lost")

@@ -16,16 +16,18 @@ MOST = 20
 def describe_locks(paths: Iterable[str], proc: str = "/proc") -> List[Dict[str, Any]]:
     """Return path, age and `held` of each lock; torch holds one open while it builds.
 
-    Of another user's processes that cannot be seen, nor can their locks be in this home.
+    Of another user's processes that cannot be seen, so a lock of theirs counts as held.
     """
     found: Dict[str, Dict[str, Any]] = {}
     for path in paths:
         try:
-            age = time.time() - os.stat(path).st_mtime
+            status = os.stat(path)
         except OSError:
             continue  # released meanwhile
         if len(found) < MOST:
-            found[os.path.realpath(path)] = {"path": path, "age_s": max(age, 0.0), "held": False}
+            age = max(time.time() - status.st_mtime, 0.0)
+            held = os.geteuid() not in (0, status.st_uid)
+            found[os.path.realpath(path)] = {"path": path, "age_s": age, "held": held}
     for pid in filter(str.isdigit, os.listdir(proc) if found else ()):
         folder = "%s/%s/fd/" % (proc, pid)
         try:

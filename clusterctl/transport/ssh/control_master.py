@@ -38,7 +38,7 @@ CLOSING_SECONDS = 5.0
 BANNER_SECONDS = 3.0
 """After so long a login shows what the host says: it may wait for the person."""
 TOUCH_SECONDS = 60.0
-"""For a person to touch the token of each of several connections, one after the other."""
+"""For touching the token of each of several connections, one after the other."""
 CHECK_SECONDS = 5.0
 CHECKED_SECONDS = 5.0
 """For so long a user's connection that answered needs no further `ssh -O check`."""
@@ -255,7 +255,7 @@ class ControlMaster:
             except CouldNotTell:
                 self._process.stderr.close()
                 raise
-        touch = f"touch your security key if it blinks ({token})" if token else ""
+        touch = unsaid = f"touch your security key if it blinks ({token})" if token else ""
         limit = timeouts.connect + timeouts.handshake
         limit += max(timeouts.auth, TOUCH_SECONDS) if token else timeouts.auth
         began = time.monotonic()
@@ -266,10 +266,10 @@ class ControlMaster:
             waited = time.monotonic() - began
             if waited > BANNER_SECONDS and not shown:
                 words = printable_words(self.stderr())
-                said = "; ".join(filter(None, (words and f"ssh prints: {words}", touch)))
+                said = "; ".join(filter(None, (words and f"ssh prints: {words}", unsaid)))
                 if said:
                     logger.warning("%s: still logging in; %s", self.target, said)
-                shown = bool(said)
+                shown, unsaid = bool(words), ""
             if waited > limit:
                 words = f"{self.target}: ssh has not connected in {limit:.0f} s; {self.stderr()}"
                 raise NodeError("timeout", "connect", words, touch)

@@ -24,7 +24,7 @@ from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.ssh.control_master import TOUCH_SECONDS
 from clusterctl.transport.ssh.host_keys import HostKeyVerifier
 from clusterctl.transport.ssh.jump_hosts import ProxySocket
-from clusterctl.transport.ssh.keys import Keyring, Offer
+from clusterctl.transport.ssh.keys import Keyring, Offer, public_blob
 from clusterctl.transport.ssh.paramiko_connection import (
     ParamikoConnection,
     Transport,
@@ -43,7 +43,7 @@ BANNER_SECONDS = 3.0
 BANNER_LIMIT = 300
 KLIST_SECONDS = 5.0
 _NOT_SIGNED = "key cannot be used for signing"
-"""What paramiko says if the agent refuses: nobody touched the token, or the person declined."""
+"""What paramiko says if the agent refuses: the token was not touched, or the user declined."""
 _BY_OPENSSH = "set `ssh: {via: openssh}` in hosts.yaml"
 _PENALTY = "Not allowed at this time"
 """What sshd sends to an address that it punishes (PerSourcePenalties); each try makes it worse."""
@@ -319,17 +319,18 @@ def _auth_failure(
     if "publickey" not in allowed:
         words += f"; it asks for {', '.join(filter(None, allowed)) or 'nothing that is known'}"
         hint = "use a key, or set `via: openssh` if OpenSSH can log in without asking"
-    return NodeError("auth", "auth", words, _what_openssh_can(endpoint, tried, allowed) or hint)
+    return NodeError("auth", "auth", words, _what_openssh_can(endpoint, offer, allowed) or hint)
 
 
-def _what_openssh_can(endpoint: Endpoint, tried: Sequence[str], allowed: Sequence[str]) -> str:
-    """Return the hint for a person who logs in by what paramiko cannot use; empty for others."""
+def _what_openssh_can(endpoint: Endpoint, offer: Offer, allowed: Sequence[str]) -> str:
+    """Return the hint for a login that paramiko cannot do; empty for others."""
     token = security_key(endpoint)
-    if token and "publickey" in allowed and not any(str(token) in origin for origin in tried):
+    offered = {candidate.key.asbytes() for candidate in offer.candidates}
+    if token and "publickey" in allowed and public_blob(token) not in offered:
         return f"OpenSSH can use your security key ({token}): {_BY_OPENSSH}"
     if not any(method.startswith("gssapi") for method in allowed):
         return ""
-    # Many servers offer it and nobody uses it, so a ticket decides.
+    # Many servers offer it although no user has a ticket, so a ticket decides.
     if endpoint.gssapi and _has_ticket():
         return f"OpenSSH can use your Kerberos ticket: {_BY_OPENSSH}"
     if "publickey" in allowed:

@@ -16,7 +16,10 @@ from clusterctl.model.answers import TreeAnswer
 from clusterctl.sync.source import SourceTree, read_source
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, call_validated
-from clusterctl.verbs.sync.sync import SYNC_SECONDS, checkpoints_in
+from clusterctl.verbs.sync.sync import checkpoints_in
+
+COMPARE_SECONDS = 60.0
+"""For a node to compare its folder; a slower one counts as silent."""
 
 
 def with_local_needs(
@@ -32,10 +35,11 @@ def with_local_needs(
     tree = _read(cluster, source) if wanted else None
     if tree is None:
         return dict(facts)
+    here = {local: _here(tree, local) for local in set(wanted.values())}
     found = {}
     for name, known in facts.items():
         paths = (
-            replace(path, here=_here(tree, wanted[name, path.path]))
+            replace(path, here=here[wanted[name, path.path]])
             if (name, path.path) in wanted
             else path
             for path in known.paths
@@ -52,7 +56,7 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
         for node in nodes
         if tree is not None and node.workdir
     }
-    answers, _ = call_validated(pool, requests, TreeAnswer, timeout=SYNC_SECONDS)
+    answers, _ = call_validated(pool, requests, TreeAnswer, timeout=COMPARE_SECONDS)
     return {name for name, answer in answers.items() if not answer.equal}
 
 
@@ -68,4 +72,4 @@ def _here(tree: SourceTree, local: str) -> Here:
     path = os.fsencode(local)
     if path in tree.listing or any(each.startswith(path + b"/") for each in tree.listing):
         return "synced"
-    return "ignored" if (tree.folder / local).exists() else "absent"
+    return "ignored" if os.path.exists(tree.folder / local) else "absent"  # noqa: PTH110  (never raises)

@@ -207,7 +207,7 @@ def _line(nodes: Nodes, records: Records, record: RunRecord | None, view: RunSta
     took_part = frozenset(node.name for node in record.cluster.nodes)
     took_part |= view.node_runs.keys()  # some may have joined since
     answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
-    view = _judged(nodes, replace(view, nodes=answers, remembered=end))
+    view = _judged(nodes, replace(view, nodes=answers, remembered=end)).with_remembered(end)
     return recorded_line(record, view, end)
 
 

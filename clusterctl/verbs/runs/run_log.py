@@ -31,7 +31,7 @@ END_BYTES = 32 * 1024
 """The end of each log that is read to find why a run ended."""
 ENDS = frozenset(
     {
-        "peer-bad-end", "peer-joined", "peer-lost", "peer-silent", "start-timeout",
+        "peer-bad-end", "peer-joined", "peer-left", "peer-lost", "peer-silent", "start-timeout",
         "supervisor-died", "rank-ended", "launcher-ended",
     }
 )  # fmt: skip

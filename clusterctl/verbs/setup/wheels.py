@@ -63,7 +63,10 @@ def download(
         lines = "\n".join(told[-KEPT_LINES:])
         hint = "only wheels can be sent to a node without a network, no sources"
         if len(told) < len(said):
-            hint = "set PIP_INDEX_URL to a package index that this machine reaches, and try again"
+            hint = (
+                "name a package index that this machine reaches: set PIP_INDEX_URL,"
+                " or correct --index-url in the requirements, which goes first"
+            )
         message = f"cannot download wheels for Python {python} on {tags[0]}:\n{lines}"
         raise ClusterError(message, hint=hint)
     return tuple(sorted(place.iterdir()))

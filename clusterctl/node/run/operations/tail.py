@@ -103,6 +103,8 @@ class LogTail:
         """Pieces that wait for others to be sent with; None: each is sent by itself."""
         self._packed = 0
         """Their bytes."""
+        self._latest: Dict[str, float] = {}
+        """The last time that was sent of each log."""
 
     def logs(self) -> List[str]:
         """Return the logs that are there and wanted."""
@@ -152,17 +154,19 @@ class LogTail:
         """Send what has come since, cut where its times are known; tell whether anything had."""
         found = self.send_events()
         logs = self.logs()
+        pieces: List[WrittenRange] = []
         for log in logs:
             size, modified = self._size_and_time(log)
-            start = self.offsets.get(log, 0)
-            if size <= start:
-                continue
-            times = self._times(log, NEW_TIMES_BYTES) if by_time else []
-            for written, _, begin, end in self._pieces_of(log, size, modified, times, len(logs)):
-                self._send(log, begin, end, written)
-                if self.offsets[log] < end:
-                    break  # it cannot be read now
-            found = found or self.offsets[log] > start  # it may not be readable
+            if size > self.offsets.get(log, 0):
+                times = self._times(log, NEW_TIMES_BYTES) if by_time else []
+                pieces += self._pieces_of(log, size, modified, times, len(logs))
+        if by_time:
+            pieces.sort(key=lambda piece: piece[0])
+        for written, log, begin, end in pieces:
+            if self.offsets.get(log, 0) < begin:
+                continue  # what is before it cannot be read now
+            self._send(log, begin, end, written)
+            found = found or self.offsets[log] > begin  # it may not be readable
         return found
 
     def _pieces(self) -> Iterator[WrittenRange]:
@@ -177,15 +181,16 @@ class LogTail:
         """Cut what is new in a log where its times are known."""
         start = self.offsets.get(log, 0)
         known = [entry for entry in times if start < entry[1] <= size]
-        latest = 0.0
+        latest = self._latest.get(log, 0.0)
         for written, end in known[:: 1 + len(known) * logs // MAX_PIECES]:
             # Never back in time within a log: clocks are set, and a file's own is coarser.
-            latest = max(latest, written)
+            latest = self._latest[log] = max(latest, written)
             yield latest, log, start, end
             start = end
         if start < size:
             # Written since the last note; or there are none, and the file's own time must do.
-            yield max(latest, modified), log, start, size
+            latest = self._latest[log] = max(latest, modified)
+            yield latest, log, start, size
 
     def _send(self, log: str, start: int, end: int, written: float) -> None:
         while start < end:
