@@ -180,9 +180,11 @@ def _moved(
     target = next((word for word in words[1:] if not word.startswith("-")), "")
     if _BESIDE.fullmatch(target):
         return beside
-    if target.startswith(("/", "~")):
+    if not target or target.startswith("~") or re.search(r"[$`]", target):
+        return None
+    if target.startswith("/"):
         return in_code(target, workdirs)
-    if folder is None or not target or re.search(r"[$`]", target):
+    if folder is None:
         return None
     moved = posixpath.normpath(posixpath.join(folder, target))
     return None if moved.startswith("..") else moved

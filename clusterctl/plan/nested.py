@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
 from clusterctl.plan.calls import Call, calls_of_words
@@ -164,6 +165,8 @@ class Typed:
         known, nodes = len(self.cluster.nodes), self.nodes
         if not nodes and self.count and self.count < known:
             nodes = str(self.count)  # `--nnodes 2` on two nodes needs no flag
+            if self.cluster.left_out:  # a number would count those, too
+                nodes = fold_hosts(node.name for node in self.cluster.nodes[: self.count])
         ranks = self.per_node
         if ranks is None and self.total is not None:
             ranks = max(1, self.total // (self.count or known or 1))

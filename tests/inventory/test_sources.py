@@ -164,7 +164,7 @@ def test_a_hosts_yaml_is_read_as_it_is(tmp_path: Path) -> None:
         ("[a]\nx\n[a:vars]\nansible_user={{ me }}\n", ':4: expected a value, found "{{ me }}"'),
         ("[a]\n\n\nbad!name\n", ":4: nodes[0].host: expected a host"),
         ("[a]\nx\ny ansible_host=x\n", ':3: nodes[1].host: expected each host once, found "x"'),
-        ("[a]\n# nobody\n", ":1: expected hosts, found none"),
+        ("[a]\n# {% raw %}\n", ":1: expected hosts, found none"),
         (
             "[a]\n{% for h in hosts %}\n{{ h }}\n{% endfor %}\n",
             ':2: expected an inventory, found a Jinja template: "{% for h in hosts %}"',

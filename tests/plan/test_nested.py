@@ -248,6 +248,12 @@ def test_a_launchers_flags_end_where_the_program_begins(
     assert ({flag: value for flag, value, _ in start.flags}, start.program) == (flags, program)
 
 
+def test_the_count_of_a_launcher_is_of_the_nodes_that_were_chosen() -> None:
+    three = Cluster(name="lab", nodes=(node(1), node(2), node(3)), left_out=(node(0),))
+    hint = refused("torchrun --nnodes=2 x.py", three).hint
+    assert hint == "clusterctl launch --nodes 'n[1-2]' -- x.py"
+
+
 def test_of_a_flag_that_is_given_twice_the_last_counts() -> None:
     start = start_of(("torchrun", "--nproc", "4", "--nproc=8", "x.py"))
     assert start is not None

@@ -373,7 +373,7 @@ def test_the_scripts_of_a_command_are_found(command: str) -> None:
      ("cd src; (cd ..)", "src/run.sh:1"), ("(cd none; cd src)", "run.sh:1"),
      ("(cd src; (cd x); bash run.sh); cd none", "src/run.sh:1"),
      ("cd /code", "run.sh:1"), ("cd /code/src/", "src/run.sh:1"), ("cd ~/src", ""),
-     ("cd /code/none", ""), ("cd /code/src; cd /codes", "")],
+     ("cd /code/none", ""), ("cd /code/src; cd /codes", ""), ("cd /code/$X; cd ..", "")],
 )  # fmt: skip
 def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: str) -> None:
     inner = "torchrun --standalone t.py"

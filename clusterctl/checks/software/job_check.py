@@ -61,7 +61,7 @@ def job_check(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
                 node.node,
                 "the job's own check passed, but not on the code of this folder",
                 wanted="the code that a launch from here brings",
-                found="that of an earlier sync",
+                found="other code",
                 remedy=_SYNC,
             )
         return
@@ -72,7 +72,7 @@ def job_check(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
         "fail" if ended else "unknown",
         node.node,
         ("the job's own check fails" if ended else "the job's own check did not finish")
-        + (" on the code of an earlier sync" if result.other_code else ""),
+        + (" on other code than that of this folder" if result.other_code else ""),
         wanted="exit code 0",
         found=last_line(result.output) or result.words or f"exit code {result.exit_code}",
         remedy=_SYNC

@@ -72,11 +72,12 @@ def _dead_locks(facts: Facts) -> Iterator[Finding]:
     for node in facts.values():
         for lock in node.build_locks or ():
             if lock.path not in held:
+                minutes = lock.age_s / 60
                 yield warn(
                     node.node,
                     f"a build of torch's extensions left its lock {lock.path}, and ranks would wait"
                     " for it forever",
                     wanted="no lock without a build",
-                    found=f"{lock.age_s / 60:.0f} min old, and no process has it open",
+                    found=f"{minutes:.0f} min old, and no process of these nodes has it open",
                     remedy=f"rm {shlex.quote(lock.path)} (on the node)",
                 )

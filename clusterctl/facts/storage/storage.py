@@ -12,7 +12,7 @@ from clusterctl.facts.storage.mounts import MOUNTS, mount_of, read_mounts
 from clusterctl.values import dataclass
 
 Here = Literal["", "synced", "ignored", "absent"]
-"""What the folder here has of a path; empty: it was not read. A sync leaves out what is ignored."""
+"""What the folder here has of a path; empty: not read, or a sync brings a part of it only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

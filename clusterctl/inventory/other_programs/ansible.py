@@ -114,9 +114,9 @@ def read_ansible_ini(
         name: of the cluster.
         group: whose hosts; None: of all.
     """
-    if template := re.search(r"\{%[^%\n]*%\}", text):
+    if template := re.search(r"(?m)^[ \t]*(\{%[^%\n]*%\})", text):
         place = text[: template.start()].count("\n") + 1
-        shown_template = f'a Jinja template: "{printable(template[0])}"'
+        shown_template = f'a Jinja template: "{printable(template[1])}"'
         problems.add((), wanted="an inventory", found=shown_template, line=place)
         return None
     found = _Inventory(problems)

@@ -51,12 +51,21 @@ def with_local_needs(
 def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: Path) -> set[str]:
     """Return the nodes that have other code in workdir than the folder; a silent one is none."""
     tree = _read(cluster, source)
+    if tree is None:
+        return set()
     requests = {
         node.name: Request(op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree})
         for node in nodes
-        if tree is not None and node.workdir
+        if node.workdir
     }
     answers, _ = call_validated(pool, requests, TreeAnswer, timeout=COMPARE_SECONDS)
+    # The files may be there without a sync, as where workdir is the folder itself.
+    unlike = {
+        name: replace(requests[name], body=tree.encoded)
+        for name, answer in answers.items()
+        if not answer.equal
+    }
+    answers, _ = call_validated(pool, unlike, TreeAnswer, timeout=COMPARE_SECONDS)
     return {name for name, answer in answers.items() if not answer.equal}
 
 
@@ -70,6 +79,11 @@ def _read(cluster: Cluster, source: Path) -> SourceTree | None:
 
 def _here(tree: SourceTree, local: str) -> Here:
     path = os.fsencode(local)
-    if path in tree.listing or any(each.startswith(path + b"/") for each in tree.listing):
+    if path in tree.listing:
         return "synced"
+    if any(each.startswith(path + b"/") for each in tree.listing):
+        inside = os.walk(tree.folder / local)
+        found = (Path(root, name) for root, _, names in inside for name in names)
+        every = all(os.fsencode(file.relative_to(tree.folder)) in tree.listing for file in found)
+        return "synced" if every else ""  # a sync would bring only a part of it
     return "ignored" if os.path.exists(tree.folder / local) else "absent"  # noqa: PTH110  (never raises)

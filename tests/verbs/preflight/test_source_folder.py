@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +11,13 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.python import Python
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.mirror.sync_diff import compare_tree
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import ignore
 from clusterctl.verbs.preflight.job_check import run_job_check
-from clusterctl.verbs.preflight.source_folder import with_local_needs
+from clusterctl.verbs.preflight.source_folder import other_code, with_local_needs
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 
@@ -46,6 +50,33 @@ def test_of_each_need_in_workdir_it_is_known_if_the_sync_brings_it(tmp_path: Pat
             "/code": "", "/code/data": "synced", "/code/out.bin": "ignored",
             "/models/m": "", "/code/none": "absent",
         }  # fmt: skip
+
+
+def test_a_need_of_which_a_sync_leaves_out_a_part_is_left_to_what_the_nodes_have(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path)
+    (tmp_path / ".clusterctlignore").write_text("data/*\n!data/keep\n")
+    (tmp_path / "data/keep").touch()
+    for facts in with_local_needs(CLUSTER, known(), tmp_path).values():
+        assert facts.path("/code/data") == PathFacts(path="/code/data", exists=True, folder=True)
+
+
+def test_code_that_is_there_without_a_sync_is_the_same_code(tmp_path: Path) -> None:
+    """As where workdir is the folder itself, or the nodes have a clone of it."""
+    write(tmp_path)
+    here = replace(CLUSTER, nodes=(replace(CLUSTER.nodes[0], workdir=str(tmp_path)),))
+    channel = CallChannel(io.BytesIO(), io.BytesIO())
+
+    def compare(request: Request) -> list[Message]:
+        return [compare_tree(dict(request.args), request.body, channel)]
+
+    pool = FakePool(here, {"a": {"sync-compare": compare}})
+    assert other_code(pool, here, here.nodes, tmp_path) == set()
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-copy"
+    shutil.copytree(tmp_path, elsewhere)
+    (elsewhere / "chk.py").write_text("other")
+    assert other_code(pool, here, here.nodes, elsewhere) == {"a"}
 
 
 def test_a_folder_that_no_sync_could_take_tells_nothing(tmp_path: Path) -> None:
