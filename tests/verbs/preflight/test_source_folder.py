@@ -66,7 +66,7 @@ def test_code_that_is_there_without_a_sync_is_the_same_code(tmp_path: Path) -> N
     """As where workdir is the folder itself, or the nodes have a clone of it."""
     write(tmp_path)
     here = replace(CLUSTER, nodes=(replace(CLUSTER.nodes[0], workdir=str(tmp_path)),))
-    channel = CallChannel(io.BytesIO(), io.BytesIO())
+    channel = CallChannel(io.BytesIO(), -1)
 
     def compare(request: Request) -> list[Message]:
         return [compare_tree(dict(request.args), request.body, channel)]
