@@ -76,13 +76,25 @@ class Timestamped(Prefixed):
 
 
 class Raw(LinePrinter):
-    """Each line byte for byte, without a prefix."""
+    """Each line byte for byte, without a prefix; one without an end only ends before another's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Print to this stream."""
+        super().__init__(stream)
+        self._unfinished: tuple[Source, ...] = ()
+        """Whose last line has no end."""
 
     def show(self, lines: Iterable[Folded]) -> None:
         """Print lines, all at once."""
         self.stream.flush()
-        data = b"".join(line.line.data + line.line.ending.encode() for line in lines)
-        self.stream.buffer.write(data)
+        parts = []
+        for line in lines:
+            data = line.line.data + line.line.ending.encode()
+            if self._unfinished not in {(), line.sources}:
+                parts.append(b"\n")
+            self._unfinished = () if data.endswith((b"\n", b"\r")) else line.sources
+            parts.append(data)
+        self.stream.buffer.write(b"".join(parts))
         self.stream.buffer.flush()
 
     def shape(self, line: Folded) -> str:

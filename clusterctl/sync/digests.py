@@ -60,16 +60,24 @@ class Digests:
         """
         if not stat.S_ISREG(status.st_mode):
             return digest_of(self._root + path, kind)
-        seen: list[object] = [*stat_key(status)]
-        name = path_text(path)
-        known = self._known.get(name)
-        if known is not None and known[:-1] == seen and status.st_dev == self._device:
-            self._kept[name] = known
+        known = self._known_of(path, status)
+        if known is not None:
+            self._kept[path_text(path)] = known
             return str(known[-1])
         digest = digest_of(self._root + path, kind)
         if self._is_settled(status):
-            self._kept[name] = [*seen, digest]
+            self._kept[path_text(path)] = [*stat_key(status), digest]
         return digest
+
+    def unread_bytes(self, path: bytes, status: os.stat_result) -> int:
+        """Return the bytes that `of` would read."""
+        unread = stat.S_ISREG(status.st_mode) and self._known_of(path, status) is None
+        return status.st_size if unread else 0
+
+    def _known_of(self, path: bytes, status: os.stat_result) -> list[object] | None:
+        known = self._known.get(path_text(path))
+        same = known is not None and known[:-1] == [*stat_key(status)]
+        return known if same and status.st_dev == self._device else None
 
     def save(self) -> None:
         """Keep the digests of what was asked for; no cache is no error."""

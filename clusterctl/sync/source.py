@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,38 +64,34 @@ class SourceTree:
         return bool(self.diff)
 
 
-def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> SourceTree:
-    """List and hash a folder; `leave_out` are paths in it that are no code, as the checkpoints.
+def read_source(
+    folder: Path,
+    *,
+    leave_out: Iterable[str] = (),
+    before: Callable[[Mapping[bytes, int]], None] = lambda _unread: None,
+) -> SourceTree:
+    """List and hash a folder.
+
+    Args:
+        folder: the folder.
+        leave_out: paths in it that are no code, as the checkpoints.
+        before: called with the bytes of each file that is to be read.
 
     Raises:
         UsageError: it is not a folder to mirror, git fails, or there is nothing.
         ClusterError: a file cannot be read.
     """
     worktree = Worktree.of(folder)
-    ignored = ignored_in(folder, leave_out)
-    _refuse_home(folder)
-    if worktree is not None:
-        found = _tracked(folder, worktree, ignored)
-    else:
-        found = _walked(folder, Ignored(JUNK), ignored)
+    files = _files(folder, worktree, leave_out)
+    digests = Digests(folder)
+    unread = {path: digests.unread_bytes(path, status) for path, _, status in files}
+    before({path: size for path, size in unread.items() if size})
     listing: Listing = {}
     size = 0
-    root = os.fsencode(folder) + b"/"
-    digests = Digests(folder)
-    for path in sorted(set(found)):
-        _refuse_secret(folder, path)
-        try:
-            status = os.lstat(root + path)
-            kind = entry_kind(status)
-            if kind is not None:
-                listing[path] = Entry(kind, digests.of(path, kind, status))
-                size += status.st_size
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # deleted in the work tree
-        except OSError as error:
-            raise _unreadable(path, error) from error
-    if not listing:
-        raise _nothing(folder, worktree)
+    for path, kind, status in files:
+        with _naming_file(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            listing[path] = Entry(kind, digests.of(path, kind, status))
+            size += status.st_size
     digests.save()
     return SourceTree(
         folder=folder,
@@ -105,6 +101,41 @@ def read_source(folder: Path, *, leave_out: Iterable[str] = ()) -> SourceTree:
         commit=worktree.commit() if worktree else None,
         diff=worktree.diff() if worktree else "",
     )
+
+
+def source_paths(folder: Path, *, leave_out: Iterable[str] = ()) -> frozenset[bytes]:
+    """Return the paths that `read_source` would list; no file is read.
+
+    Raises:
+        UsageError: it is not a folder to mirror, git fails, or there is nothing.
+        ClusterError: a folder cannot be read.
+    """
+    return frozenset(path for path, _, _ in _files(folder, Worktree.of(folder), leave_out))
+
+
+def _files(
+    folder: Path, worktree: Worktree | None, leave_out: Iterable[str]
+) -> list[tuple[bytes, str, os.stat_result]]:
+    """Return path, kind and state of each file of the code, in order."""
+    ignored = ignored_in(folder, leave_out)
+    _refuse_home(folder)
+    if worktree is not None:
+        found = _tracked(folder, worktree, ignored)
+    else:
+        found = _walked(folder, Ignored(JUNK), ignored)
+    root = os.fsencode(folder) + b"/"
+    files = []
+    for path in sorted(set(found)):
+        _refuse_secret(folder, path)
+        # What is tracked may be deleted in the work tree.
+        with _naming_file(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            status = os.lstat(root + path)
+            kind = entry_kind(status)
+            if kind is not None:
+                files.append((path, kind, status))
+    if not files:
+        raise _nothing(folder, worktree)
+    return files
 
 
 def changed_since(source: SourceTree, names: Iterable[str]) -> list[str]:

@@ -42,6 +42,13 @@ def test_times_are_utc() -> None:
     assert printed(Timestamped, folded(b"x", 0)) == b"1970-01-01T00:00:00.500Z [a:0] x\n"
 
 
+def test_raw_ends_a_line_without_an_end_before_that_of_another() -> None:
+    line = folded(b"ha", 0)
+    half = line._replace(line=line.line._replace(ending=""))
+    assert printed(Raw, half, half) == b"haha"
+    assert printed(Raw, half, folded(b"b", 1), half) == b"ha\nb\nha"
+
+
 def test_raw_is_byte_for_byte() -> None:
     assert printed(Raw, folded(b"\xff\x1b[2J", 0)) == b"\xff\x1b[2J\n"
 

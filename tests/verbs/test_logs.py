@@ -152,11 +152,11 @@ def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
     ) -> bytes:
         sink = io.TextIOWrapper(io.BytesIO())
         wanted = Filter(pattern=pattern, ranks=ranks)
-        log = RunLog(RUN, CLUSTER, judged=False)
+        raw, log = Raw(sink), RunLog(RUN, CLUSTER, judged=False)
         lines = MergedLines(wanted, PassThrough(), uncut=uncut, patience=logs.UNTIL_ALL_HAVE_SENT)
         for event in logs.read_logs(FakePool(CLUSTER, nodes), log, lines, errors={}):
             assert isinstance(event, LogLines)
-            Raw(sink).show(event.lines)
+            raw.show(event.lines)
         return sink.buffer.getvalue()
 
     assert printed(uncut=True) == printed(uncut=False)

@@ -13,9 +13,10 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import Here
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.answers import TreeAnswer
-from clusterctl.sync.source import SourceTree, read_source
+from clusterctl.sync.source import SourceTree, read_source, source_paths
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, call_validated
+from clusterctl.verbs.sync.copying import MUCH_READ
 from clusterctl.verbs.sync.sync import checkpoints_in
 
 COMPARE_SECONDS = 60.0
@@ -32,10 +33,13 @@ def with_local_needs(
         for need in cluster.job.needs
         if (local := in_workdir(node, need))
     }
-    tree = _read(cluster, source) if wanted else None
-    if tree is None:
+    if not wanted:
         return dict(facts)
-    here = {local: _here(tree, local) for local in set(wanted.values())}
+    try:
+        listed = source_paths(source, leave_out=checkpoints_in(cluster, source))
+    except ClusterError:
+        return dict(facts)  # it is none to mirror, such as the home folder
+    here = {local: _here(source, listed, local) for local in set(wanted.values())}
     found = {}
     for name, known in facts.items():
         paths = (
@@ -70,20 +74,25 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
 
 
 def _read(cluster: Cluster, source: Path) -> SourceTree | None:
-    """Return the folder as a sync would; None: it is none to mirror, such as the home folder."""
+    """Return the folder as a sync would; None: it is none to mirror, or too much to read now."""
     try:
-        return read_source(source, leave_out=checkpoints_in(cluster, source))
+        return read_source(source, leave_out=checkpoints_in(cluster, source), before=_refuse_large)
     except ClusterError:
         return None
 
 
-def _here(tree: SourceTree, local: str) -> Here:
+def _refuse_large(unread: Mapping[bytes, int]) -> None:
+    if sum(unread.values()) > MUCH_READ:
+        raise ClusterError("to read it takes longer than a check may")
+
+
+def _here(source: Path, listed: Collection[bytes], local: str) -> Here:
     path = os.fsencode(local)
-    if path in tree.listing:
+    if path in listed:
         return "synced"
-    if any(each.startswith(path + b"/") for each in tree.listing):
-        inside = os.walk(tree.folder / local)
+    if any(each.startswith(path + b"/") for each in listed):
+        inside = os.walk(source / local)
         found = (Path(root, name) for root, _, names in inside for name in names)
-        every = all(os.fsencode(file.relative_to(tree.folder)) in tree.listing for file in found)
+        every = all(os.fsencode(file.relative_to(source)) in listed for file in found)
         return "synced" if every else ""  # a sync would bring only a part of it
-    return "ignored" if os.path.exists(tree.folder / local) else "absent"  # noqa: PTH110  (never raises)
+    return "ignored" if os.path.exists(source / local) else "absent"  # noqa: PTH110  (never raises)

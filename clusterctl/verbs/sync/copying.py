@@ -17,10 +17,13 @@ ANNOUNCED = 10_000_000
 """Bytes for one node above which a line says beforehand how much there is to copy."""
 LARGE = 1_000_000_000
 """Bytes for one node above which the user is asked first: this is more than code."""
-_HINT = (
-    "copy it: --yes\nlist what is no code in .gitignore, or outside git in .clusterctlignore;"
+MUCH_READ = LARGE
+"""Bytes of new files above which a line is printed before they are read."""
+_NO_CODE = (
+    "list what is no code in .gitignore, or outside git in .clusterctlignore;"
     " clusterctl push brings models and data"
 )
+_HINT = f"copy it: --yes\n{_NO_CODE}"
 
 
 TICK_SECONDS = 0.5
@@ -81,6 +84,16 @@ class Copying:
         where = nodes[0] if len(nodes) == 1 else f"each of {counted(len(nodes), 'node')}"
         count = counted(len(files), "file")
         return f"{size_of(self.most)} in {count} to {where}; the largest is {name}, {size_of(size)}"
+
+
+def announce_reading(unread: Mapping[bytes, int], emit: Emit) -> None:
+    """Say that much is read before anything is known; `unread` has the bytes of each file."""
+    total = sum(unread.values())
+    if total > MUCH_READ:
+        size, path = max((size, path) for path, size in unread.items())
+        largest = f"the largest is {path.decode(errors='backslashreplace')}, {size_of(size)}"
+        text = f"reading {size_of(total)} in {counted(len(unread), 'file')} here; {largest}"
+        emit(Notice(text=text, hint=_NO_CODE))
 
 
 def reported(

@@ -21,7 +21,7 @@ from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.rpc import T, node_error, validated_answer
-from clusterctl.verbs.sync.copying import Copying, reported
+from clusterctl.verbs.sync.copying import Copying, announce_reading, reported
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
 from clusterctl.verbs.sync.placements import origin_of, placements, why_different
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
@@ -79,7 +79,11 @@ def sync(
         )
         raise UsageError(message, hint=f"add `workdir: /a/path` to {cluster.file or 'hosts.yaml'}")
     pool.begin()  # while the folder is read here
-    found = read_source(source, leave_out=checkpoints_in(cluster, source))
+    found = read_source(
+        source,
+        leave_out=checkpoints_in(cluster, source),
+        before=lambda unread: announce_reading(unread, emit),
+    )
     wanted = options.tree if options else ""
     if wanted and found.tree != wanted:
         raise SyncRefused(

@@ -7,15 +7,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.python import Python
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.mirror.sync_diff import compare_tree
+from clusterctl.sync import digests
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import ignore
+from clusterctl.verbs.preflight import source_folder
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.source_folder import other_code, with_local_needs
 from clusterctl.wire import Message
@@ -77,6 +81,16 @@ def test_code_that_is_there_without_a_sync_is_the_same_code(tmp_path: Path) -> N
     shutil.copytree(tmp_path, elsewhere)
     (elsewhere / "chk.py").write_text("other")
     assert other_code(pool, here, here.nodes, elsewhere) == {"a"}
+
+
+def test_a_check_does_not_read_what_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    monkeypatch.setattr(source_folder, "MUCH_READ", 3)
+    monkeypatch.setattr(digests, "digest_of", None)
+    assert with_local_needs(CLUSTER, known(), tmp_path) != known()
+    assert other_code(FakePool(CLUSTER, {}), CLUSTER, CLUSTER.nodes, tmp_path) == set()
 
 
 def test_a_folder_that_no_sync_could_take_tells_nothing(tmp_path: Path) -> None:

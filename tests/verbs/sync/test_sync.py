@@ -912,3 +912,16 @@ def test_a_large_copy_is_announced_asked_about_and_shown(
     result, events = run_sync(cluster, source)  # only what is missing counts
     assert result.ok
     assert not [event for event in events if isinstance(event, Notice | CopyProgress)]
+
+
+def test_much_to_read_is_announced_before_it_is_read(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "weights.bin").write_bytes(os.urandom(3 << 20))
+    monkeypatch.setattr(copying, "MUCH_READ", 2 << 20)
+    cluster = Cluster(name="t", nodes=(node("a", tmp_path / "a"),))
+    _, events = run_sync(cluster, source)
+    notice = events[0]
+    assert isinstance(notice, Notice)
+    assert notice.text == "reading 3.1 MB in 4 files here; the largest is weights.bin, 3.1 MB"
+    assert "clusterctl push" in notice.hint
