@@ -39,7 +39,7 @@ def join(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     paths = find_run(args)
     job = read_json(paths.job)
     if "elastic" not in job:  # its own agent has no such operation
-        message = "an earlier version of clusterctl launched it, whose runs no node can join"
+        message = "an earlier version launched it, whose runs no node can join"
         raise refusal(str(job.get("run")), "not-elastic", message)
     hand_over("join", args, channel, paths)
     saved = read_json(paths.supervisor)
