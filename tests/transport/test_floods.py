@@ -57,7 +57,10 @@ START_SECONDS = 2.0
 """To import, log in and show; more under load."""
 
 
-SLOW = {"welcome", "ignored", "debug", "values", "names", "messages", "lines", "manifest"}
+SLOW = {
+    "welcome", "ignored", "debug", "values", "names", "messages", "lines", "manifest",
+    "large_events",
+}  # fmt: skip
 """Floods that only time ends, or that are cut off late."""
 
 
