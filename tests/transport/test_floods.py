@@ -40,7 +40,6 @@ COMMANDS = {
     "too_many_values": ["runs"],
     "values": ["runs"],
     "names": ["runs"],
-    "messages": ["exec", "--timeout", "20", "--", "true"],
     "lines": ["logs", "--raw", RUN],
     "events": ["logs", RUN],
     "large_events": ["logs", RUN],
@@ -58,7 +57,7 @@ START_SECONDS = 2.0
 
 
 SLOW = {
-    "welcome", "ignored", "debug", "values", "names", "messages", "lines", "manifest",
+    "welcome", "ignored", "debug", "values", "names", "lines", "manifest",
     "large_events",
 }  # fmt: skip
 """Floods that only time ends, or that are cut off late."""
