@@ -194,6 +194,8 @@ def _run(
             end = validated_answer(Reply(node=name, messages=(item,)), ExecAnswer)
             found.error = end if isinstance(end, NodeError) else None
             found.end = None if isinstance(end, NodeError) else end
+            if isinstance(end, NodeError):
+                calls[name].close()  # it may send more of these, without end
 
 
 def _finished(name: str, found: _Progress) -> NodeExec:

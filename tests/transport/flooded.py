@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from clusterctl.cli.main import main
-from clusterctl.errors import ClusterError
+from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory import build
 from clusterctl.inventory.load import load
@@ -58,7 +58,7 @@ if __name__ == "__main__":
     began = time.process_time()
     try:
         code = flooded(sys.argv[2:])
-    except ClusterError as error:
+    except (ClusterError, NodeError) as error:
         print(HOST, error, file=sys.stderr)
         code = 3
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

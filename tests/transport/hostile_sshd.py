@@ -194,11 +194,6 @@ def names(call: Call) -> None:
     call.repeat(raw_frame(b'{"read":{' + inside + b"}}"), call.channel.sendall)
 
 
-def messages(call: Call) -> None:
-    """Messages as small as they can be, many in a packet."""
-    call.repeat(raw_frame(b"{}") * 3000, call.channel.sendall)
-
-
 def lines(call: Call) -> None:
     """A log that the user wants to see."""
     call.channel.sendall(frame({"here": True}))
@@ -245,7 +240,7 @@ def drain(channel: paramiko.Channel) -> None:
 
 _ALL = (
     stdout, stderr, packet, output, facts, collect, pieces, rsync, noise, endless, deep, values,
-    names, too_many_values, messages, lines, events, large_events, manifest,
+    names, too_many_values, lines, events, large_events, manifest,
 )  # fmt: skip
 FLOODS = {one.__name__: one for one in _ALL}
 
