@@ -117,7 +117,9 @@ def test_a_step_sees_one_gpu_unless_it_is_for_all(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_step_and_still_reports(tmp_path: Path) -> None:
     found = make_check(tmp_path)
-    interrupt = f"import os, time; os.kill({os.getpid()}, {signal.SIGINT}); time.sleep(600)"
+    # Not while Popen still starts it: then nothing would know of it.
+    interrupt = "import os, time; time.sleep(1)"
+    interrupt += f"; os.kill({os.getpid()}, {signal.SIGINT}); time.sleep(600)"
     code = found.run([step("a"), step("b", interrupt), step("c")])
 
     assert code == INTERRUPTED

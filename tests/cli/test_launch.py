@@ -144,9 +144,10 @@ def test_a_script_that_would_train_each_node_alone_is_refused_and_its_hint_works
     corrected = project.run("launch", *once, "--", "bash", "run.sh")
     assert corrected.returncode == 0, corrected.stderr
     assert "run.sh" not in corrected.stderr.replace("command: bash run.sh", "")
-    again = "hint: to run it once per node: clusterctl launch --launcher direct --procs-per-node 1"
-    refused = project.run("launch", "--dry-run", "--nodes", "2", "--", "bash", "run.sh")
-    assert (refused.returncode, f"{again} -- bash run.sh" in refused.stderr) == (2, True)
+    typed, own = "launch --dry-run --nodes 2", "--launcher direct --procs-per-node 1"
+    refused = project.run(*typed.split(), "--", "bash", "run.sh")
+    again = f"hint: to run it once per node: clusterctl {typed} {own} -- bash run.sh"
+    assert (refused.returncode, again in refused.stderr.splitlines()) == (2, True)
 
 
 def test_a_first_launch_plans_with_the_configuration_in_the_folder(project: Project) -> None:
