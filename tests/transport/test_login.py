@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -69,7 +70,8 @@ def serve(own_state: Path) -> Iterator[Callable[[Gate], int]]:
             transport = paramiko.Transport(connection)
             transports.append(transport)
             transport.add_server_key(paramiko.RSAKey.generate(2048))
-            transport.start_server(server=gate)
+            with contextlib.suppress(paramiko.SSHException, EOFError):  # the client left at once
+                transport.start_server(server=gate)
 
         threading.Thread(target=run, daemon=True).start()
         return int(listener.getsockname()[1])
