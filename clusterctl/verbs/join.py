@@ -170,7 +170,9 @@ def _master(view: RunStatus, inventory: Cluster, file: str) -> Node:
         raise CouldNotTell(f"{view.run}: its master does not answer: {errors}")
     if not view.live:
         hint = f"clusterctl resume {view.run} --checkpoint latest"
-        raise ClusterError(f"{view.run}: the run is over: {view.state}", hint=hint)
+        own = view.node_runs.get(name)  # a node that is silent now does not make it unknown
+        state = own.state if own else view.state
+        raise ClusterError(f"{view.run}: the run is over: {state}", hint=hint)
     try:
         return inventory.node(name)
     except KeyError:

@@ -183,6 +183,11 @@ def test_a_run_that_is_over_or_silent_ends_the_verb(records: Records) -> None:
     over = pool_of([Message({"node": part("a", "finished", master=MASTER)})])
     with pytest.raises(ClusterError, match="over: finished"):
         try_join(over, records)
+    one_silent = pool_of(
+        [Message({"node": part("a", "finished", master=MASTER, nodes=["a", "b"])})]
+    )
+    with pytest.raises(ClusterError, match="over: finished"):
+        try_join(one_silent, records)
     with pytest.raises(CouldNotTell, match="does not answer"):
         try_join(FakePool(CLUSTER, {}), records)
     lost = Reply.failed("a", NodeError("timeout", "answer"))
