@@ -30,6 +30,9 @@ SOURCES = (
     variables,
 )  # fmt: skip
 """Each has registered its facts."""
+_LISTS = (
+    "files", "links", "kernel_log", "variables", "local_paths", "programs", "build_locks",
+)  # fmt: skip
 EVERY_FACT = tuple(FACTS[name] for name in sorted(FACTS))
 
 
@@ -41,18 +44,7 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         return list(dict.fromkeys(one for each in asked for one in getattr(each, name)))
 
     return {
-        **{
-            name: all_of(name)
-            for name in (
-                "files",
-                "links",
-                "kernel_log",
-                "variables",
-                "local_paths",
-                "programs",
-                "build_locks",
-            )
-        },
+        **{name: all_of(name) for name in _LISTS},
         "globs": sorted(all_of("globs"), key=_may_hang),
         "folders": folder_questions(*(each.folders for each in asked)),
         "rdma": folder_questions(*(each.rdma for each in asked)),

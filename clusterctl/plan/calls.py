@@ -142,7 +142,7 @@ def calls_in_folders(
     variables: Mapping[str, str],
     name: str,
     folder: str | None,
-    workdirs: Collection[str] = (),
+    workdirs: Collection[str],
 ) -> Iterator[tuple[Call, str | None]]:
     """Yield what a script starts, each with the folder that it starts in; None: it is not known.
 
@@ -190,7 +190,7 @@ def _moved(
     return None if moved.startswith("..") else moved
 
 
-def in_folder(folder: str | None, name: str, workdirs: Collection[str] = ()) -> str:
+def in_folder(folder: str | None, name: str, workdirs: Collection[str]) -> str:
     """Return the path of a file in the code, or an absolute one elsewhere; empty: not known."""
     if posixpath.isabs(name):
         return in_code(name, workdirs) or name
@@ -243,7 +243,9 @@ class _Search:
                 apart = (*call.apart, next(self.subshells))
                 yield from self.of_text(replace(call, apart=apart), text, depth - 1)
         elif name in _REMOTE:
-            call = replace(call, words=tuple(words), remote=name, host=_host(name, words))
+            apart = (*call.apart, next(self.subshells))
+            host = _host(name, words)
+            call = replace(call, words=tuple(words), remote=name, host=host, apart=apart)
             text = " ".join(_after(words, _REMOTE[name]) or ())
             yield from self.of_text(call, text, depth - 1) if text else iter([call])
         else:

@@ -392,7 +392,7 @@ def test_a_script_is_read_in_the_folder_that_it_is_started_in(move: str, where: 
 @pytest.mark.parametrize(
     "command",
     ["bash -c \"bash -c '(cd none)'; (bash run.sh)\"", "bash -c \"bash -c 'cd none'; bash run.sh\"",
-     "bash -c 'eval \"(cd none)\"; (bash run.sh)'"],
+     "bash -c 'eval \"(cd none)\"; (bash run.sh)'", "bash -c \"ssh h 'cd none'; bash run.sh\""],
 )  # fmt: skip
 def test_a_shell_within_a_command_moves_itself_only(command: str) -> None:
     assert [each.where for each in problems("torchrun --standalone t.py", command)] == ["run.sh:1"]

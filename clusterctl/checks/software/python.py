@@ -98,7 +98,7 @@ _SET_UP = (
 )
 """What a line uses that is a function of the shell, what sets it up, and how to write that."""
 _NOT_SET_UP = re.compile(
-    r"\b(?:conda|mamba|micromamba|module|ml|pyenv): (?:command )?not found|(?:conda|pyenv) init"
+    r"\b(conda|mamba|micromamba|module|ml|pyenv): (?:command )?not found|(?:conda|pyenv) init"
     r"|micromamba .*--help"
 )
 """The last words of those tools without it."""
@@ -106,10 +106,11 @@ _NOT_SET_UP = re.compile(
 
 def _shell_set_up(line: str, problem: str) -> str:
     """Return the line that also sets a tool up; empty if that is not what is missing."""
-    if not _NOT_SET_UP.search(problem.rpartition("; it printed: ")[2]):
+    told = _NOT_SET_UP.search(problem.rpartition("; it printed: ")[2])
+    if told is None:
         return ""
     for used, done, first in _SET_UP:
-        if used in line and done not in line:
+        if re.search(rf"\b{used}", line) and done not in line and used.startswith(told[1] or ""):
             return (
                 f"no start file such as ~/.bashrc is read here, so `{used.strip()}` is not set up:"
                 f" write `env_init: {first}; {line}` with the path that it has there, or name"

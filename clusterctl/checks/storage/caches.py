@@ -66,9 +66,9 @@ def caches(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 
 def _dead_locks(facts: Facts) -> Iterator[Finding]:
     """Find locks that no process has open, on any node: the path may be shared."""
-    held = {lock.path for node in facts.values() for lock in node.build_locks or () if lock.held}
     if any(node.build_locks is None for node in facts.values()):
         return  # the path may be shared, and one that did not tell may hold it
+    held = {lock.path for node in facts.values() for lock in node.build_locks or () if lock.held}
     for node in facts.values():
         for lock in node.build_locks or ():
             if lock.path not in held:

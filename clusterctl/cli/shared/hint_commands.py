@@ -27,11 +27,11 @@ def complete_hint(hint: str, words: Sequence[str]) -> str:
             keeps the options that were typed, alone or as `why: …`; any other stays.
         words: what was typed, without the program's name.
     """
+    ours = words[: words.index("--")] if "--" in words else words
     if ran := _COMMAND.fullmatch(hint):
-        ours = words[: words.index("--")] if "--" in words else words
         return f"{ran['before']}{shlex.join(('clusterctl', *ours))} -- {ran['command']}"
     if words[:1] == ["launch"] and (launch := _LAUNCH.fullmatch(hint)):
-        ours = _launch(words, shlex.split(launch["flags"]))
+        ours = _launch(ours[1:], shlex.split(launch["flags"]))
         return f"{launch['before']}{shlex.join(('clusterctl', *ours))} -- {launch['command']}"
     found = _FLAG.fullmatch(hint)
     if found is None:
@@ -41,12 +41,13 @@ def complete_hint(hint: str, words: Sequence[str]) -> str:
     return f"{found['before']}{command}"
 
 
-def _launch(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+def _launch(typed: Sequence[str], flags: Sequence[str]) -> list[str]:
     """Return the typed options of a launch with those of a hint; the hint's launcher is taken."""
     new = _options(flags)
     replaced = _LAUNCHER | {_name(option) for option in new} - {"--env"}
-    typed = _options(words[1 : words.index("--")] if "--" in words else words[1:])
-    kept = [option for option in typed if _name(option) not in replaced and option not in new]
+    kept = [
+        option for option in _options(typed) if _name(option) not in replaced and option not in new
+    ]
     return ["launch", *(word for option in (*kept, *new) for word in option)]
 
 

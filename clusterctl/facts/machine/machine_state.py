@@ -137,7 +137,7 @@ def parse_machine_state(answers: Answers) -> MachineState | None:
         ),
         overcommit=answers.number(OVERCOMMIT),
         clock_synchronized=not unsynchronized if isinstance(unsynchronized, bool) else None,
-        login_s=_seconds(seen.get("login")),
+        login_s=seconds(seen.get("login")),
         reboot_required=seen.get("reboot") is True if "reboot" in seen else None,
         noexec=_noexec((seen.get("tmp"), seen.get("home")), answers.once(read_mounts)),
         state_problem=_text(seen["state_problem"]) if "state_problem" in seen else None,
@@ -164,7 +164,7 @@ def parse_cpu_list(text: str) -> int | None:
 def parse_uptime(text: str) -> float | None:
     """Return the seconds since boot from /proc/uptime."""
     try:
-        return _seconds(float(text.split(maxsplit=1)[0]))
+        return seconds(float(text.split(maxsplit=1)[0]))
     except (ValueError, IndexError):
         return None
 
@@ -239,7 +239,7 @@ def _processes(listed: object) -> tuple[LeftoverProcess, ...]:
         LeftoverProcess(
             pid=pid,
             command=_text(one.get("command")),
-            age_s=_seconds(one.get("age_s")),
+            age_s=seconds(one.get("age_s")),
             rank=_text(one.get("rank")),
             run=_text(one.get("run")),
             waits_in=_text(one.get("waits_in")),
@@ -262,6 +262,7 @@ def _count(value: object) -> int | None:
     return count if count is not None and count >= 0 else None
 
 
-def _seconds(value: object) -> float | None:
-    seconds = typed(float, value) if isinstance(value, float) else typed(int, value)
-    return float(seconds) if seconds is not None and 0 <= seconds < math.inf else None
+def seconds(value: object) -> float | None:
+    """Return a number of seconds; None: it is none, or negative, or has no end."""
+    found = typed(float, value) if isinstance(value, float) else typed(int, value)
+    return float(found) if found is not None and 0 <= found < math.inf else None

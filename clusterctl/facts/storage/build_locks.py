@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.fact import Fact, Question, typed
+from clusterctl.facts.fact import Fact, Question
+from clusterctl.facts.machine.machine_state import seconds
 from clusterctl.facts.request import FactRequest
 from clusterctl.values import dataclass
 
@@ -40,8 +40,7 @@ def parse_build_locks(answers: Answers) -> tuple[BuildLock, ...] | None:
     found = []
     for one in listed[:MOST]:
         path = one.get("path") if isinstance(one, dict) else None
-        age = typed(float, one.get("age_s")) if isinstance(one, dict) else None
         if isinstance(path, str) and asked.fullmatch(path):
-            age = age if age is not None and 0 <= age < math.inf else 0.0
+            age = seconds(one.get("age_s")) or 0.0
             found.append(BuildLock(path=path, age_s=age, held=one.get("held") is not False))
     return tuple(found)

@@ -36,11 +36,10 @@ def read_hostfile(text: str, problems: Problems) -> Document | None:
     """
     nodes: list[dict[str, object]] = []
     lines: dict[Path, int] = {}
-    rows = [line.partition("#")[0].split() for line in text.splitlines()]
-    again = {
-        name for name, count in Counter(w[0] for w in rows if len(w) == 1).items() if count > 1
-    }
-    for number, (line, words) in enumerate(zip(text.splitlines(), rows, strict=True), 1):
+    texts = text.splitlines()
+    rows = [line.partition("#")[0].split() for line in texts]
+    alone = Counter(words[0] for words in rows if len(words) == 1)
+    for number, (line, words) in enumerate(zip(texts, rows, strict=True), 1):
         if not words:
             continue
         if "," in _BRACKETS.sub("", words[0]):
@@ -50,12 +49,11 @@ def read_hostfile(text: str, problems: Problems) -> Document | None:
         if wanted := _rewritten(" ".join(words)):
             problems.add((), wanted=f'"{wanted}"', found=f'"{printable(line)}"', line=number)
             continue
-        if len(words) == 1 and words[0] in again:  # as in PBS_NODEFILE
-            count, first = rows.count(words), rows.index(words) + 1
-            wanted = f'"{printable(words[0])} slots={count}" once'
-            problems.add((), wanted=wanted, found=f"{count} lines", line=first)
-            if number != first:
+        if len(words) == 1 and (count := alone[words[0]]) > 1:  # as in PBS_NODEFILE
+            if number != rows.index(words) + 1:
                 continue
+            wanted = f'"{printable(words[0])} slots={count}" once'
+            problems.add((), wanted=wanted, found=f"{count} lines", line=number)
         path: Path = ("nodes", len(nodes))
         lines[path] = number
         nodes.append(_node(words, number, problems))

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterctl.checks.storage.run_paths import job_path
+from clusterctl.checks.storage.run_paths import in_workdir, job_path
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.sync.source import PULLED
@@ -40,9 +40,8 @@ def local_names(cluster: Cluster, words: Sequence[str]) -> dict[str, str]:
 
 def _local_name(nodes: Sequence[Node], word: str) -> str:
     for node in nodes:
-        path, workdir = job_path(node, word), node.workdir
-        relative = posixpath.relpath(path, workdir) if workdir and path.startswith("/") else ".."
-        if relative != "." and relative.split("/")[0] != "..":
+        path = job_path(node, word)
+        if path.startswith("/") and (relative := in_workdir(node, path)):
             return relative
     return posixpath.basename(posixpath.normpath(job_path(nodes[0], word)).rstrip("/"))
 
