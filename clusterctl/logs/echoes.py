@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,14 +95,14 @@ def _lost(
     """Return the loss of a node that fell silent, was rebooted, or has no supervisor."""
     alive = {cause.node for cause in echoes}
     gone = {report.node: report.gone for report in reports if report.gone}
-    silent = {report.node: _peers(report, "peer-silent") for report in reports}
+    cut_off = _cut_off(reports)
     found: list[FirstCause] = []
     for report in reports:
         for event in report.events:
             node = str(event.get("peer"))
             if event.get("kind") != "peer-silent":
                 continue
-            if node not in alive or _was_cut_off(node, report.node, reports, silent):
+            if node not in alive or cut_off(node, report.node):
                 words = [f"{report.node} lost the connection to it: {event.get('message')}"]
                 words += filter(None, [gone.pop(node, "")])
                 since = float(event.get("since") or 0.0) - report.clock[0]
@@ -118,13 +119,16 @@ def _peers(report: NodeReport, kind: str) -> set[str]:
     return {str(event.get("peer")) for event in report.events if event.get("kind") == kind}
 
 
-def _was_cut_off(
-    node: str, by: str, reports: Sequence[NodeReport], silent: Mapping[str, set[str]]
-) -> bool:
-    """Tell whether a node that is back had lost all others, and `by` had not, or fewer lost it."""
-    alone = {one.node for one in reports if silent[one.node] >= _peers(one, "peer-joined")}
-    lost_by = {name: sum(name in peers for peers in silent.values()) for name in (node, by)}
-    return node in alone and bool(silent[node]) and (by not in alone or lost_by[node] > lost_by[by])
+def _cut_off(reports: Sequence[NodeReport]) -> Callable[[str, str], bool]:
+    """Return what tells whether a node had lost all others, and `by` had not, or fewer lost it."""
+    silent = {report.node: _peers(report, "peer-silent") for report in reports}
+    lost_by = Counter(peer for peers in silent.values() for peer in peers)
+    alone = {
+        one.node
+        for one in reports
+        if silent[one.node] and silent[one.node] >= _peers(one, "peer-joined")
+    }
+    return lambda node, by: node in alone and (by not in alone or lost_by[node] > lost_by[by])
 
 
 def _loss(node: str, message: str, time: float, first: FirstCause) -> FirstCause:

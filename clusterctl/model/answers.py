@@ -141,6 +141,8 @@ class TreeAnswer:
     """`sync-compare`: whether the workdir has the files of a listing."""
 
     equal: bool
+    placed: bool = False
+    """A sync placed files there before."""
     different: tuple[str, ...] = ()
 
 

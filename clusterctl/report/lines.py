@@ -90,7 +90,7 @@ class Raw(LinePrinter):
         parts = []
         for line in lines:
             data = line.line.data + line.line.ending.encode()
-            if self._unfinished not in {(), line.sources}:
+            if self._unfinished and self._unfinished != line.sources:
                 parts.append(b"\n")
             self._unfinished = () if data.endswith((b"\n", b"\r")) else line.sources
             parts.append(data)

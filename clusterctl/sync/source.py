@@ -84,8 +84,8 @@ def read_source(
     worktree = Worktree.of(folder)
     files = _files(folder, worktree, leave_out)
     digests = Digests(folder)
-    unread = {path: digests.unread_bytes(path, status) for path, _, status in files}
-    before({path: size for path, size in unread.items() if size})
+    unread = ((path, digests.unread_bytes(path, status)) for path, _, status in files)
+    before({path: size for path, size in unread if size})
     listing: Listing = {}
     size = 0
     for path, kind, status in files:

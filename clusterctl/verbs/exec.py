@@ -192,10 +192,11 @@ def _run(
             found.error = node_error(Reply(node=name, messages=(item,)))
         else:
             end = validated_answer(Reply(node=name, messages=(item,)), ExecAnswer)
-            found.error = end if isinstance(end, NodeError) else None
-            found.end = None if isinstance(end, NodeError) else end
             if isinstance(end, NodeError):
+                found.error = end
                 calls[name].close()  # it may send more of these, without end
+            else:
+                found.end = end
 
 
 def _finished(name: str, found: _Progress) -> NodeExec:

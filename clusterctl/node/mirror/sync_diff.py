@@ -53,7 +53,7 @@ def compare_tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mes
             different = _since_placed(manifest, args["tree"])
         if different == []:
             return Message({"equal": True})
-        head: Dict[str, Any] = {"equal": False}
+        head: Dict[str, Any] = {"equal": False, "placed": manifest.tree is not None}
         if different is not None:
             head["different"] = [path_text(path) for path in different[:MAX_SHOWN]]
         if args.get("token"):

@@ -20,14 +20,15 @@ def describe_locks(paths: Iterable[str], proc: str = "/proc") -> List[Dict[str, 
     """
     found: Dict[str, Dict[str, Any]] = {}
     for path in paths:
+        if len(found) == MOST:
+            break
         try:
             status = os.stat(path)
         except OSError:
             continue  # released meanwhile
-        if len(found) < MOST:
-            age = max(time.time() - status.st_mtime, 0.0)
-            held = os.geteuid() not in (0, status.st_uid)
-            found[os.path.realpath(path)] = {"path": path, "age_s": age, "held": held}
+        age = max(time.time() - status.st_mtime, 0.0)
+        held = os.geteuid() not in (0, status.st_uid)
+        found[os.path.realpath(path)] = {"path": path, "age_s": age, "held": held}
     for pid in filter(str.isdigit, os.listdir(proc) if found else ()):
         folder = "%s/%s/fd/" % (proc, pid)
         try:

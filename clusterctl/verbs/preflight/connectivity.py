@@ -10,7 +10,7 @@ import functools
 import posixpath
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from clusterctl import values
@@ -132,17 +132,11 @@ class _Probe:
 
     def _shared(self, one: ConnectResult) -> ConnectResult:
         """Return it with the texts that earlier results hold."""
-        known = self.texts.setdefault
-        return replace(
-            one,
-            target=known(one.target, one.target),
-            key=known(one.key, one.key),
-            address=known(one.address, one.address),
-            state=known(one.state, one.state),
-            source=known(one.source, one.source),
-            seen_as=known(one.seen_as, one.seen_as),
-            interface=known(one.interface, one.interface),
-        )
+        held = ((each.name, getattr(one, each.name)) for each in fields(one))
+        texts: dict[str, Any] = {
+            name: self.texts.setdefault(text, text) for name, text in held if isinstance(text, str)
+        }
+        return replace(one, **texts)
 
 
 def probe_connectivity(

@@ -58,7 +58,9 @@ def run_job_check(
     other = other_code(pool, cluster, asked, source) if source is not None and asked else set()
     replies = call_all(pool, requests, phase=phase, timeout=LIMIT_S + 30.0, emit=emit)
     tried = {
-        name: replace(facts[name], job_check=_result(replies[name], name in other))
+        name: replace(
+            facts[name], job_check=replace(_result(replies[name]), other_code=name in other)
+        )
         for name in replies
     }
     return {**facts, **tried}
@@ -103,12 +105,11 @@ def command_answer(reply: Reply, key: str) -> Answer | str:
         return str(error)
 
 
-def _result(reply: Reply, other_code: bool) -> CommandResult:  # noqa: FBT001  (a field's value)
+def _result(reply: Reply) -> CommandResult:
     answer = command_answer(reply, "job.check")
     if isinstance(answer, str):
-        return CommandResult(exit_code=None, words=answer, other_code=other_code)
+        return CommandResult(exit_code=None, words=answer)
     lines = (answer.text + "\n" + answer.words).strip().splitlines()[-LAST_LINES:]
     if answer.state != "ok":
-        return CommandResult(exit_code=None, words=answer.why(), other_code=other_code)
-    output = "\n".join(lines)
-    return CommandResult(exit_code=answer.exit_code, output=output, other_code=other_code)
+        return CommandResult(exit_code=None, words=answer.why())
+    return CommandResult(exit_code=answer.exit_code, output="\n".join(lines))

@@ -53,24 +53,18 @@ def with_local_needs(
 
 
 def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: Path) -> set[str]:
-    """Return the nodes that have other code in workdir than the folder; a silent one is none."""
+    """Return the nodes where a sync placed other code than the folder has.
+
+    Not those that are silent, or whose files came otherwise: their folder may be this one.
+    """
     tree = _read(cluster, source)
-    if tree is None:
-        return set()
     requests = {
         node.name: Request(op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree})
         for node in nodes
-        if node.workdir
+        if tree is not None and node.workdir
     }
     answers, _ = call_validated(pool, requests, TreeAnswer, timeout=COMPARE_SECONDS)
-    # The files may be there without a sync, as where workdir is the folder itself.
-    unlike = {
-        name: replace(requests[name], body=tree.encoded)
-        for name, answer in answers.items()
-        if not answer.equal
-    }
-    answers, _ = call_validated(pool, unlike, TreeAnswer, timeout=COMPARE_SECONDS)
-    return {name for name, answer in answers.items() if not answer.equal}
+    return {name for name, answer in answers.items() if answer.placed and not answer.equal}
 
 
 def _read(cluster: Cluster, source: Path) -> SourceTree | None:

@@ -65,10 +65,10 @@ class LogFile:
                 whole, self.begins_within = chunk.without_first(), False
             if whole.data:
                 if self._kept:
-                    self._keep_last(whole, self._time)
+                    self._keep_last(whole)
                 yield Piece(self.source, whole, self._time)
 
-    def _keep_last(self, chunk: Chunk, time: float) -> None:
+    def _keep_last(self, chunk: Chunk) -> None:
         last = self._last
         for line in chunk.last(2 * self._kept).lines():
             if line.ending == "\r" or not line.data.strip() or is_frame(line.data):
@@ -77,6 +77,6 @@ class LogFile:
             if len(data) > LINE_BYTES:
                 data = data[:LINE_BYTES] + b" ..."
             self._size += len(data)
-            last.append((data, time))
+            last.append((data, self._time))
         while self._size > KEPT_BYTES or len(last) > self._kept:
             self._size -= len(last.popleft()[0])

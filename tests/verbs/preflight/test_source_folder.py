@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import shutil
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from clusterctl.facts.software.python import Python
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.mirror.manifest import Manifest
 from clusterctl.node.mirror.sync_diff import compare_tree
 from clusterctl.sync import digests
 from clusterctl.sync.source import read_source
@@ -77,10 +78,10 @@ def test_code_that_is_there_without_a_sync_is_the_same_code(tmp_path: Path) -> N
 
     pool = FakePool(here, {"a": {"sync-compare": compare}})
     assert other_code(pool, here, here.nodes, tmp_path) == set()
-    elsewhere = tmp_path.parent / f"{tmp_path.name}-copy"
-    shutil.copytree(tmp_path, elsewhere)
-    (elsewhere / "chk.py").write_text("other")
-    assert other_code(pool, here, here.nodes, elsewhere) == {"a"}
+    own = tmp_path / ".clusterctl"
+    own.mkdir()
+    Manifest(os.fsencode(tmp_path)).write("of another tree", {})
+    assert other_code(pool, here, here.nodes, tmp_path) == {"a"}
 
 
 def test_a_check_does_not_read_what_takes_long(
@@ -109,7 +110,10 @@ def test_the_own_check_knows_on_which_nodes_it_ran_on_other_code(tmp_path: Path)
         CLUSTER,
         {
             "a": {"sync-compare": compare, "read": [Message({"answers": []})]},
-            "b": {"sync-compare": [Message({"equal": False})], "read": [Message({"answers": []})]},
+            "b": {
+                "sync-compare": [Message({"equal": False, "placed": True})],
+                "read": [Message({"answers": []})],
+            },
         },
     )
     found = run_job_check(CLUSTER, pool, known(), source=tmp_path, emit=ignore)

@@ -194,6 +194,18 @@ def _told_lines(end: bytes) -> List[str]:
     return [line.decode("utf-8", "backslashreplace")[:LINE_CHARACTERS] for line in told[-LINES:]]
 
 
+def parse_times(data: bytes, *, cut: bool) -> List[Tuple[float, int]]:
+    """Return when a log had which size, by the whole lines of its times; the first may be cut."""
+    found = []
+    for line in data.split(b"\n")[cut:-1]:
+        try:
+            written, size = line.split()
+            found.append((float(written), int(size)))
+        except ValueError:
+            continue  # a power failure leaves zeros
+    return found
+
+
 def _last_times(log: str) -> List[Tuple[float, int]]:
     """Return when a log had which size, the last times that are known, the newest last.
 
@@ -201,13 +213,7 @@ def _last_times(log: str) -> List[Tuple[float, int]]:
     """
     found: List[Tuple[float, int]] = []
     data = read_end(times_of(log), TIMES_BYTES)
-    whole = data if len(data) < TIMES_BYTES else data[data.find(b"\n") + 1 :]
-    for line in whole.split(b"\n")[:-1]:
-        try:
-            moment, size = line.split()
-            entry = (float(moment), int(size))
-        except ValueError:
-            continue  # a power failure leaves zeros
+    for entry in parse_times(data, cut=len(data) == TIMES_BYTES):
         if not found or not 0 <= entry[0] - found[-1][0] < BURST_SECONDS:
             found.append(entry)
     return found

@@ -9,7 +9,7 @@ from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.file_io import read_end, read_json
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.run_paths import EVENTS, NodePaths, dropped_of, rank_of, times_of
-from clusterctl.node.run.operations.status import find_run, is_alive, node_status
+from clusterctl.node.run.operations.status import find_run, is_alive, node_status, parse_times
 from clusterctl.wire import Message, from_json
 
 TYPE_CHECKING = False
@@ -294,14 +294,6 @@ class LogTail:
         """Return when a log had which size; of the last bytes of its times only, if given."""
         if last:
             data = read_end(os.path.join(self.paths.folder, times_of(log)), last)
-            data = data if len(data) < last else data[data.find(b"\n") + 1 :]
         else:
             data = self._read(times_of(log), 0)
-        found = []
-        for line in data.splitlines():
-            try:
-                written, size = line.split()
-                found.append((float(written), int(size)))
-            except ValueError:
-                continue  # a power failure leaves zeros at the end of a file
-        return found
+        return parse_times(data, cut=len(data) == last)
