@@ -1,0 +1,121 @@
+"""What a node answers to `dump`: the stacks of a run's ranks, and the evidence beside them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
+from clusterctl.values import dataclass
+
+Source = Literal["py-spy", "faulthandler", "kernel", ""]
+"""Who told a stack: the first that was allowed; empty: nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One call on a stack."""
+
+    function: str
+    file: str = ""
+    """As the interpreter names it; empty for a frame of the kernel."""
+    line: Count = 0
+    """0: unknown."""
+    locals: tuple[str, ...] = ()
+    """`name=value`, only if they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadStack:
+    """What one thread does."""
+
+    id: Pid
+    """As the kernel counts threads."""
+    name: str = ""
+    state: str = ""
+    """One letter, as in /proc/PID/stat: `D` waits in the kernel, `T` is stopped."""
+    wait: str = ""
+    """Where it waits in the kernel, such as `futex_do_wait`; empty: it runs, or that is hidden."""
+    cpu_percent: Count | None = None
+    """Its CPU time during the dump; 100 is one core."""
+    frames: tuple[Frame, ...] = ()
+    """Innermost first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessDump:
+    """A process of a rank: its own, or one that it started, such as a data loader's worker."""
+
+    pid: Pid
+    command: str = ""
+    state: str = ""
+    """One letter, as in /proc/PID/stat."""
+    source: Source = ""
+    """Who told its stacks."""
+    missing: str = ""
+    """What could not be seen, and why, in words; empty: all was."""
+    swap_bytes: Count = 0
+    threads: tuple[ThreadStack, ...] = ()
+    """The main thread first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckConnection:
+    """A connection of a rank to another node whose data is not taken."""
+
+    peer: str
+    """Its address."""
+    port: Port
+    unacknowledged_bytes: Count
+    retransmits: Count
+    """How often in a row the kernel has sent the same again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective operation that a rank entered, as the flight recorder tells."""
+
+    group: str
+    """The process group, by its name."""
+    sequence: Count
+    """Its number within the group."""
+    operation: str
+    """Such as `all_reduce`."""
+    input_sizes: tuple[tuple[Count, ...], ...] = ()
+    dtype: str = ""
+    state: Literal["scheduled", "started", "completed"] = "scheduled"
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDump:
+    """A rank at one moment."""
+
+    rank: Rank
+    processes: tuple[ProcessDump, ...] = ()
+    """Its own first; empty: it has none now."""
+    ended: bool = False
+    """Its process has ended."""
+    printed_s: Seconds | None = None
+    """Seconds since it printed something; null: it has not."""
+    quiet_s: Seconds | None = None
+    """Seconds since its last sign of life; null: nobody watched."""
+    cpu_percent: Count | None = None
+    """CPU time of all its processes during the dump."""
+    connections: tuple[StuckConnection, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    """The newest first; empty: no flight recorder told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDump:
+    """All ranks of a node."""
+
+    run: str
+    node: str
+    time: Seconds
+    """When it was taken, by the node's clock."""
+    ranks: tuple[RankDump, ...] = ()
+    throttled: tuple[str, ...] = ()
+    """Each throttled GPU in words; empty: none, or the driver did not answer."""
+    addresses: tuple[str, ...] = ()
+    """The node's own, by which others' connections name it."""
