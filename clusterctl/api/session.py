@@ -267,9 +267,8 @@ class Session:
             UsageError: a path is none, or there is no such node.
         """
         from clusterctl.transport.pool import Pool
-        from clusterctl.verbs.pull.places import DEFAULT
         from clusterctl.verbs.pull.pull import pull
-        from clusterctl.verbs.pull.result import PullOptions
+        from clusterctl.verbs.pull.result import DEFAULT, PullOptions
         from clusterctl.verbs.push.result import this_machine
 
         cluster = self.cluster

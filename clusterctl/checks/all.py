@@ -29,51 +29,19 @@ from clusterctl.checks.registry import CHECKS, Check
 from clusterctl.checks.software import (
     containers,
     environment,
-    foreign_imports,
     job_check,
     launchers,
     python,
     variables,
 )
-from clusterctl.checks.storage import caches, data, disks, models
+from clusterctl.checks.storage import data, disks, models
 
 AREAS = (
-    ssh,
-    machines,
-    identity,
-    limits,
-    health,
-    models,
-    disks,
-    caches,
-    data,
-    leftovers,
-    addresses,
-    routes,
-    links,
-    rdma,
-    variables,
-    choices,
-    environment,
-    connections,
-    kernel_ports,
-    lost_gpus,
-    accelerators,
-    busy_gpus,
-    gpu_health,
-    gpu_errors,
-    gpu_links,
-    containers,
-    python,
-    foreign_imports,
-    torch_gpus,
-    job_check,
-    launchers,
-    collectives,
-    rails,
-    gpu_trials,
-    speed_history,
-)
+    ssh, machines, identity, limits, health, models, disks, data, leftovers, addresses,
+    routes, links, rdma, variables, choices, environment, connections, kernel_ports, lost_gpus,
+    accelerators, busy_gpus, gpu_health, gpu_errors, gpu_links, containers, python, torch_gpus,
+    job_check, launchers, collectives, rails, gpu_trials, speed_history,
+)  # fmt: skip
 
 
 def every_check() -> tuple[Check, ...]:

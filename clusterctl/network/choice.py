@@ -6,18 +6,72 @@ nodes route to each other, each node uses the interface of its route to the mast
 
 from __future__ import annotations
 
+import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 from typing import Literal
 
+from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.network.candidates import Candidate, candidates
 from clusterctl.network.ports import choose_port
 from clusterctl.values import dataclass
+
+VIRTUAL = (
+    "docker*", "br-*", "virbr*", "lxcbr*", "lxdbr*", "veth*", "vnet*", "podman*", "cni*",
+    "flannel*", "cali*", "cilium*", "lxc*", "kube-*", "weave*", "nodelocaldns*", "tailscale*",
+    "zt*", "wg*", "tun*", "tap*", "ppp*", "dummy*", "ifb*", "sit*", "gre*", "teql*", "nomad*",
+)  # fmt: skip
+"""Interface names of container engines, tunnels and overlays: not reachable from other nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One address of a node."""
+
+    interface: str
+    address: str
+    subnet: str
+    speed_mbps: int | None
+    excluded: str = ""
+    """Why it is not used; empty if it is usable."""
+
+
+def candidates(facts: NodeFacts, *, wanted: str | None = None) -> tuple[Candidate, ...]:
+    """Return every address of the node, usable ones first, fastest first.
+
+    `wanted` is an address or subnet of the inventory: any address in it is usable.
+    """
+    found = [
+        Candidate(
+            interface=interface.name,
+            address=str(parsed.ip),
+            subnet=str(parsed.network),
+            speed_mbps=interface.speed_mbps,
+            excluded=_excluded(interface, parsed.ip, wanted),
+        )
+        for interface in facts.interfaces or ()
+        for parsed in map(ip_interface, interface.addresses)
+    ]
+    return tuple(sorted(found, key=lambda c: (bool(c.excluded), -(c.speed_mbps or 0))))
+
+
+def _excluded(interface: Interface, address: IPv4Address | IPv6Address, wanted: str | None) -> str:
+    if interface.running is False:
+        return "it is down or has no carrier"
+    if wanted is not None and address in ip_network(wanted, strict=False):
+        return ""
+    if interface.loopback or address.is_loopback:
+        return "loopback: only reachable on this machine"
+    if address.is_link_local:
+        return "link-local address: only reachable on one link"
+    if any(fnmatch.fnmatchcase(interface.name, pattern) for pattern in VIRTUAL):
+        return "interface of a container engine, tunnel or overlay"
+    return ""
+
 
 AddressKind = Literal["subnet", "routed", "one machine", "none"]
 
@@ -272,3 +326,37 @@ def _host_addresses(nodes: list[Node]) -> list[str]:
         except ValueError:
             return []
     return hosts
+
+
+OWN_ADDRESS = ("VLLM_HOST_IP", "SGLANG_HOST_IP")
+"""vLLM and SGLang tell other nodes this address, else that of the default route."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkVariable:
+    """One variable of a node's ranks, and why it has its value."""
+
+    name: str
+    value: str
+    why: str
+
+
+def environment(network: NodeNetwork, facts: NodeFacts) -> tuple[NetworkVariable, ...]:
+    """Return the variables to set on this node; the job's own have priority."""
+    interface = network.interface
+    why = f"{network.address} on {network.subnet}: {network.why}"
+    wanted = [
+        NetworkVariable("NCCL_SOCKET_IFNAME", f"={interface}", why),
+        NetworkVariable("GLOO_SOCKET_IFNAME", interface, why),
+        NetworkVariable("TP_SOCKET_IFNAME", interface, why),
+    ]
+    devices = sorted(
+        {p.device for p in facts.rdma or () if p.active and p.link_layer == "InfiniBand"}
+    )
+    if devices:
+        why = "InfiniBand devices with an active port"
+        wanted.append(NetworkVariable("NCCL_IB_HCA", "=" + ",".join(devices), why))
+    if (other := default_address(facts, network)) is not None:
+        why = f"the default route goes through {other.interface} ({other.address})"
+        wanted += [NetworkVariable(name, network.address, why) for name in OWN_ADDRESS]
+    return tuple(wanted)

@@ -6,7 +6,7 @@ from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import NodeNetwork
-from clusterctl.network.environment import environment as network_environment
+from clusterctl.network.choice import environment as network_environment
 from clusterctl.plan.plan import Layer, Variable
 from clusterctl.plan.processes import Processes
 

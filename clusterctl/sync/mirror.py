@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +15,63 @@ from clusterctl.errors import NodeError
 from clusterctl.node.mirror.safe_open import RootFolder
 from clusterctl.node.mirror.tree_hash import entry_kind, path_bytes, path_text
 from clusterctl.node.push.manifest import is_below
-from clusterctl.sync.local_copy import copy
-from clusterctl.sync.rsync import PushResult, push
+from clusterctl.sync.rsync import TEMPORARY, PushResult, push
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.ssh.control_master import ControlFolder
 from clusterctl.values import dataclass
 from clusterctl.wire import BODY_LIMIT, Message, plain
+
+CHUNK = 1 << 20
+
+
+def local_copy(
+    *,
+    source: Path,
+    paths: list[bytes],
+    workdir: str,
+    temporary: str,
+    alive: Callable[[int], object],
+) -> PushResult:
+    """Copy files and links of a folder to another, as `rsync.push` does."""
+    target = Path(workdir).expanduser()
+    part = target / TEMPORARY / temporary / "part"
+    done = 0
+
+    def copied(count: int) -> None:
+        nonlocal done
+        done += count
+        alive(done)
+
+    try:
+        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in map(os.fsdecode, paths):
+            copied(0)
+            part.unlink(missing_ok=True)
+            _copy_one(source / name, part, copied)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            part.replace(target / name)
+    except OSError as error:
+        return PushResult(code=1, words=f"{error.filename}: {error.strerror}")
+    return PushResult(code=0, words="")
+
+
+def _copy_one(path: Path, part: Path, copied: Callable[[int], object]) -> None:
+    """Copy a file or a link with its mode and times; holes stay holes."""
+    if path.is_symlink():
+        shutil.copy2(path, part, follow_symlinks=False)
+        return
+    with path.open("rb") as read, part.open("wb") as written:
+        while data := read.read(CHUNK):
+            copied(len(data))
+            if data.count(0) == len(data):
+                written.seek(len(data), os.SEEK_CUR)
+            else:
+                written.write(data)
+        written.truncate()
+    shutil.copystat(path, part)
+
 
 ALIVE_SECONDS = 5.0
 """How often we tell a waiting node that we live: it releases the folder after silence."""
@@ -205,7 +255,7 @@ def bring(
     alive: Callable[[int], object],
 ) -> PushResult:
     """Bring files to a node, calling `alive` with the bytes so far every second."""
-    send = copy if connection.node.local else partial(push, connection, folder=folder.path)
+    send = local_copy if connection.node.local else partial(push, connection, folder=folder.path)
     return send(
         source=placement.source,
         paths=paths,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.network.firewall_rules import FirstPacket, find_drop, parse_ruleset
+from clusterctl.facts.network.firewall import FirstPacket, find_drop, parse_ruleset
 
 PACKET = FirstPacket("10.0.0.2", "10.0.0.1", 29500)
 RULES = """\

@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.machine.limits import UNLIMITED
 from clusterctl.facts.machine.machine_state import (
     KERNEL_SETTINGS,
     parse_cgroups,
@@ -18,6 +17,7 @@ from clusterctl.facts.machine.machine_state import (
     parse_memory_use,
     parse_uptime,
 )
+from clusterctl.facts.machine.system import UNLIMITED
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.mounts import MOUNTS
 from tests.damage import ANY_TEXT, damaged_json

@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.gpu import amd, nvidia
 from clusterctl.facts.gpu.accelerators import GpuProcess
-from clusterctl.facts.machine.limits import UNLIMITED, Limits, parse_limits
-from clusterctl.facts.machine.logind import parse_kill_user_processes, parse_logind
-from clusterctl.facts.machine.system import parse_memory, parse_os
+from clusterctl.facts.machine.system import (
+    UNLIMITED,
+    Limits,
+    parse_kill_user_processes,
+    parse_limits,
+    parse_logind,
+    parse_memory,
+    parse_os,
+)
 from clusterctl.facts.network.interfaces import parse_interfaces
 from clusterctl.facts.network.ports import Listener, parse_listeners, parse_port_range
 from clusterctl.facts.network.rdma import parse_rdma

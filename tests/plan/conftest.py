@@ -12,8 +12,7 @@ from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.python import Python
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
-from clusterctl.network.candidates import Candidate
-from clusterctl.network.choice import Network, NodeNetwork
+from clusterctl.network.choice import Candidate, Network, NodeNetwork
 from clusterctl.plan.effective import effective
 from clusterctl.plan.make import make_plan
 from clusterctl.plan.options import Options

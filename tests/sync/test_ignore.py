@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.sync.ignore import Ignored
+from clusterctl.sync.source import Ignored
 
 
 @pytest.mark.parametrize(

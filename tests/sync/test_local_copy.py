@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterctl.sync import local_copy
+from clusterctl.sync.mirror import local_copy
 from clusterctl.sync.rsync import PushResult
 
 
 def copy(source: Path, paths: list[bytes], workdir: Path) -> PushResult:
-    return local_copy.copy(
+    return local_copy(
         source=source, paths=paths, workdir=str(workdir), temporary="own", alive=lambda _count: None
     )
 

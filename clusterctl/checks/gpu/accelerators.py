@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, passed, warn
-from clusterctl.checks.gpu.lost_gpus import LOST, not_listed
+from clusterctl.checks.gpu.lost_gpus import LOST, cannot_list, not_listed
 from clusterctl.checks.gpu.planned import (
     NVIDIA,
     planned,
@@ -16,7 +16,6 @@ from clusterctl.checks.gpu.planned import (
     uses_gpus,
     usual_of_model,
 )
-from clusterctl.checks.gpu.silent_tool import cannot_list
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpu.accelerators import Gpu

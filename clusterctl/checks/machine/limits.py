@@ -8,8 +8,8 @@ from clusterctl.checks.finding import Finding, finding, passed, warn
 from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
-from clusterctl.facts.machine.limits import UNLIMITED
 from clusterctl.facts.machine.machine_state import CgroupLimits
+from clusterctl.facts.machine.system import UNLIMITED
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.processes import planned_gpus

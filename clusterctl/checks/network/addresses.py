@@ -11,8 +11,7 @@ from clusterctl.checks.finding import Finding, fail, passed, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.candidates import Candidate, candidates
-from clusterctl.network.choice import Network, default_address
+from clusterctl.network.choice import Candidate, Network, candidates, default_address
 
 SUBNET = "network.subnet"
 DUPLICATE = "network.duplicate-address"

@@ -14,8 +14,7 @@ from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network
-from clusterctl.network.environment import environment
+from clusterctl.network.choice import Network, environment
 from clusterctl.network.simulate import Pick, gloo_picks, nccl_hcas, nccl_picks, tensorpipe_picks
 from clusterctl.values import dataclass
 

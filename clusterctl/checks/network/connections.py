@@ -11,7 +11,7 @@ from clusterctl.checks.network.addresses import DUPLICATE, SUBNET
 from clusterctl.checks.network.firewall_hints import open_from, open_to
 from clusterctl.checks.network.routes import ROUTE, strays
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.network.firewall_rules import Drop, FirstPacket, find_drop
+from clusterctl.facts.network.firewall import Drop, FirstPacket, find_drop
 from clusterctl.facts.network.pairwise import LARGEST_PROBE, ConnectResult, ListenResult
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster

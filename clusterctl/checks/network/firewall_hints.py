@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from clusterctl.facts.network.firewall_rules import Drop
+from clusterctl.facts.network.firewall import Drop
 from clusterctl.facts.nodefacts import NodeFacts
 
 

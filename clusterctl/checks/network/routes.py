@@ -13,8 +13,7 @@ from clusterctl.facts.network.pairwise import ConnectResult
 from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.candidates import Candidate
-from clusterctl.network.choice import Network, NodeNetwork, route_to
+from clusterctl.network.choice import Candidate, Network, NodeNetwork, route_to
 from clusterctl.values import dataclass
 
 ROUTE = "network.route"

@@ -12,7 +12,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.settings import Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
-from clusterctl.network.environment import environment as chosen_environment
+from clusterctl.network.choice import environment as chosen_environment
 
 JOB_ENV = "job.env"
 FLAG = "--env"

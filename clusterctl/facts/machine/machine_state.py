@@ -12,8 +12,7 @@ from typing import Any
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import Fact, Question, typed
-from clusterctl.facts.machine.limits import UNLIMITED
-from clusterctl.facts.machine.logind import LOGIND, parse_logind
+from clusterctl.facts.machine.system import LOGIND, UNLIMITED, parse_logind
 from clusterctl.facts.storage.mounts import MOUNTS, Mount, mount_of, read_mounts
 from clusterctl.values import dataclass
 

@@ -1,12 +1,13 @@
-"""What a machine is: its names, its system, its user, its CPUs and memory."""
+"""What a machine is: its names, system, user, CPUs, memory, and limits."""
 
 from __future__ import annotations
 
 import re
 import shlex
 
-from clusterctl.facts.answers import Answers
+from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.fact import Fact, Question, Unreadable, of_value, of_word
+from clusterctl.values import dataclass
 
 NETNS = "/proc/self/ns/net"
 SHM = "/dev/shm"  # noqa: S108  (read, not written to)
@@ -55,3 +56,81 @@ def parse_memory(text: str) -> int | None:
     """Return the machine's memory in bytes from /proc/meminfo."""
     found = re.search(r"^MemTotal:\s+(\d{1,20}) kB", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else None
+
+
+MAIN = ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
+"""The administrator's, else the vendor's."""
+FOLDERS = (
+    "/usr/lib/systemd/logind.conf.d/",
+    "/run/systemd/logind.conf.d/",
+    "/etc/systemd/logind.conf.d/",
+)
+"""If files have the same name, the one in the later folder counts."""
+LOGIND = Question(files=MAIN, globs=tuple(folder + "*.conf" for folder in FOLDERS))
+
+of_value("linger", bool, "self")
+
+
+@Fact("kill_user_processes", LOGIND)
+def parse_kill_user_processes(answers: Answers) -> bool | None:
+    """Return whether logind kills processes when a session ends; None if it has no settings.
+
+    systemd's default is yes; every known distribution is built with no.
+    """
+    return parse_logind(answers, "KillUserProcesses", default=False)
+
+
+def parse_logind(answers: Answers, name: str, *, default: bool) -> bool | None:
+    """Return a yes or no of logind's settings; None if it has no settings.
+
+    This follows systemd: one main file, the administrator's before the vendor's. The files of the
+    folders override it, in the order of their names.
+    """
+    main = next((text for path in MAIN if (text := answers.text(path)) is not None), None)
+    parts: dict[str, Answer] = {}
+    for folder in FOLDERS:
+        parts.update(answers.below(folder))
+    if main is None and not parts:
+        return None
+    # The main file shows the distribution's own default as a comment: RHEL's of RemoveIPC is no.
+    decided = default and not re.search(rf"^#\s*{name}\s*=\s*no\b", main or "", re.MULTILINE)
+    for text in (main or "", *(parts[name].text for name in sorted(parts))):
+        for found in re.finditer(rf"^\s*{name}\s*=\s*(\w+)", text, re.MULTILINE):
+            decided = found[1].lower() in {"yes", "y", "true", "t", "on", "1"}
+    return decided
+
+
+UNLIMITED = -1
+"""A resource limit that is not set."""
+_SOFT = r"\s+(?:\d{1,20}|unlimited)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Resource limits of the non-interactive session; UNLIMITED if not set."""
+
+    memlock: int | None = None
+    nofile: int | None = None
+    nofile_hard: int | None = None
+    """A run raises the soft limits on files and processes to the hard ones."""
+    processes_hard: int | None = None
+    stack: int | None = None
+
+
+@Fact("limits", file="/proc/self/limits")
+def parse_limits(text: str) -> Limits:
+    """Read the limits of /proc/self/limits."""
+    return Limits(
+        memlock=_limit(text, "Max locked memory"),
+        nofile=_limit(text, "Max open files"),
+        nofile_hard=_limit(text, "Max open files" + _SOFT),
+        processes_hard=_limit(text, "Max processes" + _SOFT),
+        stack=_limit(text, "Max stack size"),
+    )
+
+
+def _limit(text: str, name: str) -> int | None:
+    found = re.search(rf"^{name}\s+(\d{{1,20}}|unlimited)\s", text, re.MULTILINE)
+    if not found:
+        return None
+    return UNLIMITED if found[1] == "unlimited" else int(found[1])

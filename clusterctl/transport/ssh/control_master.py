@@ -21,8 +21,7 @@ from pathlib import Path
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.safe_text import printable_words
 from clusterctl.transport.interface import State, Timeouts
-from clusterctl.transport.ssh.host_keys import CHANGED_KEY, IF_REINSTALLED, removal
-from clusterctl.transport.ssh.revoked_keys import REVOKED_HINT
+from clusterctl.transport.ssh.host_keys import CHANGED_KEY, IF_REINSTALLED, REVOKED_HINT, removal
 from clusterctl.transport.ssh.sockets import KEEPALIVE_IDLE, KEEPALIVE_PROBES
 from clusterctl.transport.stream import Errors
 from clusterctl.transport.translate_errors import translated

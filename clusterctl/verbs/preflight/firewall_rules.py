@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from clusterctl.facts.network.firewall import FirewallChain
-from clusterctl.facts.network.firewall_rules import parse_ruleset
+from clusterctl.facts.network.firewall import FirewallChain, parse_ruleset
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Emit

@@ -16,8 +16,7 @@ from clusterctl.facts.network.pairwise import Collective, PairRate
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.from_json import DocumentError, from_json
-from clusterctl.network.choice import Network
-from clusterctl.network.environment import environment
+from clusterctl.network.choice import Network, environment
 from clusterctl.plan.container import trial_words
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass

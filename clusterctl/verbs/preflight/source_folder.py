@@ -1,4 +1,4 @@
-"""What a sync would bring from the folder here, and whether the nodes have it yet."""
+"""What a sync would bring from the folder here, such as the launcher's configuration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from clusterctl.checks.storage.run_paths import in_workdir, job_path
 from clusterctl.errors import ClusterError
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.software.settings import launcher_settings
 from clusterctl.facts.storage.storage import Here
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.answers import TreeAnswer
+from clusterctl.plan.launchers import launcher_file
 from clusterctl.sync.source import SourceTree, read_source, source_paths
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, call_validated
@@ -90,3 +92,27 @@ def _here(source: Path, listed: Collection[bytes], local: str) -> Here:
         every = all(os.fsencode(file.relative_to(source)) in listed for file in found)
         return "synced" if every else ""  # a sync would bring only a part of it
     return "ignored" if os.path.exists(source / local) else "absent"  # noqa: PTH110  (never raises)
+
+
+_LIMIT = 1 << 20
+"""Bytes of the file that are read."""
+
+
+def with_local_config(
+    cluster: Cluster, facts: Mapping[str, NodeFacts], source: Path
+) -> dict[str, NodeFacts]:
+    """Return the facts with the settings in the folder, instead of the nodes' copies.
+
+    A file outside workdir, or that the folder does not have, is the node's.
+    """
+    found = dict(facts)
+    for node in cluster.nodes:
+        local = in_workdir(node, launcher_file(cluster.job, node))
+        try:
+            text = (source / local).read_bytes()[:_LIMIT] if local else None
+        except OSError:
+            continue
+        if text is not None and found[node.name].answered:
+            settings = launcher_settings(text.decode("utf-8", "replace"))
+            found[node.name] = replace(found[node.name], launcher_config=settings)
+    return found

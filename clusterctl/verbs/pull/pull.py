@@ -13,8 +13,15 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.push import LookAnswer
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import Emit, Notice
-from clusterctl.verbs.pull.places import local_names, make_folder
-from clusterctl.verbs.pull.result import NodePull, PathPull, PullOptions, PullResult, PullState
+from clusterctl.verbs.pull.result import (
+    NodePull,
+    PathPull,
+    PullOptions,
+    PullResult,
+    PullState,
+    local_names,
+    make_folder,
+)
 from clusterctl.verbs.push.result import HERE, WantedPath
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.verbs.push.wanted import Source

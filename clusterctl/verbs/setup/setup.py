@@ -20,8 +20,7 @@ from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event, Progress
 from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer
-from clusterctl.verbs.setup.requirements import Requirements
-from clusterctl.verbs.setup.wheels import download, platforms
+from clusterctl.verbs.setup.requirements import Requirements, download, platforms
 from clusterctl.wire import SCHEMA, Message
 
 CHUNK = 1 << 20

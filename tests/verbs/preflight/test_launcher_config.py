@@ -9,7 +9,7 @@ from clusterctl.facts.machine.machine import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.plan.make import make_plan
-from clusterctl.verbs.preflight.launcher_config import with_local_config
+from clusterctl.verbs.preflight.source_folder import with_local_config
 from tests.plan.conftest import facts, network, node
 
 CPUS = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\n"

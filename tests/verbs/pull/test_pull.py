@@ -15,9 +15,8 @@ from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import CopyProgress, Event, Notice
-from clusterctl.verbs.pull.places import MARK, local_names
 from clusterctl.verbs.pull.pull import pull
-from clusterctl.verbs.pull.result import PullOptions, PullResult
+from clusterctl.verbs.pull.result import MARK, PullOptions, PullResult, local_names
 from clusterctl.verbs.push.result import this_machine
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.wire import Message

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import ClusterError, UsageError
-from clusterctl.verbs.setup.requirements import Requirements, read_requirements
-from clusterctl.verbs.setup.wheels import download, platforms
+from clusterctl.verbs.setup.requirements import Requirements, download, platforms, read_requirements
 from tests.verbs.setup.wheelhouse import UV, write_wheel
 
 PROJECT = """
