@@ -453,7 +453,7 @@ class Session:
             ClusterError: there is none, or several are live.
         """
         from clusterctl.verbs.runs import find_run
-        from clusterctl.verbs.runs.recorded_nodes import reached
+        from clusterctl.verbs.runs.recorded_job import reached
 
         record = self._records.find(run, part=part) if run else None
         if record is None:

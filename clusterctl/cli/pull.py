@@ -10,7 +10,7 @@ from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.hint_commands import complete_hint
 from clusterctl.cli.shared.options import add_inventory, add_json, add_login
 from clusterctl.report.console import Screen
-from clusterctl.report.pull import show_pull
+from clusterctl.report.copies import show_pull
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import json
 from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.options import add_json, add_login, add_selection, complete_files
 from clusterctl.report.console import Screen
-from clusterctl.report.push import show_push
+from clusterctl.report.copies import show_push
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -90,11 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _require_one_wish(args: argparse.Namespace) -> None:
-    """Refuse words and flags of which one makes the other pointless.
-
-    Raises:
-        UsageError: there are such.
-    """
+    """Refuse words and flags of which one makes the other pointless."""
     if args.action not in {None, SHOW}:
         word = shlex.quote(args.action)
         raise UsageError(
@@ -139,11 +135,7 @@ def _print_one(args: argparse.Namespace, screen: Screen, shown: OneRun) -> None:
 
 
 def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
-    """Show what would be deleted, and delete it if the person wants that.
-
-    Raises:
-        UsageError: there is no terminal to ask on.
-    """
+    """Show what would be deleted, and delete it if the person wants that."""
     plan = session.prunable(keep=args.prune, every=args.all)
     if plan.runs and not args.yes:
         count = show_prunable(screen, plan)

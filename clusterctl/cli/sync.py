@@ -15,7 +15,7 @@ from clusterctl.cli.shared.options import (
     given_workdir,
 )
 from clusterctl.report.console import Screen
-from clusterctl.report.sync import show_sync
+from clusterctl.report.copies import show_sync
 
 YES_HELP = "copy more than 1 GB without a question"
 DELETE_HELP = "allow the sync to delete most of what it placed, or files that the command needs"

@@ -5,15 +5,16 @@ None always means unknown, never zero and never "no". `NodeFacts.gaps` says why.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
+from typing import Any
 
 from clusterctl.facts.gpu.accelerators import Gpus
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.machine.kernel_log import KernelLog
-from clusterctl.facts.machine.machine import Clock, SshStatus
 from clusterctl.facts.machine.machine_state import MachineState
 from clusterctl.facts.machine.run_lock import RunLock
-from clusterctl.facts.machine.system import Limits
+from clusterctl.facts.machine.system import Clock, Limits, SshStatus
 from clusterctl.facts.network.counters import Counters
 from clusterctl.facts.network.firewall import FirewallChain
 from clusterctl.facts.network.interfaces import BondPort, Interface
@@ -25,9 +26,10 @@ from clusterctl.facts.software.job_check import CommandResult
 from clusterctl.facts.software.programs import AgentPython, Image
 from clusterctl.facts.software.python import Python
 from clusterctl.facts.software.settings import Setting
-from clusterctl.facts.storage.build_locks import BuildLock
-from clusterctl.facts.storage.storage import PathFacts
+from clusterctl.facts.storage.storage import BuildLock, PathFacts
+from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.values import dataclass
+from clusterctl.wire import SCHEMA, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +142,16 @@ class NodeFacts:
     def why_unknown(self, what: str) -> str:
         """Return why `what` is unknown; empty if no reason is recorded."""
         return next((g.why for g in self.gaps if g.what == what), "")
+
+
+def to_document(facts: Mapping[str, NodeFacts]) -> dict[str, Any]:
+    """Return the document of these facts."""
+    return {"schema": SCHEMA, "nodes": [plain(node) for node in facts.values()]}
+
+
+def from_document(document: object) -> dict[str, NodeFacts]:
+    """Read facts by node name; raise DocumentError if the document does not hold them."""
+    if not isinstance(document, Mapping) or not isinstance(document.get("nodes"), list):
+        raise DocumentError("expected an object with a list `nodes`")
+    nodes = from_json(tuple[NodeFacts, ...], document["nodes"], "nodes", finite=False)
+    return {node.node: node for node in nodes}

@@ -9,16 +9,16 @@ from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import FACTS, Unreadable
 from clusterctl.facts.gpu import gpus
 from clusterctl.facts.machine import kernel_log, machine_state, run_lock, system
-from clusterctl.facts.machine.machine import Clock
+from clusterctl.facts.machine.system import Clock
 from clusterctl.facts.network import counters, firewall, interfaces, ports, rdma, routes
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest
 from clusterctl.facts.software import programs, python, settings, variables
-from clusterctl.facts.storage import build_locks, storage
+from clusterctl.facts.storage import storage
 from clusterctl.wire import plain
 
 SOURCES = (
-    build_locks, firewall, counters, gpus, interfaces, kernel_log, machine_state, ports, programs,
+    firewall, counters, gpus, interfaces, kernel_log, machine_state, ports, programs,
     python, rdma, routes, run_lock, settings, storage, system, variables,
 )  # fmt: skip
 """Each has registered its facts."""

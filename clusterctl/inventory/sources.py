@@ -137,11 +137,7 @@ def _json(text: str) -> object:
 
 
 def _refuse_other(path: Path, text: str) -> None:
-    """Refuse files that list no hosts, with the command that does what is meant.
-
-    Raises:
-        UsageError: it is a script of Slurm, or an ssh_config.
-    """
+    """Refuse files that list no hosts, with the command that does what is meant."""
     if SBATCH.search(text):
         raise UsageError(
             f"--from {path}: expected a list of hosts, found a script for sbatch",

@@ -16,31 +16,12 @@ _VERBS = {
 """The only subcommand of each program that starts a container around a command."""
 _SWITCHES = frozenset(
     [
-        "--detach",
-        "--disable-content-trust",
-        "--env-host",
-        "--help",
-        "--http-proxy",
-        "--init",
-        "--interactive",
-        "--no-healthcheck",
-        "--no-hostname",
-        "--no-hosts",
-        "--oom-kill-disable",
-        "--privileged",
-        "--publish-all",
-        "--quiet",
-        "--read-only",
-        "--read-only-tmpfs",
-        "--replace",
-        "--rm",
-        "--rmi",
-        "--rootfs",
-        "--sig-proxy",
-        "--tls-verify",
-        "--tty",
+        "--detach", "--disable-content-trust", "--env-host", "--help", "--http-proxy", "--init",
+        "--interactive", "--no-healthcheck", "--no-hostname", "--no-hosts", "--oom-kill-disable",
+        "--privileged", "--publish-all", "--quiet", "--read-only", "--read-only-tmpfs", "--replace",
+        "--rm", "--rmi", "--rootfs", "--sig-proxy", "--tls-verify", "--tty",
     ]
-)
+)  # fmt: skip
 """Long options of `run` without a value, of docker, podman and nerdctl."""
 _OWN_ENVIRONMENT = frozenset({"--cleanenv", "-e", "--containall", "-C"})
 """With these apptainer passes no environment on."""

@@ -48,17 +48,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Instead of a flag: it takes the numbers of GPUs."""
 OURS = frozenset(
     {
-        "NNODES",
-        "NODE_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
+        "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE", "GROUP_RANK",
     }
-)
+)  # fmt: skip
 """Variables that clusterctl or its launcher sets."""
 READ_ENVIRONMENT = {
     "llamafactory-cli": frozenset({"train"}),
@@ -91,19 +84,9 @@ _KINDS = {
         module=frozenset({"-m", "--module"}),
         passed=frozenset(
             {
-                "--event-log-handler",
-                "--local-ranks-filter",
-                "--log-dir",
-                "--logs-specs",
-                "--monitor-interval",
-                "--numa-binding",
-                "--rdzv-conf",
-                "--redirects",
-                "--role",
-                "--start-method",
-                "--tee",
-                "-r",
-                "-t",
+                "--event-log-handler", "--local-ranks-filter", "--log-dir", "--logs-specs",
+                "--monitor-interval", "--numa-binding", "--rdzv-conf", "--redirects", "--role",
+                "--start-method", "--tee", "-r", "-t",
             }
         ),
     ),
@@ -122,12 +105,8 @@ _KINDS = {
         total=frozenset({"--num-processes"}),
         passed=frozenset(
             {
-                "--config-file",
-                "--dynamo-backend",
-                "--dynamo-mode",
-                "--gradient-accumulation-steps",
-                "--gradient-clipping",
-                "--mixed-precision",
+                "--config-file", "--dynamo-backend", "--dynamo-mode",
+                "--gradient-accumulation-steps", "--gradient-clipping", "--mixed-precision",
                 "--num-cpu-threads-per-process",
             }
         ),
@@ -137,14 +116,9 @@ _KINDS = {
         ),
         switches=frozenset(
             {
-                "--use-fsdp",
-                "--use-deepspeed",
-                "--use-megatron-lm",
-                "--use-parallelism-config",
-                "--dynamo-use-fullgraph",
-                "--dynamo-use-dynamic",
-                "--dynamo-use-regional-compilation",
-                "--enable-cpu-affinity",
+                "--use-fsdp", "--use-deepspeed", "--use-megatron-lm", "--use-parallelism-config",
+                "--dynamo-use-fullgraph", "--dynamo-use-dynamic",
+                "--dynamo-use-regional-compilation", "--enable-cpu-affinity",
                 "--fp8-use-autocast-during-eval",
             }
         ),
@@ -185,7 +159,7 @@ _KINDS = {
         },
         total=frozenset({"-n", "--ntasks"}),
     ),
-}
+}  # fmt: skip
 
 
 def launcher_flag(flag: str) -> tuple[str, str, bool] | None:

@@ -18,8 +18,7 @@ from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.wording import counted
 from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import safe_line, safe_text
+from clusterctl.report.console import GAP, columns, safe_line, safe_text
 from clusterctl.report.ladder import print_ladder
 from clusterctl.verbs.preflight.check import CheckResult, LastGood, NodeRow
 

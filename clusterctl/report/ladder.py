@@ -9,8 +9,7 @@ from rich.table import Table
 
 from clusterctl.facts.ladder import Ladder
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.columns import GAP
-from clusterctl.report.console import safe_line
+from clusterctl.report.console import GAP, safe_line
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.preflight.rungs import TITLES, RungRow, rung_rows
 

@@ -13,11 +13,11 @@ from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, print_code_check, problems, summary
 from clusterctl.report.console import Screen, copy_line, listed, progress_line, safe_text
+from clusterctl.report.copies import deletions
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.status import END_THE_REST, show_cause, unanswered
 from clusterctl.report.stop import show_stop
-from clusterctl.report.sync import deletions
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick

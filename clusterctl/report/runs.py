@@ -10,8 +10,7 @@ from rich.table import Table
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.columns import GAP, columns
-from clusterctl.report.console import Screen, safe_line, safe_text
+from clusterctl.report.console import GAP, Screen, columns, safe_line, safe_text
 from clusterctl.report.lines import day_and_time
 from clusterctl.report.status import command_line, duration, show_status
 from clusterctl.verbs.events import Notice

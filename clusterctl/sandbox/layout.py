@@ -76,11 +76,34 @@ class Host:
         return cls(**known | {"gpus": Gpus(**value["gpus"])})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The paths of one sandbox."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        """Name what is below this folder."""
+        self.root = root
+        self.name = root.name
+        """The sandbox's name, which is also its cluster's."""
+        self.state = root / "sandbox.json"
+        """The description of the sandbox, written once it is up."""
+        self.faults = root / "faults.json"
+        """The active faults."""
+        self.inventory = root / "hosts.yaml"
+        self.shared = root / "shared"
+        """The one folder that all hosts see as shared storage."""
+        self.home = root / "controller" / "home"
+        """HOME of the controller's side, holding its key and known_hosts."""
+        self.ssh = self.home / ".ssh"
+        self.key = self.ssh / "id_ed25519"
+        """The private key for root, or for the user of a loopback sandbox."""
+        self.ssh_config = self.ssh / "config"
+        """The settings of the controller's `ssh`."""
+        self.bin = root / "controller" / "bin"
+        """Programs that come first on the controller's PATH."""
+        self.controller_pid = root / "controller" / "pid"
+        """Pid and start time of the process that keeps the controller's namespaces."""
+        self.controller_etc = root / "controller" / "etc"
+        """The controller's own /etc/hosts."""
 
     @classmethod
     def of(cls, name: str) -> Layout:
@@ -93,47 +116,7 @@ class Layout:
             raise UsageError(
                 f"sandbox name: expected [a-z0-9-]{{1,24}}, found {name!r}", hint="--name lab"
             )
-        return cls(root=base() / name)
-
-    @property
-    def name(self) -> str:
-        """The sandbox's name, which is also its cluster's."""
-        return self.root.name
-
-    @property
-    def state(self) -> Path:
-        """The description of the sandbox, written once it is up."""
-        return self.root / "sandbox.json"
-
-    @property
-    def faults(self) -> Path:
-        """The active faults."""
-        return self.root / "faults.json"
-
-    @property
-    def inventory(self) -> Path:
-        """The hosts.yaml of the sandbox."""
-        return self.root / "hosts.yaml"
-
-    @property
-    def shared(self) -> Path:
-        """The one folder that all hosts see as shared storage."""
-        return self.root / "shared"
-
-    @property
-    def home(self) -> Path:
-        """HOME of the controller's side, holding its key and known_hosts."""
-        return self.root / "controller" / "home"
-
-    @property
-    def ssh(self) -> Path:
-        """The controller's ~/.ssh."""
-        return self.home / ".ssh"
-
-    @property
-    def key(self) -> Path:
-        """The private key for root, or for the user of a loopback sandbox."""
-        return self.ssh / "id_ed25519"
+        return cls(base() / name)
 
     def key_of(self, user: str) -> Path:
         """Return the private key of a user of netns hosts."""
@@ -142,26 +125,6 @@ class Layout:
     def inventory_of(self, user: str) -> Path:
         """Return the hosts.yaml of a user other than the first."""
         return self.root / f"hosts-{user}.yaml"
-
-    @property
-    def ssh_config(self) -> Path:
-        """The settings of the controller's `ssh`."""
-        return self.ssh / "config"
-
-    @property
-    def bin(self) -> Path:
-        """Programs that come first on the controller's PATH."""
-        return self.root / "controller" / "bin"
-
-    @property
-    def controller_pid(self) -> Path:
-        """Pid and start time of the process that keeps the controller's namespaces."""
-        return self.root / "controller" / "pid"
-
-    @property
-    def controller_etc(self) -> Path:
-        """The controller's own /etc/hosts."""
-        return self.root / "controller" / "etc"
 
     def host(self, name: str) -> Path:
         """Return the folder of one host."""

@@ -230,11 +230,7 @@ def best_backend() -> BackendName:
 
 
 def _check_base() -> None:
-    """Refuse a folder of sandboxes whose files other users can change, as its programs are run.
-
-    Raises:
-        UsageError: it is another user's, or open to others.
-    """
+    """Refuse a folder of sandboxes whose files other users can change, as its programs are run."""
     folder = base()
     if not os.path.lexists(folder):
         return

@@ -151,12 +151,7 @@ def join(
 
 
 def _master(view: RunStatus, inventory: Cluster, file: str) -> Node:
-    """Return the run's master; `file` is the inventory of the launch.
-
-    Raises:
-        CouldNotTell: it does not answer.
-        ClusterError: the run is over, or unknown.
-    """
+    """Return the run's master; `file` is the inventory of the launch."""
     names = {one.master.node for one in view.node_runs.values() if one.master} - {""}
     if len(names) > 1:
         raise ClusterError(
@@ -230,11 +225,7 @@ class _Newcomer:
         return record, cluster.node(name), plan
 
     def _trusted(self, run: str, job: Mapping[str, Any]) -> RunRecord:
-        """Return this machine's record of the run, else one that the master has a proof of.
-
-        Raises:
-            _Refused: there is none.
-        """
+        """Return this machine's record of the run, else one that the master has a proof of."""
         record = self.records.read(self.inventory.name, run)
         if record is None or record.discovered:
             launched = job.get("launched")
@@ -249,12 +240,7 @@ class _Newcomer:
         return record
 
     def _ask_master(self, run: str, **how: bool) -> Message:
-        """Ask whether the node may join, or let it join, or withdraw that.
-
-        Raises:
-            _Refused: it may not.
-            CouldNotTell: the master does not answer.
-        """
+        """Ask whether the node may join, or let it join, or withdraw that."""
         pool = self.pool_of(self.inventory)
         args = {**run_args(run, self.inventory, self.master), "joins": self.node.name, **how}
         request = Request(op="join", args=args)
@@ -295,11 +281,7 @@ class _Newcomer:
                 self.emit(Notice(text=text, level="warning", node=name))
 
     def _bring_code(self, cluster: Cluster, running: RunningJob) -> None:
-        """Verify that the node has the run's code; if not, sync it.
-
-        Raises:
-            _Refused: the folder to sync has other code.
-        """
+        """Verify that the node has the run's code; if not, sync it."""
         node = cluster.node(self.node.name)
         if not running.tree or not node.workdir:
             return
@@ -335,11 +317,7 @@ class _Newcomer:
         verdict: CheckResult,
         view: RunStatus,
     ) -> NodePlan:
-        """Have the master let the node in, and start its part.
-
-        Raises:
-            _Refused: it was not started; the master expects it no longer.
-        """
+        """Have the master let the node in, and start its part."""
         name = self.node.name
         earlier = view.node_runs.get(name)
         total = max(one.world_size for one in view.node_runs.values())

@@ -129,11 +129,7 @@ def _with_command(before: RunRecord, cluster: Cluster, command: tuple[str, ...])
 
 
 def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOptions) -> None:
-    """Refuse to launch what only the nodes of a run claim that it ran.
-
-    Raises:
-        UsageError: neither the inventory nor the command line has a command.
-    """
+    """Refuse to launch what only the nodes of a run claim that it ran."""
     if cluster.job.command or launch.overrides.command:
         return
     claims: dict[str, list[str]] = {}
@@ -194,11 +190,7 @@ def _origin(before: RunRecord) -> str:
 
 
 def _template(job: Job, checkpoint: str) -> tuple[str, ...]:
-    """Return the command, with `{checkpoint}` where the checkpoint goes.
-
-    Raises:
-        UsageError: there is no such place in it.
-    """
+    """Return the command, with `{checkpoint}` where the checkpoint goes."""
     for template in (job.command, (*job.command, *job.resume_args)):
         if any(PLACEHOLDER in word for word in template):
             return template

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterctl.facts.document import to_document
+from clusterctl.facts.nodefacts import to_document
 from clusterctl.facts.parse_facts import parse_facts
 from clusterctl.facts.request import FactRequest
 from clusterctl.inventory import load

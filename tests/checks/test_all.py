@@ -20,10 +20,9 @@ from rich.console import Console
 from clusterctl.checks.all import every_check
 from clusterctl.checks.machine.machines import SKEW_FAIL_S
 from clusterctl.checks.registry import SSH
-from clusterctl.facts.document import from_document
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.network.pairwise import ConnectResult, PairwiseFacts
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.model.from_json import DocumentError
 from clusterctl.plan.launchers import LAUNCHERS

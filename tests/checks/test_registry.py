@@ -13,7 +13,7 @@ from clusterctl.checks.finding import Finding, Status, fail, fold_findings, skip
 from clusterctl.checks.others import highest_of_most_frequent, most_frequent, outliers
 from clusterctl.checks.registry import CHECKS, SSH, Check, Facts, exit_code, judge_all
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.network.choice import Network, choose_network

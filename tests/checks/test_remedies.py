@@ -11,7 +11,7 @@ import pytest
 from clusterctl.checks.all import every_check
 from clusterctl.checks.registry import CHECKS, judge_all
 from clusterctl.errors import ClusterError
-from clusterctl.facts.document import from_document
+from clusterctl.facts.nodefacts import from_document
 from clusterctl.network.choice import choose_network
 from tests.checks.fixture_facts import cases_of
 

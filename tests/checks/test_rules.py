@@ -22,7 +22,7 @@ import pytest
 from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, judge_all
-from clusterctl.facts.document import from_document
+from clusterctl.facts.nodefacts import from_document
 from clusterctl.network.choice import choose_network
 from clusterctl.wire import plain
 from tests.checks.fixture_facts import FOLDER, cases_of

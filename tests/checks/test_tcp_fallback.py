@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterctl.checks.all import every_check
 from clusterctl.checks.network.collectives import ACROSS, RAILS, TRANSPORT
 from clusterctl.checks.registry import judge_all
-from clusterctl.facts.document import from_document
+from clusterctl.facts.nodefacts import from_document
 from clusterctl.inventory import load
 from clusterctl.network.choice import choose_network
 

@@ -10,8 +10,7 @@ import pytest
 
 from clusterctl.checks.all import every_check
 from clusterctl.checks.registry import CHECKS, Facts, judge_all
-from clusterctl.facts.document import from_document
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.from_json import type_hints
 from clusterctl.network.choice import choose_network

@@ -15,7 +15,7 @@ from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.runs.find_run import SeveralLive
-from clusterctl.verbs.runs.recorded_nodes import reached
+from clusterctl.verbs.runs.recorded_job import reached
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
 

@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.machine.machine import Clock
-from clusterctl.facts.machine.system import Limits
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.machine.system import Clock, Limits
+from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
 from clusterctl.facts.parse_facts import parse_facts, read_arguments
 from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.node.probe.read import read

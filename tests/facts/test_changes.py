@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from clusterctl.facts.changes import changes
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.python import Package, Python

@@ -33,7 +33,7 @@ from clusterctl.facts.gpu.gpu_log import (
     sxids,
     xids,
 )
-from clusterctl.facts.gpu.gpu_machine import nvlink_rates, parse_nvlinks, with_machine
+from clusterctl.facts.gpu.gpus import nvlink_rates, parse_nvlinks, with_machine
 from clusterctl.facts.gpu.nvidia import parse_nvidia_smi, pci_address
 from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
 from clusterctl.facts.parse_facts import parse_facts, read_arguments

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.machine.machine_state import (
     KERNEL_SETTINGS,
     parse_cgroups,
@@ -18,7 +17,7 @@ from clusterctl.facts.machine.machine_state import (
     parse_uptime,
 )
 from clusterctl.facts.machine.system import UNLIMITED
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
 from clusterctl.facts.storage.mounts import MOUNTS
 from tests.damage import ANY_TEXT, damaged_json
 from tests.facts.answering import answers

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.document import from_document, to_document
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.machine.machine import Clock, SshStatus
 from clusterctl.facts.machine.run_lock import RunLock
+from clusterctl.facts.machine.system import Clock, SshStatus
 from clusterctl.facts.network.pairwise import PairwiseFacts, TokenSeen
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
 from clusterctl.facts.parse_facts import parse_facts, read_arguments
 from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.facts.storage.storage import PathFacts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.facts.software.torch_archs import driver_supports, supports
+from clusterctl.checks.gpu.torch_gpus import driver_supports, supports
 
 CU118 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import sources
-from clusterctl.inventory.other_programs.ssh_arguments import read_arguments
+from clusterctl.inventory.other_programs.ansible_variables import read_arguments
 from clusterctl.inventory.ranges import expand_hosts, fold_hosts
 from clusterctl.inventory.sources import load_source, slurm_cluster
 

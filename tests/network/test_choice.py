@@ -10,8 +10,7 @@ from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.network.choice import choose_network, environment, route_to
-from clusterctl.network.ports import choose_port
+from clusterctl.network.choice import choose_network, choose_port, environment, route_to
 
 
 def interface(

@@ -19,7 +19,7 @@ from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.ladder import GpuTrial, Ladder, NcclTransport, Rail, Rung
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.network.pairwise import Collective, PairRate
 from clusterctl.facts.nodefacts import NodeFacts

@@ -6,7 +6,7 @@ import io
 import json
 
 from clusterctl.report.console import make_console
-from clusterctl.report.sync import show_sync
+from clusterctl.report.copies import show_sync
 from clusterctl.verbs.sync.result import NodeSync, SyncResult, SyncState
 
 TREE = "0123456789abcdef"

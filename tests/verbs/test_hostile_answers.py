@@ -20,12 +20,12 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
+from clusterctl.report.copies import show_sync
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.lines import Timestamped
 from clusterctl.report.runs import show_prunable, show_pruned, show_runs
 from clusterctl.report.status import show_status
 from clusterctl.report.stop import show_stop
-from clusterctl.report.sync import show_sync
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose

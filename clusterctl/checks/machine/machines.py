@@ -12,8 +12,8 @@ from statistics import median
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpu.gpuset import VISIBLE
-from clusterctl.facts.machine.machine import Clock
 from clusterctl.facts.machine.run_lock import RunLock
+from clusterctl.facts.machine.system import Clock
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.processes import chosen_by_job

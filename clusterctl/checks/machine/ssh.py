@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from clusterctl.checks.finding import Finding, fail, likewise, unknown, warn, without_name
 from clusterctl.checks.registry import SSH, Check, Facts
 from clusterctl.checks.wording import NOT_IN_FACTS
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 

@@ -126,15 +126,8 @@ KNOWN = frozenset(
     for name in names
 )  # fmt: skip
 JUDGED = (
-    "NCCL_",
-    "TORCH_NCCL_",
-    "TORCH_FR_",
-    "TORCH_DISTRIBUTED_",
-    "GLOO_",
-    "TP_",
-    "CUDA_",
-    "OMP_",
-)
+    "NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISTRIBUTED_", "GLOO_", "TP_", "CUDA_", "OMP_",
+)  # fmt: skip
 ALIKE = 0.87
 """How alike a name must be to count as meant; plugins have variables of their own."""
 

@@ -81,11 +81,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
 
 
 def _stop(run: Run, display: LaunchDisplay) -> None:
-    """Stop the run.
-
-    Raises:
-        Interrupted: Ctrl-C came again before it was verified.
-    """
+    """Stop the run."""
     try:
         with shown(display) as show:
             result = run.stop(reason="stopped by Ctrl-C", on_event=show)

@@ -157,11 +157,7 @@ def _reader(name: str) -> Callable[[str], object]:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Read words as a shell would.
-
-    Raises:
-        argparse.ArgumentTypeError: a quote is open.
-    """
+    """Read words as a shell would."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:

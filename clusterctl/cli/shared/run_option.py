@@ -23,7 +23,7 @@ from clusterctl.inventory.load import DEFAULT, VARIABLE, fingerprint
 from clusterctl.inventory.machine import is_here, normal_address, own_addresses
 from clusterctl.verbs.runs.find_run import SeveralLive
 from clusterctl.verbs.runs.named import refuse_part
-from clusterctl.verbs.runs.recorded_nodes import lacks, report_changes, report_ignored
+from clusterctl.verbs.runs.recorded_job import lacks, report_changes, report_ignored
 from clusterctl.verbs.runs.records import Records, RunRecord
 
 logger = logging.getLogger("clusterctl")

@@ -99,11 +99,7 @@ def _words(args: argparse.Namespace) -> Sequence[str]:
 
 
 def _count(args: argparse.Namespace) -> int | None:
-    """Return the number of `--nodes`.
-
-    Raises:
-        UsageError: nodes are named, which Slurm chooses.
-    """
+    """Return the number of `--nodes`."""
     if args.exclude or (args.nodes and not args.nodes.isdigit()):
         option = "--exclude" if args.exclude else "--nodes"
         key = "exclude" if args.exclude else "nodelist"

@@ -58,15 +58,15 @@ def parse_memory(text: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-MAIN = ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
+LOGIND_FILES = ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
 """The administrator's, else the vendor's."""
-FOLDERS = (
+LOGIND_FOLDERS = (
     "/usr/lib/systemd/logind.conf.d/",
     "/run/systemd/logind.conf.d/",
     "/etc/systemd/logind.conf.d/",
 )
 """If files have the same name, the one in the later folder counts."""
-LOGIND = Question(files=MAIN, globs=tuple(folder + "*.conf" for folder in FOLDERS))
+LOGIND = Question(files=LOGIND_FILES, globs=tuple(folder + "*.conf" for folder in LOGIND_FOLDERS))
 
 of_value("linger", bool, "self")
 
@@ -86,9 +86,9 @@ def parse_logind(answers: Answers, name: str, *, default: bool) -> bool | None:
     This follows systemd: one main file, the administrator's before the vendor's. The files of the
     folders override it, in the order of their names.
     """
-    main = next((text for path in MAIN if (text := answers.text(path)) is not None), None)
+    main = next((text for path in LOGIND_FILES if (text := answers.text(path)) is not None), None)
     parts: dict[str, Answer] = {}
-    for folder in FOLDERS:
+    for folder in LOGIND_FOLDERS:
         parts.update(answers.below(folder))
     if main is None and not parts:
         return None
@@ -134,3 +134,30 @@ def _limit(text: str, name: str) -> int | None:
     if not found:
         return None
     return UNLIMITED if found[1] == "unlimited" else int(found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshStatus:
+    """How the node answered SSH and ping."""
+
+    state: str = "ok"
+    """`transport.interface.State`."""
+    phase: str = ""
+    words: str = ""
+    hint: str = ""
+    seconds: float | None = None
+    connect_s: float | None = None
+    """Until the SSH server accepted the login; None if the connection was there before."""
+    ping: str = ""
+    """`ok`, `silent`, or empty if it was not tried."""
+    key: str | None = None
+    """Why the inventory's key cannot be read; empty: it can; None: the inventory has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The node's clock minus the controller's, from the shortest of several round trips."""
+
+    offset_s: float
+    error_s: float
+    """Half of that round trip: the largest error of the offset."""

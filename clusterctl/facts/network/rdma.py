@@ -23,13 +23,11 @@ FOLDERS = {
     "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs": _PLACES,
 }
 OFI_PLUGINS = (
-    "/opt/amazon/ofi-nccl/lib/libnccl-net.so",
-    "/opt/amazon/ofi-nccl/lib64/libnccl-net.so",
+    "/opt/amazon/ofi-nccl/lib/libnccl-net.so", "/opt/amazon/ofi-nccl/lib64/libnccl-net.so",
     "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so",
     "/opt/amazon/ofi-nccl/lib/aarch64-linux-gnu/libnccl-net.so",
-    "/opt/amazon/aws-ofi-nccl/lib/libnccl-net.so",
-    "/opt/aws-ofi-nccl/lib/libnccl-net.so",
-)
+    "/opt/amazon/aws-ofi-nccl/lib/libnccl-net.so", "/opt/aws-ofi-nccl/lib/libnccl-net.so",
+)  # fmt: skip
 """Where installers and images put aws-ofi-nccl."""
 _PORT = re.compile(r"\d{1,5}")
 _NAMED = re.compile(r"\d+: ?(\w+)")

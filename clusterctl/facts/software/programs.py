@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.commands import job_environment, program
 from clusterctl.facts.fact import Fact, Question, typed
-from clusterctl.facts.request import FactRequest
+from clusterctl.facts.request import FactRequest, job_environment, program
 from clusterctl.values import dataclass
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.commands import AMD, NVIDIA, interpreter
 from clusterctl.facts.fact import Fact, Question, texts
-from clusterctl.facts.request import FactRequest
+from clusterctl.facts.request import AMD, NVIDIA, FactRequest, interpreter
 from clusterctl.facts.software.variables import VARIABLES, Variables, hide_credentials
 from clusterctl.values import dataclass
 

@@ -92,12 +92,7 @@ def _check_pickle(stream: BinaryIO, name: str, size: int) -> None:
 
 
 def _check_legacy(stream: BinaryIO, name: str, size: int) -> None:
-    """Follow a file of the old format to its last byte.
-
-    Raises:
-        Invalid: it is cut, or has other lengths than its tensors.
-        NoChecksum: it is whole, and has no checksums.
-    """
+    """Follow a file of the old format to its last byte."""
     stream.seek(0)
     try:
         reader = SafeUnpickler(stream)

@@ -63,11 +63,7 @@ def check_trainer(path: str, inspection: Inspection, found: CheckpointContents) 
 def _check_weights(
     path: str, names: Iterable[str], inspection: Inspection, found: CheckpointContents
 ) -> bool:
-    """Return whether the weights are DeepSpeed's, with the optimizer's state.
-
-    Raises:
-        Invalid: there are none, or some are missing.
-    """
+    """Return whether the weights are DeepSpeed's, with the optimizer's state."""
     present = set(names)
     sharded = sorted(n for n in present if re.fullmatch(r"(pytorch_model_fsdp|optimizer)_\d+", n))
     for name in sharded:

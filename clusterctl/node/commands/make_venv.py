@@ -175,11 +175,7 @@ def _install(
 
 
 def _run(words: List[str], reporter: _Reporter, what: str, hint: str) -> None:
-    """Run a tool and report its lines.
-
-    Raises:
-        OperationError: `setup`: it failed, with its last lines.
-    """
+    """Run a tool and report its lines."""
     lines: List[str] = []
     unfinished = b""
 

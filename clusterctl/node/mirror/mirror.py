@@ -109,11 +109,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
 
 
 def _refuse_conflicts(root: bytes, args: Dict[str, Any], plan: SyncPlan) -> None:
-    """Refuse what must not be changed, or cannot.
-
-    Raises:
-        OperationError: `busy`: a run works in the folder; `in-the-way`: something of the user's.
-    """
+    """Refuse what must not be changed, or cannot."""
     _refuse_run(root, args)
     if plan.conflicts:
         paths = [path_text(path) for path in plan.conflicts]

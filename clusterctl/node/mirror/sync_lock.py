@@ -198,11 +198,7 @@ def _remove_unused(root: bytes, descriptor: int) -> None:
 
 
 def _refuse(descriptor: int, problem: OSError, holder: Dict[str, Any], *, writable: bool) -> None:
-    """Say who holds the lock; empty is allowed where the filesystem has no locks.
-
-    Raises:
-        OperationError: `locked`.
-    """
+    """Say who holds the lock; empty is allowed where the filesystem has no locks."""
     if problem.errno in _TAKEN:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

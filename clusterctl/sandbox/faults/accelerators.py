@@ -2,77 +2,55 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
-
-from typing_extensions import override
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import gpus
 from clusterctl.sandbox.faults.interface import Fault, Place
 
+_NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    " Make sure that the latest NVIDIA driver is installed and running."
+)
 
-class _OfGpus(Fault):
-    loopback = True
 
-    @override
-    def heal(self, place: Place) -> None:
-        gpus.install(place.folder / "bin", place.host.gpus, host=place.host.name)
-
-    @override
-    def inject(self, place: Place) -> None:
+def _fault(kind: str, summary: str, inject: Callable[[Place], None]) -> Fault:
+    def inject_on_gpus(place: Place) -> None:
         if place.host.gpus.count == 0:
             raise UsageError(
-                f"{self.kind}: expected a host with GPUs, found none on {place.host.name}",
+                f"{kind}: expected a host with GPUs, found none on {place.host.name}",
                 hint="clusterctl sandbox up --gpus H100x8",
             )
-        self._break(place)
+        inject(place)
 
-    @abstractmethod
-    def _break(self, place: Place) -> None:
-        """Change what nvidia-smi shows."""
+    return Fault(kind, summary, inject_on_gpus, _heal, loopback=True)
 
 
-class GpuMissing(_OfGpus):
-    """One GPU fewer than expected."""
-
-    kind = "gpu-missing"
-    summary = "nvidia-smi shows one GPU fewer"
-
-    def _break(self, place: Place) -> None:
-        fewer = replace(place.host.gpus, count=place.host.gpus.count - 1)
-        gpus.install(place.folder / "bin", fewer, host=place.host.name)
+def _heal(place: Place) -> None:
+    gpus.install(place.folder / "bin", place.host.gpus, host=place.host.name)
 
 
-class GpuLost(_OfGpus):
-    """A GPU that fell off the bus while the driver continues."""
-
-    kind = "gpu-lost"
-    summary = "the last GPU is lost"
-
-    def _break(self, place: Place) -> None:
-        gpus.lose(place.folder / "bin", place.host.gpus, host=place.host.name)
+def _miss_one(place: Place) -> None:
+    fewer = replace(place.host.gpus, count=place.host.gpus.count - 1)
+    gpus.install(place.folder / "bin", fewer, host=place.host.name)
 
 
-class GpuDriverLost(_OfGpus):
-    """A driver that does not match the kernel after an update."""
-
-    kind = "gpu-driver-lost"
-    summary = "nvidia-smi cannot reach the driver"
-
-    def _break(self, place: Place) -> None:
-        words = (
-            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-            " Make sure that the latest NVIDIA driver is installed and running."
-        )
-        gpus.install_failing(place.folder / "bin", words, 9)
+def _lose_one(place: Place) -> None:
+    gpus.lose(place.folder / "bin", place.host.gpus, host=place.host.name)
 
 
-class GpuHung(_OfGpus):
-    """A GPU that fell off the bus and took the driver along."""
-
-    kind = "gpu-hung"
-    summary = "nvidia-smi never answers"
-
-    def _break(self, place: Place) -> None:
-        gpus.install_hanging(place.folder / "bin")
+FAULTS = (
+    _fault("gpu-missing", "nvidia-smi shows one GPU fewer", _miss_one),
+    _fault("gpu-lost", "the last GPU is lost", _lose_one),
+    _fault(
+        "gpu-driver-lost",
+        "nvidia-smi cannot reach the driver",
+        lambda place: gpus.install_failing(place.folder / "bin", _NO_DRIVER, 9),
+    ),
+    _fault(
+        "gpu-hung",
+        "nvidia-smi never answers",
+        lambda place: gpus.install_hanging(place.folder / "bin"),
+    ),
+)

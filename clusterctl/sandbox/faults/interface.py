@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 
@@ -104,32 +104,22 @@ class Place:
             return False
 
 
-class Fault(ABC):
-    """What can break on a host."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What can break on a host, and be healed again."""
 
-    kind: ClassVar[str]
+    kind: str
     """Its name on the command line."""
-    summary: ClassVar[str]
+    summary: str
     """What it does, for `clusterctl sandbox fault --help`."""
-    takes: ClassVar[str] = ""
+    inject: Callable[[Place], None]
+    """Breaks it; a UsageError means that nothing was done, a ClusterError that not all was."""
+    heal: Callable[[Place], None]
+    """Undoes it; a host that was rebooted since has nothing to undo."""
+    _: KW_ONLY
+    takes: str = ""
     """What VALUE is, if it takes one."""
-    loopback: ClassVar[bool] = False
+    default: Callable[[Place], str] = lambda _: ""
+    """Returns the default VALUE."""
+    loopback: bool = False
     """Hosts of the loopback backend support it, too."""
-    default_value: ClassVar[str] = ""
-
-    def default(self, place: Place) -> str:  # noqa: ARG002  (some depend on it)
-        """Return the default VALUE."""
-        return self.default_value
-
-    @abstractmethod
-    def inject(self, place: Place) -> None:
-        """Break it.
-
-        Raises:
-            UsageError: it was not asked for as it must be; nothing was done.
-            ClusterError: it could not be done here, or not all of it.
-        """
-
-    @abstractmethod
-    def heal(self, place: Place) -> None:
-        """Undo it; a host that was rebooted since has nothing to undo."""

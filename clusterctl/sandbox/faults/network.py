@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
-
-from typing_extensions import override
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox.faults.interface import Fault, Place
@@ -24,161 +21,149 @@ time.sleep(1e9)
 """
 
 
-class _OfPort(Fault):
-    takes = "PORT"
-
-    @override
-    def default(self, place: Place) -> str:
-        return str(place.master_port)
+def _master_port(place: Place) -> str:
+    return str(place.master_port)
 
 
-class _Firewall(_OfPort):
-    verdict: ClassVar[str]
-
-    def _table(self, place: Place) -> str:
-        return f"inet {self.kind.replace('-', '_')}_{place.port()}"
-
-    @override
-    def inject(self, place: Place) -> None:
-        match = f"meta l4proto {{ tcp, udp }} th dport {place.port()} {self.verdict}"
-        chains = "".join(
-            f" chain {hook} {{ type filter hook {hook} priority 0;"
-            f' {direction}name != "lo" {match}; }}\n'
-            for hook, direction in (("input", "iif"), ("output", "oif"))
-        )
-        place.run(["nft", "-f", "-"], f"table {self._table(place)} {{\n{chains}}}\n")
-
-    @override
-    def heal(self, place: Place) -> None:
-        place.undo(["nft", "-f", "-"], f"delete table {self._table(place)}\n")
+def _add_rules(place: Place, table: str, rule: str) -> None:
+    """Apply a rule to all packets, in and out, but for those of the host to itself."""
+    chains = "".join(
+        f' chain {hook} {{ type filter hook {hook} priority 0; {direction}name != "lo" {rule}; }}\n'
+        for hook, direction in (("input", "iif"), ("output", "oif"))
+    )
+    place.run(["nft", "-f", "-"], f"table inet {table} {{\n{chains}}}\n")
 
 
-class PortDropped(_Firewall):
-    """A firewall that drops packets: a connect hangs until its timeout."""
-
-    kind = "port-dropped"
-    summary = "a firewall silently drops all packets of a port, in and out"
-    verdict = "drop"
+def _remove_rules(place: Place, table: str) -> None:
+    place.undo(["nft", "-f", "-"], f"delete table inet {table}\n")
 
 
-class PortRejected(_Firewall):
-    """A firewall that answers, as firewalld does: `No route to host`."""
+def _firewall(kind: str, summary: str, verdict: str) -> Fault:
+    def table(place: Place) -> str:
+        return f"{kind.replace('-', '_')}_{place.port()}"
 
-    kind = "port-rejected"
-    summary = "a firewall rejects all packets of a port, in and out"
-    verdict = "reject with icmpx type admin-prohibited"
+    def inject(place: Place) -> None:
+        rule = f"meta l4proto {{ tcp, udp }} th dport {place.port()} {verdict}"
+        _add_rules(place, table(place), rule)
 
+    def heal(place: Place) -> None:
+        _remove_rules(place, table(place))
 
-class SlowNetwork(Fault):
-    """A policer, as a broken cable or a wrong switch port: what is above the rate is dropped."""
-
-    kind = "slow-network"
-    summary = "the host's network is limited to some Mbit/s"
-    takes = "MBITS"
-    default_value = "50"
-    table = "inet slow_network"
-
-    @override
-    def inject(self, place: Place) -> None:
-        if not re.fullmatch(r"[1-9]\d{0,5}", place.value):
-            raise UsageError(f"expected Mbit/s as a whole number, found {place.value!r}")
-        rate = int(place.value) * 125
-        limit = f"limit rate over {rate} kbytes/second burst {max(rate // 20, 64)} kbytes drop"
-        chains = "".join(
-            f" chain {hook} {{ type filter hook {hook} priority 0;"
-            f' {direction}name != "lo" {limit}; }}\n'
-            for hook, direction in (("input", "iif"), ("output", "oif"))
-        )
-        place.run(["nft", "-f", "-"], f"table {self.table} {{\n{chains}}}\n")
-
-    @override
-    def heal(self, place: Place) -> None:
-        place.undo(["nft", "-f", "-"], f"delete table {self.table}\n")
+    return Fault(kind, summary, inject, heal, takes="PORT", default=_master_port)
 
 
-class LinkDown(Fault):
-    """A pulled cable."""
-
-    kind = "link-down"
-    summary = "the network cable is pulled"
-
-    @override
-    def inject(self, place: Place) -> None:
-        place.netns.run_ip(f"link set {place.host.name} down")
-
-    @override
-    def heal(self, place: Place) -> None:
-        place.netns.run_ip(f"link set {place.host.name} up")
-        place.netns.wait_for_links([place.host])
+def _slow_down(place: Place) -> None:
+    """Drop what is above the rate, as a broken cable or a wrong switch port does."""
+    if not re.fullmatch(r"[1-9]\d{0,5}", place.value):
+        raise UsageError(f"expected Mbit/s as a whole number, found {place.value!r}")
+    rate = int(place.value) * 125
+    limit = f"limit rate over {rate} kbytes/second burst {max(rate // 20, 64)} kbytes drop"
+    _add_rules(place, "slow_network", limit)
 
 
-class SecondInterface(Fault):
-    """A second network that is up and that other hosts may lack."""
-
-    kind = "second-interface"
-    summary = "a second interface is up, on a separate network"
-    takes = "NAME=ADDRESS/PREFIX"
-
-    @override
-    def default(self, place: Place) -> str:
-        return f"ens9={SECOND_NETWORK}.{re.split('[.:]', place.host.address)[-1]}/24"
-
-    def _veth(self, place: Place) -> str:
-        return f"{place.host.name}-2"
-
-    @override
-    def inject(self, place: Place) -> None:
-        name, equals, address = place.value.partition("=")
-        if not (name and equals and "/" in address):
-            raise UsageError(f"expected {self.takes}, found {place.value!r}")
-        place.netns.run_ip(f"link add {SECOND_BRIDGE} type bridge forward_delay 0", check=False)
-        place.netns.run_ip(
-            f"link set {SECOND_BRIDGE} up",
-            *place.netns.veth_commands(
-                self._veth(place), SECOND_BRIDGE, name, place.netns.init_pid(place.host.name)
-            ),
-        )
-        batch = f"address add {address} dev {name}\nlink set {name} up\n"
-        place.run(["ip", "-batch", "-"], batch)
-
-    @override
-    def heal(self, place: Place) -> None:
-        place.netns.run_ip(f"link delete {self._veth(place)}", check=False)
+def _pull_cable(place: Place) -> None:
+    place.netns.run_ip(f"link set {place.host.name} down")
 
 
-class InterfacesRenamed(Fault):
-    """A new interface name, as after a reboot or a new kernel."""
+def _plug_cable(place: Place) -> None:
+    place.netns.run_ip(f"link set {place.host.name} up")
+    place.netns.wait_for_links([place.host])
 
-    kind = "interfaces-renamed"
-    summary = "the network interface has a new name"
-    takes = "NAME"
-    default_value = "wan0"
 
-    @override
-    def inject(self, place: Place) -> None:
-        place.run(["ip", "-batch", "-"], _rename(place.host.interface, place.value))
+def _second_address(place: Place) -> str:
+    return f"ens9={SECOND_NETWORK}.{re.split('[.:]', place.host.address)[-1]}/24"
 
-    @override
-    def heal(self, place: Place) -> None:
-        # All of it, whatever fails: a name that cannot be has left the interface down.
-        place.undo(["ip", "-force", "-batch", "-"], _rename(place.value, place.host.interface))
+
+def _second_cable(place: Place) -> str:
+    return f"{place.host.name}-2"
+
+
+def _add_interface(place: Place) -> None:
+    name, equals, address = place.value.partition("=")
+    if not (name and equals and "/" in address):
+        raise UsageError(f"expected NAME=ADDRESS/PREFIX, found {place.value!r}")
+    place.netns.run_ip(f"link add {SECOND_BRIDGE} type bridge forward_delay 0", check=False)
+    place.netns.run_ip(
+        f"link set {SECOND_BRIDGE} up",
+        *place.netns.veth_commands(
+            _second_cable(place), SECOND_BRIDGE, name, place.netns.init_pid(place.host.name)
+        ),
+    )
+    batch = f"address add {address} dev {name}\nlink set {name} up\n"
+    place.run(["ip", "-batch", "-"], batch)
+
+
+def _remove_interface(place: Place) -> None:
+    place.netns.run_ip(f"link delete {_second_cable(place)}", check=False)
 
 
 def _rename(old: str, new: str) -> str:
     return f"link set {old} down\nlink set {old} name {new}\nlink set {new} up\n"
 
 
-class PortTaken(_OfPort):
-    """A port that another process listens on, such as a forgotten run."""
+def _rename_interface(place: Place) -> None:
+    place.run(["ip", "-batch", "-"], _rename(place.host.interface, place.value))
 
-    kind = "port-taken"
-    summary = "another process listens on a port"
-    loopback = True
 
-    @override
-    def inject(self, place: Place) -> None:
-        place.start_program(_LISTEN, self.kind, str(place.port()))
+def _undo_rename(place: Place) -> None:
+    # All of it, whatever fails: a name that cannot be has left the interface down.
+    place.undo(["ip", "-force", "-batch", "-"], _rename(place.value, place.host.interface))
 
-    @override
-    def heal(self, place: Place) -> None:
-        place.end_program(self.kind, place.value)
+
+def _take_port(place: Place) -> None:
+    place.start_program(_LISTEN, "port-taken", str(place.port()))
+
+
+def _leave_port(place: Place) -> None:
+    place.end_program("port-taken", place.value)
+
+
+FAULTS = (
+    # A connect hangs until its timeout.
+    _firewall(
+        "port-dropped", "a firewall silently drops all packets of a port, in and out", "drop"
+    ),
+    # As firewalld does: `No route to host`.
+    _firewall(
+        "port-rejected",
+        "a firewall rejects all packets of a port, in and out",
+        "reject with icmpx type admin-prohibited",
+    ),
+    # Such as a forgotten run.
+    Fault(
+        "port-taken",
+        "another process listens on a port",
+        _take_port,
+        _leave_port,
+        takes="PORT",
+        default=_master_port,
+        loopback=True,
+    ),
+    # Other hosts may lack it.
+    Fault(
+        "second-interface",
+        "a second interface is up, on a separate network",
+        _add_interface,
+        _remove_interface,
+        takes="NAME=ADDRESS/PREFIX",
+        default=_second_address,
+    ),
+    # As after a reboot or a new kernel.
+    Fault(
+        "interfaces-renamed",
+        "the network interface has a new name",
+        _rename_interface,
+        _undo_rename,
+        takes="NAME",
+        default=lambda _: "wan0",
+    ),
+    Fault("link-down", "the network cable is pulled", _pull_cable, _plug_cable),
+    Fault(
+        "slow-network",
+        "the host's network is limited to some Mbit/s",
+        _slow_down,
+        lambda place: _remove_rules(place, "slow_network"),
+        takes="MBITS",
+        default=lambda _: "50",
+    ),
+)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import psutil
-from typing_extensions import override
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.sandbox import cgroup, processes
@@ -27,112 +27,65 @@ def _sshd(place: Place, *, wanted: str = "") -> set[int]:
     return found
 
 
-class SshdKilled(Fault):
-    """SSH ends; processes that the sessions started keep running."""
-
-    kind = "sshd-killed"
-    summary = "sshd is killed, with all its sessions"
-    loopback = True
-
-    @override
-    def inject(self, place: Place) -> None:
-        processes.end(lambda: _sshd(place))
-
-    @override
-    def heal(self, place: Place) -> None:
-        if place.pids() and not _sshd(place, wanted="sshd_config"):
-            place.backend.listen(place.host)
+def _kill_sshd(place: Place) -> None:
+    processes.end(lambda: _sshd(place))
 
 
-class Frozen(Fault):
-    """A kernel that still answers for processes that do not."""
-
-    kind = "frozen"
-    summary = "all processes of the host are frozen, but its kernel answers"
-    loopback = True
-
-    @override
-    def inject(self, place: Place) -> None:
-        stopped: set[int] = set()
-        while running := place.pids() - stopped:
-            processes.send(running, signal.SIGSTOP)
-            stopped |= running
-
-    @override
-    def heal(self, place: Place) -> None:
-        processes.send(place.pids(), signal.SIGCONT)
+def _start_sshd(place: Place) -> None:
+    if place.pids() and not _sshd(place, wanted="sshd_config"):
+        place.backend.listen(place.host)
 
 
-class Killed(Fault):
-    """A power failure; healed by a reboot with the same disks."""
-
-    kind = "killed"
-    summary = "the power fails: every process ends at once, and no packet is sent"
-    loopback = True
-
-    @override
-    def inject(self, place: Place) -> None:
-        place.backend.power_off(place.host)
-
-    @override
-    def heal(self, place: Place) -> None:
-        if not place.pids():
-            place.backend.start([place.host])
+def _freeze(place: Place) -> None:
+    stopped: set[int] = set()
+    while running := place.pids() - stopped:
+        processes.send(running, signal.SIGSTOP)
+        stopped |= running
 
 
-class Slow(Fault):
-    """A host that gets little CPU, such as one that throttles."""
-
-    kind = "slow"
-    summary = "the host gets only a part of one CPU"
-    takes = "PERCENT"
-    default_value = "10"
-    loopback = True
-
-    @override
-    def inject(self, place: Place) -> None:
-        if not place.value.isdigit() or int(place.value) < 1:
-            raise UsageError(f"percent of a CPU: expected 1 or more, found {place.value!r}")
-        layout = place.backend.layout
-        cgroup.limit(layout, place.host.name, place.pids(), int(place.value))
-
-    @override
-    def heal(self, place: Place) -> None:
-        cgroup.limit(place.backend.layout, place.host.name, place.pids(), None)
+def _thaw(place: Place) -> None:
+    processes.send(place.pids(), signal.SIGCONT)
 
 
-class WrongClock(Fault):
-    """A wrong clock, for new SSH sessions."""
+def _power_off(place: Place) -> None:
+    place.backend.power_off(place.host)
 
-    kind = "wrong-clock"
-    summary = "the clock is off by some seconds, in new sessions"
-    takes = "SECONDS"
-    default_value = "+300"
-    loopback = True
 
-    @override
-    def inject(self, place: Place) -> None:
-        if not re.fullmatch(r"[+-]\d+", place.value):
-            raise UsageError(f"seconds: expected +300 or -300, found {place.value!r}")
-        self._restart(
-            place,
-            {
-                "LD_PRELOAD": str(_libfaketime()),
-                "FAKETIME": place.value,
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "NO_FAKE_STAT": "1",
-            },
-        )
+def _boot(place: Place) -> None:
+    if not place.pids():
+        place.backend.start([place.host])
 
-    @override
-    def heal(self, place: Place) -> None:
-        if place.pids():
-            self._restart(place, {})
 
-    @staticmethod
-    def _restart(place: Place, environment: dict[str, str]) -> None:
-        processes.end(lambda: _sshd(place, wanted="sshd_config"))
-        place.backend.listen(place.host, environment)
+def _slow_down(place: Place) -> None:
+    if not place.value.isdigit() or int(place.value) < 1:
+        raise UsageError(f"percent of a CPU: expected 1 or more, found {place.value!r}")
+    _limit(place, int(place.value))
+
+
+def _limit(place: Place, percent: int | None) -> None:
+    cgroup.limit(place.backend.layout, place.host.name, place.pids(), percent)
+
+
+def _set_clock(place: Place) -> None:
+    if not re.fullmatch(r"[+-]\d+", place.value):
+        raise UsageError(f"seconds: expected +300 or -300, found {place.value!r}")
+    variables = {
+        "LD_PRELOAD": str(_libfaketime()),
+        "FAKETIME": place.value,
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }
+    _restart_sshd(place, variables)
+
+
+def _reset_clock(place: Place) -> None:
+    if place.pids():
+        _restart_sshd(place, {})
+
+
+def _restart_sshd(place: Place, variables: dict[str, str]) -> None:
+    processes.end(lambda: _sshd(place, wanted="sshd_config"))
+    place.backend.listen(place.host, variables)
 
 
 def _libfaketime() -> Path:
@@ -142,3 +95,36 @@ def _libfaketime() -> Path:
     raise ClusterError(
         "libfaketime: expected on this machine, found none", hint="sudo apt-get install faketime"
     )
+
+
+_fault = partial(Fault, loopback=True)
+
+FAULTS = (
+    # What the sessions started keeps running.
+    _fault("sshd-killed", "sshd is killed, with all its sessions", _kill_sshd, _start_sshd),
+    _fault(
+        "frozen", "all processes of the host are frozen, but its kernel answers", _freeze, _thaw
+    ),
+    _fault(
+        "killed",
+        "the power fails: every process ends at once, and no packet is sent",
+        _power_off,
+        _boot,
+    ),
+    _fault(
+        "slow",
+        "the host gets only a part of one CPU",
+        _slow_down,
+        lambda place: _limit(place, None),
+        takes="PERCENT",
+        default=lambda _: "10",
+    ),
+    _fault(
+        "wrong-clock",
+        "the clock is off by some seconds, in new sessions",
+        _set_clock,
+        _reset_clock,
+        takes="SECONDS",
+        default=lambda _: "+300",
+    ),
+)

@@ -14,28 +14,7 @@ from clusterctl.sandbox.layout import Layout
 from clusterctl.values import dataclass
 
 FAULTS: dict[str, Fault] = {
-    fault.kind: fault
-    for fault in (
-        network.PortDropped(),
-        network.PortRejected(),
-        network.PortTaken(),
-        network.SecondInterface(),
-        network.InterfacesRenamed(),
-        network.LinkDown(),
-        network.SlowNetwork(),
-        power.SshdKilled(),
-        power.Frozen(),
-        power.Killed(),
-        power.Slow(),
-        power.WrongClock(),
-        storage.SharedUnmounted(),
-        storage.SharedReplaced(),
-        storage.HungMount(),
-        accelerators.GpuMissing(),
-        accelerators.GpuLost(),
-        accelerators.GpuDriverLost(),
-        accelerators.GpuHung(),
-    )
+    fault.kind: fault for area in (network, power, storage, accelerators) for fault in area.FAULTS
 }
 
 

@@ -172,11 +172,7 @@ class JumpHosts:
         return self._open(self._whole(jump), identity)
 
     def _whole(self, jump: str) -> str:
-        """Return the chain with the jump hosts that ssh_config puts before its first.
-
-        Raises:
-            NodeError: ssh_config cannot be used, or leads in a circle.
-        """
+        """Return the chain with the jump hosts that ssh_config puts before its first."""
         passed: set[str] = set()
         first = jump.partition(",")[0]
         while (before := self._resolver.resolve(_host(first)).jump) is not None:

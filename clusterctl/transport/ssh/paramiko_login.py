@@ -230,11 +230,7 @@ class LoginHandler(AuthHandler):
 
 
 def _log_in(endpoint: Endpoint, transport: Transport, offer: Offer) -> None:
-    """Ask to be let in without a key, as OpenSSH does, then offer the keys one after the other.
-
-    Raises:
-        NodeError: none opens.
-    """
+    """Ask to be let in without a key, as OpenSSH does, then offer the keys one after the other."""
     handler = LoginHandler(endpoint, transport)
     tried: list[str] = []
     allowed: Sequence[str] = ()

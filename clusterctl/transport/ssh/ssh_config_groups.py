@@ -64,11 +64,7 @@ class HostGroups:
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Yield keywords and values.
-
-    Raises:
-        ValueError: one may depend on the host, or is written in a way that is not read here.
-    """
+    """Yield keywords and values."""
     for line in map(str.strip, text.splitlines()):
         if not line or line.startswith("#"):
             continue

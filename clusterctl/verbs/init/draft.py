@@ -2,23 +2,97 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
+import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
 from clusterctl.errors import UsageError
+from clusterctl.inventory.addresses import split_login
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
 from clusterctl.inventory.machine import own_user
+from clusterctl.inventory.problems import printable
 from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
 from clusterctl.own_files import write_named
 from clusterctl.values import dataclass
-from clusterctl.verbs.init.ssh_names import expand_patterns
+
+CONFIG = "~/.ssh/config"
+_INCLUDES = 16
+"""How deep files may include each other; as OpenSSH."""
+_FILES = 256
+_LINE = re.compile(r"\s*(host|include)(?:\s*=\s*|\s+)(.*)", re.IGNORECASE)
+_WILD = re.compile("[*?]")
+
+
+def expand_patterns(words: Sequence[str]) -> list[str]:
+    """Return the words, each pattern replaced by the hosts that it fits.
+
+    Raises:
+        UsageError: a pattern fits none.
+    """
+    names: list[str] | None = None
+    found: list[str] = []
+    for word in words:
+        user, host, port = split_login(word)
+        if not _WILD.search(host):
+            found.append(word)
+            continue
+        if names is None:
+            names = list(dict.fromkeys(_hosts(Path(CONFIG).expanduser(), 0, [])))
+        fitting = [name for name in names if fnmatch.fnmatchcase(name.lower(), host.lower())]
+        if not fitting:
+            raise UsageError(
+                f"{printable(word)}: expected a pattern that fits a Host of {CONFIG}, found"
+                f" {len(names)} of them and none that fits",
+                hint="a range needs no ssh_config: clusterctl init 'gpu[01-04]'",
+            )
+        before, after = f"{user}@" if user else "", f":{port}" if port else ""
+        found += [f"{before}{name}{after}" for name in fitting]
+    return found
+
+
+def _hosts(path: Path, depth: int, files: list[Path]) -> Iterator[str]:
+    """Yield the hosts that a file and those that it includes name, without patterns."""
+    if depth > _INCLUDES or len(files) >= _FILES:
+        return
+    files.append(path)
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return  # a file that is missing names no host
+    for line in text.splitlines():
+        matched = _LINE.fullmatch(line)
+        if matched is None:
+            continue
+        try:
+            words = shlex.split(matched[2], comments=True)
+        except ValueError:
+            continue  # ssh itself will tell
+        if matched[1].lower() == "host":
+            yield from (word for word in words if not _WILD.search(word) and word[:1] != "!")
+        else:
+            for word in words:
+                for inner in _included(word):
+                    yield from _hosts(inner, depth + 1, files)
+
+
+def _included(word: str) -> list[Path]:
+    """Return the files of a pattern; a relative one starts at ~/.ssh."""
+    folder = Path(CONFIG).expanduser().parent
+    pattern = str(folder / Path(word).expanduser())
+    anchor = Path(pattern).anchor
+    try:
+        return sorted(Path(anchor).glob(pattern.removeprefix(anchor)))
+    except (OSError, ValueError, RuntimeError, IndexError):
+        return []
+
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 24
@@ -162,11 +236,7 @@ def _of_anyone(identity: str | None) -> str | None:
 
 
 def _key(identity: Path) -> str:
-    """Return the path of a private key.
-
-    Raises:
-        UsageError: it is no private key.
-    """
+    """Return the path of a private key."""
     path = identity.expanduser().absolute()
     try:
         first = path.read_bytes()[:64]

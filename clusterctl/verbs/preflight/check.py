@@ -17,7 +17,7 @@ from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.storage.disks import SHARED
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.network.choice import Network, choose_network
@@ -308,11 +308,7 @@ def find_check(identity: str) -> Check:
 
 
 def _matching_ids(names: tuple[str, ...], rules: tuple[Check, ...], option: str) -> set[str]:
-    """Return the ids of these checks and areas.
-
-    Raises:
-        UsageError: there is no such check or area.
-    """
+    """Return the ids of these checks and areas."""
     ids = [rule.id for rule in rules]
     found: set[str] = set()
     for name in names:

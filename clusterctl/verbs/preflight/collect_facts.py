@@ -13,7 +13,7 @@ from clusterctl.checks.software.python import named_packages
 from clusterctl.checks.storage.run_paths import build_locks, run_paths
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.machine.machine import Clock, SshStatus
+from clusterctl.facts.machine.system import Clock, SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.parse_facts import parse_facts, read_arguments
 from clusterctl.facts.request import CLOCK_ROUNDS, ContainerWords, FactRequest, PathQuestion

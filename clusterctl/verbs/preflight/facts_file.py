@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
 from clusterctl.model.from_json import DocumentError
 from clusterctl.own_files import write_named
 

@@ -30,15 +30,11 @@ JOIN_SECONDS = 45.0
 LIMIT_S = 240.0
 """For the whole ladder. Each rung has a limit of its own, so a hang ends sooner."""
 PROGRAM = (
-    "clusterctl.wire",
-    "clusterctl.node.agent.child_tasks",
-    "clusterctl.node.probe.trial.dcgm",
-    "clusterctl.node.probe.trial.device_time",
-    "clusterctl.node.probe.trial.gpu_trial",
-    "clusterctl.node.probe.trial.nccl_lines",
-    "clusterctl.node.probe.trial.job_collective",
+    "clusterctl.wire", "clusterctl.node.agent.child_tasks", "clusterctl.node.probe.trial.dcgm",
+    "clusterctl.node.probe.trial.device_time", "clusterctl.node.probe.trial.gpu_trial",
+    "clusterctl.node.probe.trial.nccl_lines", "clusterctl.node.probe.trial.job_collective",
     "clusterctl.node.probe.trial.job_ladder",
-)
+)  # fmt: skip
 MAIN = "clusterctl.node.probe.trial.job_ladder:main"
 DEVICE = "cuda"
 """Where the rungs of the GPUs are tried, as torch calls it."""

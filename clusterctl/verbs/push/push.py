@@ -209,11 +209,7 @@ class _Push:
         return replace(result, nodes=nodes)
 
     def _addresses(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the addresses of the data network.
-
-        Raises:
-            CouldNotTell: a node has none.
-        """
+        """Return the addresses of the data network."""
         nodes = (*self.cluster.nodes, *self.cluster.left_out)
         cluster = self.cluster.with_nodes(tuple(node for node in nodes if node.name in names))
         network = choose_network(cluster, self.found.facts)

@@ -1,4 +1,4 @@
-"""Compares the inventory's job with that of the run before a resume: the run's job counts."""
+"""Compares the inventory with a recorded run: its nodes, and before a resume its job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterctl.inventory.cluster import Job
+from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.settings import keys_of
 from clusterctl.plan.options import Options
 from clusterctl.verbs.runs.records import RunRecord
@@ -130,3 +130,59 @@ def _written_command(record: RunRecord, find: Find) -> tuple[str, ...]:
     if known is None or known.options.get("command"):
         return ()
     return known.cluster.job.command
+
+
+_REACH = ("host", "ssh", "local")
+"""The fields that say how to reach a node; the others stay as the run was launched."""
+_NODE_FIELDS = (*_REACH, "gpus", "procs", "python", "address", "state")
+
+
+def reached(record: RunRecord, now: Cluster) -> Cluster:
+    """Return the run's cluster, with the addresses and logins of the inventory.
+
+    The record wins if the inventory is of another cluster, or lacks a node of the run, and for a
+    run in a Slurm allocation: only through that one its nodes are reached.
+    """
+    if record.cluster.slurm_job or now.name != record.cluster.name or lacks(record, now):
+        return record.cluster
+    _report(record, now, _REACH)
+    nodes = []
+    for node in record.cluster.nodes:
+        current = now.node(node.name)
+        nodes.append(replace(node, host=current.host, ssh=current.ssh, local=current.local))
+    # Those left out may have joined, since the launch or since this machine heard of the run.
+    cluster = replace(record.cluster, left_out=(*now.nodes, *now.left_out))
+    return cluster.with_nodes(tuple(nodes))
+
+
+def lacks(record: RunRecord, now: Cluster) -> bool:
+    """Tell whether the inventory lacks nodes of the run, and warn about it."""
+    names = {node.name for node in now.nodes}
+    missing = [node.name for node in record.cluster.nodes if node.name not in names]
+    if missing:
+        report_ignored(record, now, f"it lacks {', '.join(missing)}")
+    return bool(missing)
+
+
+def report_ignored(record: RunRecord, now: Cluster, why: str) -> None:
+    """Warn that the inventory is not used for a run."""
+    logger.warning("%s: %s; using the nodes as %s was launched", now.file, why, record.run)
+
+
+def report_changes(record: RunRecord, now: Cluster) -> None:
+    """Warn about changes of the inventory since the launch that a resume will use."""
+    _report(record, now, _NODE_FIELDS)
+
+
+def _report(record: RunRecord, now: Cluster, compared: tuple[str, ...]) -> None:
+    for node in record.cluster.nodes:
+        other = now.node(node.name)
+        changed = [name for name in compared if getattr(node, name) != getattr(other, name)]
+        if changed:
+            logger.warning(
+                "%s: %s of %s changed since %s was launched; using the inventory's",
+                now.file,
+                ", ".join(changed),
+                node.name,
+                record.run,
+            )

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from clusterctl.errors import ClusterError
-from clusterctl.facts.document import from_document, to_document
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.from_json import DocumentError, from_json, type_hints
 from clusterctl.model.node_run import Resumed

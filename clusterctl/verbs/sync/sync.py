@@ -23,13 +23,15 @@ from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.rpc import T, node_error, validated_answer
 from clusterctl.verbs.sync.copying import Copying, announce_reading, reported
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
-from clusterctl.verbs.sync.placements import origin_of, placements, why_different
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
     NodeView,
     describe_user,
     mutually_seen,
+    origin_of,
+    placements,
     shared_folders,
+    why_different,
 )
 from clusterctl.wire import Message
 

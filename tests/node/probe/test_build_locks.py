@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterctl.facts.parse_facts import read_arguments
 from clusterctl.facts.request import FactRequest
-from clusterctl.facts.storage.build_locks import MOST, BuildLock, parse_build_locks
+from clusterctl.facts.storage.storage import MOST, BuildLock, parse_build_locks
 from clusterctl.node.probe.build_locks import describe_locks
 from tests.facts.answering import answers as made
 from tests.node.probe.test_read import answers

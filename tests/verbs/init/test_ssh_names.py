@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.verbs.init.ssh_names import expand_patterns
+from clusterctl.verbs.init.draft import expand_patterns
 
 CONFIG = """\
 Include conf.d/*

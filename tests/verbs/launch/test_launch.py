@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.errors import ClusterError, CouldNotTell, Interrupted, LaunchRefused, UsageError
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.events import Event, Notice, ignore

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from clusterctl.facts.document import from_document
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, from_document
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.network.choice import Network, NodeNetwork

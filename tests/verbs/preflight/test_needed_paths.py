@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.facts.machine.machine import SshStatus
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
