@@ -217,9 +217,9 @@ def follow(call: Call) -> None:
         return
     log = {"data": "ranks/0.log", "rank": 0, "time": 1.0}
     event = {"kind": "rank-ended", "rank": 0, "exit_code": 1, "time": 1.0, "message": "m" * 4000}
-    events = frame({"event": event, "file": "events.jsonl"}) * 8
-    for offset in range(0, call.amount // 2, len(LINES)):
-        call.channel.sendall(frame({**log, "offset": offset}, LINES) + events)
+    one = frame({"event": event, "file": "events.jsonl"})
+    for offset in range(0, call.amount, len(LINES) * 2):
+        call.channel.sendall(frame({**log, "offset": offset}, LINES * 2) + one)
     rank = {"rank": 0, "state": "ended", "exit_code": 1}
     end = {"state": "failed", "reason": "r", "by": "rank", "exit_code": 1, "time": 1.0}
     node = {"schema": 1, "run": "r", "state": "failed", "ranks": [rank], "end": end}

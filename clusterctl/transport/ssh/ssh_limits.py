@@ -121,8 +121,9 @@ def within_window(
     """Return a handler of a channel's data that ends the connection of a server that floods it."""
 
     def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
-        channel.transport.packetizer.claim(message)
-        feed(channel, message)
+        if not channel.closed:
+            channel.transport.packetizer.claim(message)
+            feed(channel, message)
         message.packet = io.BytesIO()  # paramiko holds the last message while it waits
         held = len(channel.in_buffer) + len(channel.in_stderr_buffer)
         if held > WINDOWS * channel.in_window_size:
