@@ -117,9 +117,7 @@ def read_head(
     lengths = _read_exactly(stream, _LENGTHS.size, at_start=True)
     if lengths is None:
         return None
-    head_length, body_length = _LENGTHS.unpack(lengths)
-    if head_length > head_limit or body_length > body_limit:
-        raise BadFrame("frame of %d+%d bytes announced" % (head_length, body_length))
+    head_length, body_length = _announced(lengths, head_limit, body_limit)
     head = _read_exactly(stream, head_length) or b""
     if head_length > HEAD_ITEMS and sum(map(head.count, _STRUCTURE)) > HEAD_ITEMS:
         raise BadFrame("frame's head has more than %d values" % HEAD_ITEMS)
@@ -132,13 +130,23 @@ def read_head(
     return Message(parsed, size=head_length + body_length, body_length=body_length)
 
 
+def _announced(lengths: bytes, head_limit: int, body_limit: int) -> Tuple[int, int]:
+    head_length, body_length = _LENGTHS.unpack(lengths)
+    if head_length > head_limit or body_length > body_limit:
+        raise BadFrame("frame of %d+%d bytes announced" % (head_length, body_length))
+    return head_length, body_length
+
+
 class FrameReader:
     """The frames of a connection that never waits: takes bytes as they come."""
 
+    # All that came is looked at once and copied twice, however it is cut: who sends may be anyone.
+
     def __init__(self, *, head_limit: int, body_limit: int) -> None:
-        """Take small limits: what is not whole yet is read again with each piece."""
+        """Take limits: what is not whole yet stays in memory."""
         self._head_limit, self._body_limit = head_limit, body_limit
-        self._unread = b""
+        self._unread = bytearray()
+        self._wanted = _LENGTHS.size
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
@@ -150,13 +158,16 @@ class FrameReader:
         Raises:
             BadFrame: what came is something else.
         """
-        stream = BytesIO(self._unread)
-        try:
-            message = read_message(stream, head_limit=self._head_limit, body_limit=self._body_limit)
-        except CutFrame:
+        if len(self._unread) < self._wanted:
             return None
-        self._unread = stream.read()
-        return message
+        lengths = _announced(self._unread[: _LENGTHS.size], self._head_limit, self._body_limit)
+        self._wanted = _LENGTHS.size + sum(lengths)
+        if len(self._unread) < self._wanted:
+            return None
+        stream = BytesIO(self._unread[: self._wanted])
+        del self._unread[: self._wanted]
+        self._wanted = _LENGTHS.size
+        return read_message(stream, head_limit=self._head_limit, body_limit=self._body_limit)
 
 
 def encode_line(value: Dict[str, Any]) -> bytes:
@@ -183,7 +194,9 @@ class LineReader:
     """The lines of a connection or a pipe: takes bytes as they come."""
 
     def __init__(self) -> None:
-        self.unread = b""
+        self.unread = bytearray()
+        self._searched = 0
+        """So many bytes of these hold no end of a line."""
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
@@ -195,12 +208,16 @@ class LineReader:
         Raises:
             BadLine: it is longer than so many bytes, or no JSON object.
         """
-        line, newline, rest = self.unread.partition(b"\n")
-        if len(line) > limit:
-            raise BadLine("a line of more than %d bytes" % limit)
-        if not newline:
+        end = self.unread.find(b"\n", self._searched, limit + 1)
+        if end < 0:
+            self._searched = len(self.unread)
+            if self._searched > limit:
+                raise BadLine("a line of more than %d bytes" % limit)
             return None
-        self.unread = rest
+        line = self.unread[:end]
+        # The rest is not moved each time: a bytearray that shrinks at its begin moves it rarely.
+        del self.unread[: end + 1]
+        self._searched = 0
         return decode_line(line)
 
 

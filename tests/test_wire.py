@@ -133,6 +133,69 @@ def test_lines_and_frames_that_come_in_single_bytes_are_whole(wanted: list[dict[
     assert all(frame.body == b"ab" for frame in frames)
 
 
+class Counted(bytearray):
+    """Counts the bytes that are looked at and copied out."""
+
+    looked = copied = 0
+
+    def find(self, sub: Any, start: Any = 0, end: Any = None) -> int:
+        found = super().find(sub, start, end)
+        self.looked += (min(len(self), end) if found < 0 else found + 1) - start
+        return found
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        self.copied += len(part)
+        return part
+
+
+@pytest.mark.parametrize(
+    ("line", "piece"),
+    [(b"{}\n", 600_000), (b'{"a":1}\n', 7), (b'{"":"' + b"x" * 300_000 + b'"}\n', 100)],
+    ids=["tiny", "cut", "long"],
+)
+def test_a_byte_of_a_flood_of_lines_is_looked_at_once_however_it_is_cut(
+    line: bytes, piece: int
+) -> None:
+    reader, counted, data = LineReader(), Counted(), line * (600_000 // len(line))
+    reader.unread, found = counted, 0
+    for begin in range(0, len(data), piece):
+        reader.feed(data[begin : begin + piece])
+        while reader.next(limit=1 << 20) is not None:
+            found += 1
+    assert reader.unread is counted
+    assert (found, len(counted)) == (len(data) // len(line), 0)
+    assert counted.looked == len(data)
+    assert counted.copied == len(data) - found
+
+
+def test_an_endless_line_is_looked_at_once() -> None:
+    reader, counted = LineReader(), Counted()
+    reader.unread = counted
+    for _ in range(655):
+        reader.feed(b"x" * 100)
+        assert reader.next(limit=65536) is None
+    reader.feed(b"x" * 100)
+    with pytest.raises(BadLine, match="more than 65536 bytes"):
+        reader.next(limit=65536)
+    assert counted.looked <= 65537
+    assert not counted.copied
+
+
+def test_a_byte_of_a_frame_is_copied_once_however_it_is_cut() -> None:
+    reader, counted = FrameReader(head_limit=1 << 18, body_limit=1 << 18), Counted()
+    reader._unread, found = counted, 0
+    data = Message({"a": "x" * 100_000}, b"y" * 100_000).encode() + Message({}).encode() * 10_000
+    for begin in range(0, len(data), 100):
+        reader.feed(data[begin : begin + 100])
+        while reader.next() is not None:
+            found += 1
+    assert reader._unread is counted
+    assert (found, len(counted)) == (10_001, 0)
+    # The lengths are read a second time, and with each piece until all is there.
+    assert counted.copied <= 2 * len(data) + 8 * len(data) // 100
+
+
 @pytest.mark.parametrize("line", [b"[]\n", b"\xff\n", b"{\n", b"\n", b"[" * 90 + b"\n", b"x" * 101])
 def test_a_line_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(BadLine):

@@ -177,13 +177,17 @@ def _ends(report: NodeReport) -> list[_End]:
     offset, error = report.clock
     ends: list[_End] = []
     a_rank_failed = False
+    unknown = _unknown_ends(report.events)
     for event in report.events:
         cause = _cause(report, event, offset)
         if cause is None:
             continue
         if cause.kind == "launcher" and a_rank_failed:
             continue  # the launcher ends because its rank did
-        after_unknown = _ended_after_unknown(report.events, event)
+        # Its launcher sent SIGTERM because a rank with a lost exit code had ended.
+        after_unknown = event.get("kind") == "rank-ended" and is_reaction(
+            event.get("signal"), _number(event, "time"), unknown
+        )
         a_rank_failed |= cause.rank is not None and not after_unknown
         after_another = cause.signal == signal.SIGTERM and (bool(ends) or after_unknown)
         secondary = cause.kind not in ("node-lost", "start-timeout") and (
@@ -193,19 +197,16 @@ def _ends(report: NodeReport) -> list[_End]:
     return ends
 
 
-def _ended_after_unknown(events: Iterable[Mapping[str, Any]], end: Mapping[str, Any]) -> bool:
-    """Tell whether the launcher sent SIGTERM because a rank with a lost exit code had ended."""
-    if end.get("kind") != "rank-ended":
-        return False
-    unknown = (
-        _number(other, "time")
-        for other in events
-        if other.get("kind") == "rank-ended"
-        and not other.get("ordered")
-        and other.get("exit_code") is None
-        and not other.get("signal")
-    )
-    return is_reaction(end.get("signal"), _number(end, "time"), unknown)
+def _unknown_ends(events: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return when ranks ended whose exit code is lost."""
+    return [
+        _number(event, "time")
+        for event in events
+        if event.get("kind") == "rank-ended"
+        and not event.get("ordered")
+        and event.get("exit_code") is None
+        and not event.get("signal")
+    ]
 
 
 def _reported(report: NodeReport) -> list[_End]:

@@ -262,9 +262,13 @@ _PUSH = (
 )
 
 
+# A rank that was restarted many times is judged by the same last lines each time.
+_last_error = functools.lru_cache(maxsize=64)(last_error)
+
+
 def exception_line(lines: Sequence[str]) -> str:
     """Return the line of the error that ended the program; empty if there is none."""
-    return last_error(lines).line
+    return _last_error(tuple(lines)).line
 
 
 def last_line(lines: Sequence[str]) -> str:
@@ -279,7 +283,7 @@ def error_line(lines: Sequence[str]) -> str:
 
 def is_secondary(lines: Sequence[str]) -> bool:
     """Tell whether a rank failed because another rank or node did."""
-    error = last_error(lines)
+    error = _last_error(tuple(lines))
     return error.echo if error.line else echoes(last_line(lines))
 
 
@@ -290,7 +294,7 @@ def has_waited(lines: Sequence[str]) -> bool:
 
 def remedy_for(lines: Sequence[str]) -> str:
     """Return the remedy for a known error; empty for an unknown one."""
-    error = last_error(lines)
+    error = _last_error(tuple(lines))
     line = error.line or last_line(lines)
     if line.endswith(":"):
         line = " ".join([line, *lines[error.at + 1 : error.at + 2]])

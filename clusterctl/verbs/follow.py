@@ -235,7 +235,9 @@ def _ended(
     if error is None:
         lost.tries.pop(node, None)
         return []
-    if error.answered or error.state == "hostkey" or (error.state == "auth" and not locked):
+    # No trouble of the network makes bad answers.
+    hopeless = error.state == "hostkey" or (error.state, error.phase) == ("bad-output", "answer")
+    if error.answered or hopeless or (error.state == "auth" and not locked):
         errors[node] = error
         lost.tries.pop(node, None)
         return [Notice(node=node, level="warning", text=str(error))]

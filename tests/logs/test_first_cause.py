@@ -55,6 +55,13 @@ def test_only_echoes_give_the_earliest_of_them() -> None:
     assert cause.node == "b"
 
 
+def test_the_lines_of_a_rank_that_ended_often_are_searched_once() -> None:
+    known_errors._last_error.cache_clear()
+    often = [ended(float(n), 0) for n in range(500)]
+    found(NodeReport(node="a", events=often, last_lines={0: ["once"]}))
+    assert known_errors._last_error.cache_info().misses == 1
+
+
 def test_times_are_compared_on_the_masters_clock() -> None:
     cause = found(
         NodeReport(node="a", events=[clock(0.0, 0.01), ended(100.0, 0)]),

@@ -13,7 +13,9 @@ from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory import build
 from clusterctl.inventory.load import load
 from clusterctl.sync.rsync import push
+from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
+from clusterctl.transport.ssh.paramiko_connection import ParamikoConnection
 from clusterctl.verbs.push.result import WantedPath
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.verbs.push.wanted import Source
@@ -49,6 +51,14 @@ def flooded(words: list[str]) -> int:
             )
             transfer.run((HOST,))
         return 0
+    if words == ["ended"]:
+        with Pool(load(Path("hosts.yaml"))) as pool:
+            list(pool.call({HOST: Request(op="runs", args={})}))
+            connection = pool._connection(HOST)
+            assert isinstance(connection, ParamikoConnection)
+            connection.transport.join(300)
+            print(HOST, connection.transport.why_closed, file=sys.stderr)
+        return 3
     return main(words)
 
 

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 
 import paramiko
@@ -72,7 +73,8 @@ class Call:
                 pass
         marker, *_ = [self.exactly(int(self.exactly(12))) for _ in range(3)]
         head, body = struct.unpack(">II", self.exactly(8))
-        self.exactly(head + body)
+        self.asked: str = json.loads(self.exactly(head))["op"]
+        self.exactly(body)
         if sys.argv[3] == "noise":
             self.repeat(LINES, self.channel.sendall)
         self.channel.sendall(marker)
@@ -202,6 +204,37 @@ def lines(call: Call) -> None:
         call.channel.sendall(frame(head, LINES * 8))
 
 
+def follow(call: Call) -> None:
+    """A run that is followed, or launched and then followed: its log and its events, to its end."""
+    if call.asked == "collect-facts":
+        address = {"local": "127.0.0.1", "prefixlen": 8}
+        listed = json.dumps([{"ifname": "lo", "addr_info": [address]}]).encode()
+        answers = [["interfaces", "ok", len(listed), None, 0.0, ""]]
+        call.channel.sendall(frame({"answers": answers, "end": True}, zlib.compress(listed)))
+        return
+    if call.asked != "tail":
+        call.channel.sendall(frame({"pid": 1, "link_port": 0, "end": True}))
+        return
+    log = {"data": "ranks/0.log", "rank": 0, "time": 1.0}
+    event = {"kind": "rank-ended", "rank": 0, "exit_code": 1, "time": 1.0, "message": "m" * 4000}
+    one = frame({"event": event, "file": "events.jsonl"})
+    for offset in range(0, call.amount, len(LINES) * 2):
+        call.channel.sendall(frame({**log, "offset": offset}, LINES * 2) + one)
+    rank = {"rank": 0, "state": "ended", "exit_code": 1}
+    end = {"state": "failed", "reason": "r", "by": "rank", "exit_code": 1, "time": 1.0}
+    node = {"schema": 1, "run": "r", "state": "failed", "ranks": [rank], "end": end}
+    call.channel.sendall(frame({"node": node, "end": True}))
+
+
+def ended(call: Call) -> None:
+    """Goes on after its answer on a channel that both sides have closed."""
+    call.channel.sendall(frame({"runs": [], "end": True}))
+    call.channel.close()
+    while not call.channel.closed or call.channel.chanid in call.transport._channels._map:  # type: ignore[attr-defined]
+        time.sleep(0.01)
+    call.repeat(b"x" * 32_000, call.beyond_window)
+
+
 def events(call: Call) -> None:
     call.channel.sendall(frame({"here": True}))
     event = {"kind": "rank-ended", "rank": 0, "exit_code": 1, "time": 1.0, "message": "m" * 4000}
@@ -240,9 +273,9 @@ def drain(channel: paramiko.Channel) -> None:
 
 _ALL = (
     stdout, stderr, packet, output, facts, collect, pieces, rsync, noise, endless, deep, values,
-    names, too_many_values, lines, events, large_events, manifest,
+    names, too_many_values, lines, events, large_events, manifest, follow, ended,
 )  # fmt: skip
-FLOODS = {one.__name__: one for one in _ALL}
+FLOODS = {one.__name__: one for one in _ALL} | {"launch": follow}
 
 
 def serve(channel: paramiko.Channel) -> None:

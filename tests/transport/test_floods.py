@@ -44,12 +44,16 @@ COMMANDS = {
     "events": ["logs", RUN],
     "large_events": ["logs", RUN],
     "manifest": ["manifest"],
+    "follow": ["logs", "-f", RUN],
+    "launch": ["launch", "--no-check", "--no-sync", "--force"],
+    "ended": ["ended"],
 }
 ENDS_ON = {
     "stderr": "ignored the window",
     "packet": "announced a packet of",
     "pieces": "pieces",
     "rsync": "bytes of errors came",
+    "ended": "nobody waits for",
 }
 """What the error of a flood that is cut off says; the others end with it or by their limits."""
 START_SECONDS = 2.0
@@ -58,7 +62,7 @@ START_SECONDS = 2.0
 
 SLOW = {
     "welcome", "ignored", "debug", "values", "names", "lines", "manifest",
-    "large_events",
+    "large_events", "follow", "launch",
 }  # fmt: skip
 """Floods that only time ends, or that are cut off late."""
 
@@ -89,7 +93,7 @@ def test_a_flood_takes_little(
         "cluster": "lab",
         "ssh": {"user": "any", "port": port, "identity": str(identity)},
         "workdir": "/nowhere",
-        "nodes": [{"host": "127.0.0.1", "address": "127.0.0.1"}],
+        "nodes": [{"host": "127.0.0.1", "address": "127.0.0.1", "gpus": 0}],
         "job": {"command": ["true"]},
     }
     inventory = tmp_path / "hosts.yaml"

@@ -10,8 +10,10 @@ from typing import cast
 
 import paramiko
 import pytest
+from paramiko.common import MSG_CHANNEL_DATA
 
 from clusterctl.transport import pace
+from clusterctl.transport.ssh import ssh_limits
 from clusterctl.transport.ssh.ssh_limits import LINE_LIMIT, PACKET_LIMIT, Packetizer, within_window
 
 
@@ -50,7 +52,10 @@ def test_a_line_without_end_before_the_handshake_ends_it() -> None:
 @pytest.mark.parametrize("pipe", ["in_buffer", "in_stderr_buffer"])
 def test_a_server_that_ignores_the_window_is_cut_off(pipe: str) -> None:
     held: dict[str, bytes] = {"in_buffer": b"", "in_stderr_buffer": b"", pipe: b"x" * 2000}
-    channel = cast("paramiko.Channel", SimpleNamespace(in_window_size=1000, **held))
+    packets = sent(b"")
+    transport = SimpleNamespace(packetizer=packets)
+    made = SimpleNamespace(in_window_size=1000, transport=transport, closed=False, **held)
+    channel = cast("paramiko.Channel", made)
     handle = within_window(lambda *_: None)
     message = paramiko.Message(b"x" * 2000)
     handle(channel, message)
@@ -58,6 +63,34 @@ def test_a_server_that_ignores_the_window_is_cut_off(pipe: str) -> None:
     setattr(channel, pipe, b"x" * 2001)
     with pytest.raises(paramiko.SSHException, match="ignored the window: 2001 bytes of 1000"):
         handle(channel, message)
+    packets.close()
+
+
+def test_a_server_that_sends_what_nobody_waits_for_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A channel's data does not count while it is open, and is not kept once it is closed."""
+    monkeypatch.setattr(ssh_limits, "UNCLAIMED_BYTES", 10_000)
+    monkeypatch.setattr(ssh_limits, "UNCLAIMED_RATE", 0)
+    plain = struct.pack(">IB", 2004, 3) + b"\x5e" + b"x" * 1999 + bytes(3)
+    packets, fed = sent(plain * 30), list[paramiko.Message]()
+    transport = SimpleNamespace(packetizer=packets)
+    made = SimpleNamespace(
+        in_window_size=1000, transport=transport, closed=False, in_buffer="", in_stderr_buffer=""
+    )
+    handle = within_window(lambda _channel, message: fed.append(message))
+    for _ in range(20):
+        kind, message = packets.read_message()
+        assert kind == MSG_CHANNEL_DATA
+        handle(cast("paramiko.Channel", made), message)
+    made.closed = True
+    for _ in range(5):
+        _, message = packets.read_message()
+        handle(cast("paramiko.Channel", made), message)
+    assert len(fed) == 20
+    with pytest.raises(paramiko.SSHException, match="sent 11994 bytes that nobody waits for"):
+        packets.read_message()
+    packets.close()
 
 
 def test_small_parts_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,14 @@ def test_a_login_that_never_worked_is_final() -> None:
     assert errors["b"].state == "auth"
 
 
+def test_a_node_whose_answers_are_none_of_ours_is_not_asked_again() -> None:
+    failure = Reply.failed("b", NodeError("bad-output", "answer", "not ours"))
+    pool = tails(a=[ended("a")], b=failure)
+    seen, errors = drained(follow, pool, RunLog(RUN, CLUSTER))
+    assert errors["b"].message == "not ours"
+    assert not [event for event in seen if isinstance(event, NodeLost)]
+
+
 def test_bytes_that_come_twice_are_shown_once_and_missing_ones_are_said() -> None:
     pool = tails(
         a=[data(0, 0, b"one\ntw"), data(0, 4, b"two\n"), data(0, 100, b"later\n"), ended("a")],

@@ -24,6 +24,11 @@ UNSENT_LIMIT = 1 << 20
 """Bytes that may wait for a peer: one that asks without reading fills no memory."""
 UNAUTHENTICATED_BYTES = 65536
 """What one may send in all until then: some records cost us an answer, and none ends a line."""
+BYTES_A_SECOND = 65536
+"""Once a peer has sent more within a second, it is not read for one: each line costs CPU time.
+
+A supervisor sends a line every 2 seconds, and some at its end.
+"""
 
 
 def server_context(certificate: str, key: str) -> ssl.SSLContext:
@@ -71,8 +76,10 @@ class TlsChannel:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._handshaken = False
         self._lines = LineReader()
-        self._out = self._wire = b""
+        self._out, self._wire = bytearray(), bytearray()
         self._received = 0
+        self._resting = False
+        self._second, self._in_second = 0.0, 0
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.add_descriptor(connection.fileno(), self._ready, write=True)
@@ -123,6 +130,21 @@ class TlsChannel:
         self._advance()
         if not data:
             self._close_with("it closed the connection")
+        self._rest_after(len(data))
+
+    def _rest_after(self, received: int) -> None:
+        """Leave what a peer that floods sends next to the kernel for a while."""
+        if self.last_received - self._second >= 1.0:
+            self._second, self._in_second = self.last_received, 0
+        self._in_second += received
+        if self._in_second > BYTES_A_SECOND and self._socket.fileno() >= 0:
+            self._resting = True
+            self._loop.remove_descriptor(self._socket.fileno())
+            self._loop.call_later(1.0, self._continue)
+
+    def _continue(self) -> None:
+        self._resting = False
+        self._flush()
 
     def _advance(self) -> None:
         """Move bytes as far as they go: handshake, what came, what is to go."""
@@ -150,10 +172,10 @@ class TlsChannel:
         try:
             if self._handshaken and self._out:
                 self._tls.write(self._out)
-                self._out = b""
+                self._out.clear()
             self._wire += self._outgoing.read()
             while self._wire:
-                self._wire = self._wire[self._socket.send(self._wire) :]
+                del self._wire[: self._socket.send(self._wire)]
         except BlockingIOError:
             if len(self._wire) > UNSENT_LIMIT:
                 self._loop.call_later(0, lambda: self._close_with("it does not read"))
@@ -161,7 +183,8 @@ class TlsChannel:
             why = error.strerror or str(error)
             self._loop.call_later(0, lambda: self._close_with(why))
             return
-        self._loop.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
+        if not self._resting:
+            self._loop.add_descriptor(self._socket.fileno(), self._ready, write=bool(self._wire))
 
     def _deliver(self) -> None:
         while self._socket.fileno() >= 0:

@@ -214,6 +214,9 @@ class ChannelStream(Stream):
         """Close the channel; what runs there detached lives on."""
         with contextlib.suppress(Exception):  # a dead connection's channel may raise anything
             self._channel.close()
+            # paramiko keeps a channel until the server closes it too.
+            self._channel.in_buffer.empty()
+            self._channel.in_stderr_buffer.empty()
 
     def _wait_for_room(self, deadline: float) -> None:
         """Wait until the node takes more; the channel's own timeout belongs to who receives."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,11 @@ PACKET_LIMIT = 256 << 10
 """Bytes of a packet."""
 WINDOWS = 2
 """Windows that a channel may hold: a server that sends more than one takes no notice of it."""
+UNCLAIMED_BYTES, UNCLAIMED_RATE = 16 << 20, 1 << 20
+"""What else a server may send, at once and a second: for channels that are closed, or to no end.
+
+OpenSSH's sends a window's worth to each channel that is closed early.
+"""
 
 
 class Packetizer(paramiko.packet.Packetizer):
@@ -33,6 +39,7 @@ class Packetizer(paramiko.packet.Packetizer):
         self._ahead = b""
         """What came with the last line."""
         self._pace = Pace()
+        self._unclaimed, self._began = 0, time.monotonic()
 
     def readline(self, timeout: float) -> str:
         """Return the next line before the handshake; `timeout` is for each part of it."""
@@ -90,9 +97,22 @@ class Packetizer(paramiko.packet.Packetizer):
     def read_message(self) -> tuple[int, paramiko.Message]:
         """Return the next packet's type and contents, small ones at a pace."""
         kind, message = super().read_message()
-        if message.packet.getbuffer().nbytes < SMALL:
+        size = message.packet.getbuffer().nbytes
+        if size < SMALL:
             self._pace.wait()
+            return kind, message
+        self._unclaimed += size
+        seconds = time.monotonic() - self._began
+        if self._unclaimed > UNCLAIMED_BYTES + UNCLAIMED_RATE * seconds:
+            raise paramiko.SSHException(
+                f"the server sent {self._unclaimed} bytes that nobody waits for"
+            )
         return kind, message
+
+    def claim(self, message: paramiko.Message) -> None:
+        """Note that a channel takes what was read."""
+        size = message.packet.getbuffer().nbytes
+        self._unclaimed -= size if size >= SMALL else 0
 
 
 def within_window(
@@ -101,7 +121,9 @@ def within_window(
     """Return a handler of a channel's data that ends the connection of a server that floods it."""
 
     def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
-        feed(channel, message)
+        if not channel.closed:
+            channel.transport.packetizer.claim(message)
+            feed(channel, message)
         message.packet = io.BytesIO()  # paramiko holds the last message while it waits
         held = len(channel.in_buffer) + len(channel.in_stderr_buffer)
         if held > WINDOWS * channel.in_window_size:

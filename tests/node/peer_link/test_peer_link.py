@@ -338,6 +338,38 @@ def test_who_sends_on_and_on_without_a_name_is_closed(monkeypatch: pytest.Monkey
         assert not net.heard["master"].all
 
 
+def test_a_worker_that_floods_the_link_is_read_at_a_low_rate_and_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls_channel, "LINE_LIMIT", 1 << 10)
+    monkeypatch.setattr(tls_channel, "BYTES_A_SECOND", 1 << 12)
+    with link(2, lost_after=30.0) as net:
+        loud, other = net.worker(0), net.worker(1)
+        assert isinstance(loud, Worker)
+        net.until(lambda: not net.master.missing and loud._welcome)
+        assert isinstance(net.master, Master)
+        assert loud._channel is not None
+        channel, began = net.master._channels["w0"], time.monotonic()
+        before = channel._received
+        for _ in range(1 << 15):
+            loud._channel._out += b"{}\n"
+        loud._channel.send({})
+
+        def two_rests() -> bool:
+            assert channel._received - before <= (2 + time.monotonic() - began) * (5 << 10)
+            return channel._received - before > 10 << 10
+
+        net.until(two_rests)
+        loud.send_ending({"by": "rank", "node": "w0", "reason": "why"})
+        other.send_ending({"by": "rank", "node": "w1", "reason": "not behind the flood"})
+        net.until(lambda: net.heard["master"].of("ending"))
+        (first, *_) = net.heard["master"].of("ending")
+        assert first == {"by": "rank", "node": "w1", "reason": "not behind the flood"}
+        assert net.master._channels["w0"] is channel
+        for worker in (loud, other):
+            worker.close()
+
+
 def test_a_broken_connection_is_made_again_and_costs_nothing() -> None:
     with link(1, lost_after=30.0) as net:
         worker = net.worker(0)
