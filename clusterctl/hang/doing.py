@@ -1,0 +1,189 @@
+"""What a rank does, by the stack of its main thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
+from clusterctl.values import dataclass
+
+BUSY = 50
+"""Percent of a core: a main thread that uses more computes."""
+_STOPPED, _ZOMBIE = frozenset("Tt"), frozenset("ZX")
+_PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/")
+_LIBRARY = re.compile(_PACKAGES.pattern + r"|/lib/python3[.\d]*/|^<frozen")
+_TORCH = re.compile(r"(?:^|/)torch/")
+_COLLECTIVE = re.compile(
+    r"(?:^|/)torch/distributed/(?:distributed_c10d|c10d_logger|rendezvous|_functional_collectives"
+    r"|nn/functional|fsdp/.*)\.py$"
+)
+_WRAPPERS = frozenset(("wrapper", "inner", "__exit__"))
+_IN_TORCH = (
+    (re.compile(r"(?:^|/)torch/cuda/(?:__init__|streams)\.py synchronize$"), "synchronize"),
+    (re.compile(r"(?:^|/)torch/autograd/graph\.py _engine_run_backward$"), "backward"),
+    (re.compile(r"(?:^|/)torch/nn/parallel/distributed\.py "), "DistributedDataParallel"),
+)
+"""In which an idle rank waits for others, or for its GPU, which may wait for others'."""
+_LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
+_FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
+_FOR_A_CHILD = "waits for a process that it started"
+_MOUNT = re.compile(
+    r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
+    r"|\bgpfs|\brequest_wait_answer|\bfolio_wait_bit_common.*\bnfs"
+)
+_WAITS = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (_MOUNT.pattern, "waits for a file server"),
+        (r"folio_wait|io_schedule|wait_on_page|blkdev|jbd2|ext4|xfs_|btrfs", "waits for a disk"),
+        (r"nanosleep", "sleeps"),
+        (r"futex", "waits for a lock or another thread"),
+        (r"\bdo_wait\b|kernel_wait4", _FOR_A_CHILD),
+        (r"pipe_read|pipe_wait|anon_pipe", "waits for data of a pipe"),
+        (r"poll|select|sk_wait|wait_woken|inet_|tcp_|unix_stream", "waits for a socket or a pipe"),
+        (r"flock|locks_lock|lease|fcntl_setlk|posix_lock", "waits for the lock of a file"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """A rank, and what it does."""
+
+    node: str
+    rank: int
+    dump: RankDump
+    own: ProcessDump | None
+    """The process of its program; None: it has ended."""
+    workers: tuple[ProcessDump, ...]
+    """Data loaders' workers, and whatever else the program started."""
+    main: ThreadStack
+    """The main thread of its program."""
+    busy: bool
+    """That computes, or would if it got a core."""
+    where: Frame | None
+    """The innermost line of the user's own code."""
+    operation: str
+    """In which it waits for other ranks, such as `all_reduce`; empty: it does not."""
+
+
+def all_doing(dumps: Sequence[NodeDump]) -> tuple[Doing, ...]:
+    """Return every rank, in order."""
+    found = (_doing(node.node, rank) for node in dumps for rank in node.ranks)
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+def _doing(node: str, dump: RankDump) -> Doing:
+    own = _program(dump)
+    main = main_thread(own)
+    busy = main.state == "R" or (main.cpu_percent or 0) >= BUSY
+    kernel = Frame(function=main.wait) if main.wait else None
+    return Doing(
+        node=node,
+        rank=dump.rank,
+        dump=dump,
+        own=own,
+        workers=tuple(each for each in dump.processes if each is not own),
+        main=main,
+        busy=busy,
+        where=place(main.frames) or kernel,
+        operation=_operation(main, busy=busy),
+    )
+
+
+def _program(dump: RankDump) -> ProcessDump | None:
+    """Return the process of a rank's program: its own, or what a shell waits for."""
+    live = [each for each in dump.processes if each.state not in _ZOMBIE]
+    if dump.ended or not live:
+        return None
+    python = (each for each in live if any(_python(main_thread(each).frames)))
+    waits = waits_for(main_thread(live[0])) == _FOR_A_CHILD
+    return next(python, live[0]) if waits else live[0]
+
+
+def main_thread(process: ProcessDump | None) -> ThreadStack:
+    """Return it; an empty one if there is none."""
+    return process.threads[0] if process and process.threads else ThreadStack(id=0)
+
+
+def stopped(process: ProcessDump) -> bool:
+    """Tell whether a signal or a debugger stopped it."""
+    return process.state in _STOPPED
+
+
+def is_own(frame: Frame) -> bool:
+    """Tell whether a frame is of the user's own code, and of no library."""
+    return frame.file.endswith((".py", ".ipynb", ">")) and not (
+        _LIBRARY.search(frame.file) or _COLLECTIVE.search(frame.file)
+    )
+
+
+def place(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's own code; else of a package but torch; else any."""
+    python = list(_python(frames))
+    own = next(filter(is_own, python), None)
+    packages = (f for f in python if _PACKAGES.search(f.file) and not _TORCH.search(f.file))
+    return own or next(packages, None) or next(iter(python or frames), None)
+
+
+def _operation(thread: ThreadStack, *, busy: bool) -> str:
+    """Return what of torch a thread waits in for other ranks; empty: in nothing."""
+    python = list(_python(thread.frames))
+    if not python:
+        return ""
+    inside = list(takewhile(lambda frame: _COLLECTIVE.search(frame.file), python))
+    named = [name for frame in inside if (name := _short(frame)) not in _WRAPPERS]
+    if named:
+        return named[-1]
+    innermost = f"{python[0].file} {_short(python[0])}"
+    known = (name for pattern, name in _IN_TORCH if pattern.search(innermost))
+    found = next(known, "")
+    # NCCL spins: there a rank is busy and waits nevertheless.
+    return found if found == "synchronize" or not busy else ""
+
+
+def waits_for_batch(thread: ThreadStack) -> bool:
+    """Tell whether a thread waits for a batch of torch's data loader."""
+    library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
+    return any(_LOADER.search(frame.file) for frame in library)
+
+
+def at_work(process: ProcessDump) -> ThreadStack | None:
+    """Return the thread of a data loader's worker, without its parent's frames, if it loads."""
+    thread = main_thread(process)
+    frames = tuple(takewhile(lambda frame: frame.function != "_worker_loop", thread.frames))
+    loads = any(_FETCH.search(frame.file) for frame in frames)
+    return replace(thread, frames=frames) if loads else None
+
+
+def waits_for(thread: ThreadStack) -> str:
+    """Return in words what a thread waits for in the kernel; empty: it runs, or that is hidden."""
+    kernel = " ".join((thread.wait, *(f.function for f in thread.frames if not f.file)))
+    return next((words for pattern, words in _WAITS if pattern.search(kernel)), "")
+
+
+def on_mount(thread: ThreadStack) -> bool:
+    """Tell whether a thread waits for the server of a file system."""
+    return waits_for(thread) == _WAITS[0][1]
+
+
+def spot(frame: Frame | None) -> str:
+    """Return `train.py:88 train_step`."""
+    if frame is None:
+        return ""
+    file = frame.file.rpartition("/")[2]
+    line = f":{frame.line}" if frame.line else ""
+    return " ".join(filter(None, (f"{file}{line}" if file else "", frame.function)))
+
+
+def _short(frame: Frame) -> str:
+    """Return a function's name without its class, or the function that it is defined in."""
+    return frame.function.rpartition(".")[2]
+
+
+def _python(frames: Sequence[Frame]) -> Iterator[Frame]:
+    """Yield the frames of Python code."""
+    return (frame for frame in frames if frame.file.endswith((".py", ".ipynb", ">")))

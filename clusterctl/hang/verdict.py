@@ -1,0 +1,49 @@
+"""Says why a run stands still: which rank, on which node, at which line, since when, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from clusterctl.hang import kinds
+from clusterctl.hang.look import Look, inside, who
+from clusterctl.hang.recorder import recorded
+from clusterctl.model.dump import NodeDump
+from clusterctl.model.verdict import Verdict
+from clusterctl.safe_text import strip_controls
+
+KINDS: tuple[Callable[[Look], Verdict | None], ...] = (
+    kinds.stopped_rank,
+    kinds.ended_rank,
+    kinds.storage,
+    kinds.network,
+    kinds.lock,
+    kinds.data_loader,
+    kinds.swap,
+    recorded,
+    kinds.absent_node,
+    kinds.order,
+    kinds.elsewhere,
+    kinds.all_busy,
+    kinds.together,
+)
+"""The most certain first."""
+
+
+def verdict(dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> Verdict:
+    """Return the most certain verdict.
+
+    Args:
+        dumps: what the nodes answered, each under the name by which it was asked.
+        missing: nodes that did not answer.
+    """
+    look = Look(dumps, missing)
+    found = (judge(look) for judge in KINDS)
+    first = next(filter(None, found), None) or _unknown(look)
+    return replace(first, text=strip_controls(first.text))
+
+
+def _unknown(look: Look) -> Verdict:
+    places = [f"{who([one])} is {inside(one)}" for one in look.live if inside(one)][:2]
+    where = f": {', '.join(places)}" if places else ""
+    return Verdict(kind="unknown", text=f"nothing tells which rank the others wait for{where}")
