@@ -65,6 +65,8 @@ class HangWatch:
         self._ranks: Dict[int, _Rank] = {}
         self._due = 0.0
         self._rdma: Optional[int] = None
+        self._connections: Optional[Dict[str, int]] = None
+        """Of all processes, at this look; None: not needed so far."""
         self._looking = False
         self._run = RunLife(self.after)
         self._hung: Optional[Dict[str, Any]] = None
@@ -93,11 +95,10 @@ class HangWatch:
             one["pid"]: one["rank"] for one in self._snapshots() if one["state"] == "running"
         }
         own = sample.processes_of(running, living)
-        seen = {}
-        rdma, others = sample.rdma_bytes(), 0
-        if self._rdma is not None and rdma - self._rdma > life.BYTES_NOISE:
-            others = rdma - self._rdma
-        self._rdma = rdma
+        seen: Dict[int, _Rank] = {}
+        self._connections = None
+        rdma = sample.rdma_bytes()
+        others, self._rdma = max(0, rdma - (rdma if self._rdma is None else self._rdma)), rdma
         for pid, rank in running.items():
             log = os.path.join(self._record.paths.folder, RANK_LOG % rank)
             found = sample.sample_rank(now, log, own[rank])
@@ -115,7 +116,9 @@ class HangWatch:
         if moved.shows:
             known.sockets = None
         else:  # only then: this costs more
-            sockets = sample.socket_bytes(sample.tcp_bytes(), own)
+            if self._connections is None:
+                self._connections = sample.tcp_bytes()
+            sockets = sample.socket_bytes(self._connections, own)
             more = 0 if known.sockets is None else sample.moved_by(known.sockets, sockets)
             known.sockets = sockets
             moved = moved._replace(bytes=moved.bytes + more)
