@@ -38,7 +38,7 @@ from clusterctl.inventory.settings import settings_of
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
-from clusterctl.model.node_run import LastLine, NodeEnd, RankState, Supervisor, Usage
+from clusterctl.model.node_run import Hung, LastLine, NodeEnd, RankState, Supervisor, Usage
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -407,6 +407,10 @@ class StatusDocument(TypedDict):
     """How far the job is, by the newest line that tells."""
     restarts: int
     """How often the launcher has started its ranks again."""
+    hung: Hung | None
+    """That no rank has shown a sign of life for too long; null: it is not hung."""
+    false_alarms: int
+    """How often it was hung, and then ran again."""
     checkpoints: str | None
     """The folder of this run's checkpoints, which was searched."""
     checkpoint: Checkpoint | None
@@ -596,6 +600,8 @@ class EndedEvent(TypedDict):
     ended_by: str
     """What ended the run, as in [the exit codes of launch](launch.md#exit-codes)."""
     first_cause: NotRequired[FirstCause | None]
+    false_alarms: NotRequired[int]
+    """How often it was hung, and then ran again."""
     """Why the run failed."""
     message: NotRequired[str]
     """Why nothing was launched."""

@@ -92,6 +92,22 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """When a run counts as hung, and what becomes of it."""
+
+    after: float = setting(
+        kinds.DURATION,
+        "time without a sign of life of any rank, such as 5m; never less than three times the"
+        " longest until then; 0: never",
+        300.0,
+    )
+    """Seconds."""
+    action: str = setting(
+        kinds.HANG_ACTION, "report: the run goes on, and you are told; stop: it ends", "report"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What is launched; the command line overrides it."""
 
@@ -168,6 +184,9 @@ class Job:
         resumed="run's or file's",
     )
     stop: Stop = setting(Stop, "how the ranks are asked to end", Stop(), on_nodes=True)
+    hang: Hang = setting(
+        Hang, "when a run without a sign of life counts as hung", Hang(), on_nodes=True
+    )
     start_timeout: float = setting(
         kinds.TIMEOUT,
         default=600.0,

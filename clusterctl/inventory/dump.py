@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import yaml
 
-from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.inventory.cluster import Cluster, Hang, Job, Node, Ssh, Stop
 from clusterctl.inventory.ranges import folds
 from clusterctl.inventory.settings import keys_of
 from clusterctl.safe_text import escape_controls
@@ -124,11 +124,12 @@ def _job(job: Job) -> dict[str, object]:
         for name, value in _changed(job, Job()).items()
     }
     stop = _written(_changed(job.stop, Stop()))
-    maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop}
+    hang = _written(_changed(job.hang, Hang()))
+    maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop, "hang": hang}
     return _written({**section, **maps})
 
 
-def _changed(value: Ssh | Job | Stop, default: Ssh | Job | Stop) -> dict[str, object]:
+def _changed(value: Ssh | Job | Stop | Hang, default: Ssh | Job | Stop | Hang) -> dict[str, object]:
     """Return the keys that differ from the defaults."""
     values = {name: getattr(value, name) for name in keys_of(type(value))}
     return {name: one for name, one in values.items() if one != getattr(default, name)}

@@ -21,6 +21,8 @@ INFINITE = float("inf")
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,3})?")
+_DURATION = re.compile(r"((?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,3})?)([smh]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
 _SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")
@@ -166,6 +168,22 @@ def _read_seconds(value: object) -> float:
     return float(value)
 
 
+def _read_duration(value: object) -> float:
+    """Read a time such as 300, 10s, 5m or 2h, of at most a day."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    seconds = float(found[1]) * _UNITS[found[2]] if found else -1.0
+    if not 0 <= seconds <= _DAY:
+        raise InvalidValue("a time such as 300, 10s, 5m or 2h, of at most a day", value)
+    return seconds
+
+
+def _read_hang_action(value: object) -> str:
+    """Read what becomes of a run that is hung."""
+    if value == "restart":
+        raise InvalidValue("report or stop (restart is not there yet)", value)
+    return _choice("report", "stop")(value)
+
+
 def _read_path(value: object) -> str:
     """Read a path on the nodes; a relative one starts at workdir."""
     path = _read_node_path(value)
@@ -273,6 +291,17 @@ GPUS: Kind[int] = Kind(
 )
 BOOLEAN: Kind[bool] = Kind(_read_boolean, {"type": "boolean"})
 SECONDS: Kind[float] = Kind(_read_seconds, {"type": "number", "minimum": 0, "maximum": _DAY})
+DURATION: Kind[float] = Kind(
+    _read_duration,
+    {
+        "anyOf": [
+            {"type": "number", "minimum": 0, "maximum": _DAY},
+            {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
+        ]
+    },
+    bounds=(0, _DAY),
+)
+HANG_ACTION: Kind[str] = Kind(_read_hang_action, {"enum": ["report", "stop"]})
 SUBNET = _string(addresses.read_subnet)
 LOCAL_PATH = _string(_read_local_path)
 NODE_PATH = _string(_read_path)

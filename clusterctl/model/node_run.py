@@ -153,6 +153,18 @@ class GpuUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hung:
+    """That no rank of the run has shown a sign of life for too long."""
+
+    since: Seconds
+    """When the last one did, by the node's clock."""
+    quiet_s: Seconds
+    """How long that was when the run was judged hung."""
+    alarm: Count = 0
+    """Which such judgement of the run it is, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a live run uses on a node."""
 
@@ -249,6 +261,10 @@ class NodeRun:
     usage: Usage | None = None
     """While the run lives."""
     launched: Launched | None = None
+    hung: Hung | None = None
+    """null: it is not, or nobody can tell."""
+    false_alarms: Count = 0
+    """How often it was hung, and then ran again."""
 
     @property
     def why_gone(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.model.bounds import ExitCode, Port, Rank, Seconds, Signal
+from clusterctl.model.bounds import Count, ExitCode, Port, Rank, Seconds, Signal
 from clusterctl.values import dataclass
 
 
@@ -73,4 +73,6 @@ class RunEnd:
     message: str = ""
     """Why it did not start."""
     first_cause: RecordedCause | None = None
+    false_alarms: Count = 0
+    """How often it was hung, and then ran again."""
     corrected: Correction | None = None

@@ -39,6 +39,7 @@ def compose_environment(
     job = cluster.job
     found = [
         _built_in("PYTHONUNBUFFERED", "1", "log lines appear at once"),
+        _built_in("PYTHONFAULTHANDLER", "1", "a crash prints the Python stack"),
         *(_built_in(*each) for each in defaults),
         *_threads(count.procs),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),

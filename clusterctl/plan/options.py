@@ -53,6 +53,11 @@ class Options:
     )
     start_timeout: float | None = None
     lost_after: float | None = None
+    hang_after: float | None = setting(
+        kinds.DURATION,
+        flag="time without a sign of life until the run is hung, such as 90s or 5m; 0: never",
+        metavar="T",
+    )
     debug: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
     """Field, or `env.NAME` → the origin of its value, such as `--gpus` or `CLUSTERCTL_GPUS`."""

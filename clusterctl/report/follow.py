@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from clusterctl.logs.first_cause import signal_name
 from clusterctl.report.console import Screen, safe_text
@@ -12,6 +13,8 @@ from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import LogLines, NodeBack, NodeLost
 from clusterctl.verbs.logs import Collected
 
+_HUNG = "hung: no rank has shown a sign of life for long; to see why: clusterctl dump"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPrinter:
@@ -19,6 +22,8 @@ class EventPrinter:
 
     screen: Screen
     lines: LinePrinter
+    of_run: set[tuple[str, str]] = field(default_factory=set)
+    """What nodes have told of the run as a whole: kind and number."""
 
     def show(self, event: Event) -> None:
         """Show one event."""
@@ -37,13 +42,22 @@ class EventPrinter:
                 self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
             case NodeEvent(node=node, event=happened):
                 sentence = sentence_of(happened)
-                if sentence:
+                if sentence and not self._told_by_another(happened):
                     self.screen.err.print(safe_text(f"{node}: {sentence}", "dim"))
             case _:
                 return
 
+    def _told_by_another(self, event: Mapping[str, object]) -> bool:
+        """Tell whether another node has told what concerns the run: each of them does."""
+        if event.get("kind") not in {"hung", "running-again"}:
+            return False
+        told = (str(event["kind"]), str(event.get("alarm")))
+        known = told in self.of_run
+        self.of_run.add(told)
+        return known
 
-def sentence_of(event: Mapping[str, object]) -> str:
+
+def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for each kind)
     """Return a sentence for an event of a node; empty for one that a user need not know."""
     rank = event.get("rank")
     match event.get("kind"):
@@ -59,6 +73,8 @@ def sentence_of(event: Mapping[str, object]) -> str:
         case "peer-lost" | "peer-left" as kind:
             lost = f"no message from {event.get('peer')}: it counts as lost"
             return lost if kind == "peer-lost" else f"continuing without {event.get('peer')}"
+        case "hung" | "running-again" as kind:
+            return _HUNG if kind == "hung" else "running again: a rank has shown a sign of life"
         case "late":
             return f"late: {event.get('message')}"
         case _:

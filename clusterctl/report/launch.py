@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.status import Status
@@ -40,6 +40,11 @@ class TerminalDisplay:
     screen: Screen
     lines: LinePrinter
     _status: Status | None = None
+    _events: EventPrinter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what prints the events of the run."""
+        self._events = EventPrinter(screen=self.screen, lines=self.lines)
 
     def ended(self, ended: RunResult) -> None:
         """Print how the run ended, and why."""
@@ -100,7 +105,7 @@ class TerminalDisplay:
             case Stopping(node=node, stage=stage):
                 console.print(safe_text(f"{node}: {stage}", "dim"))
             case _:
-                EventPrinter(screen=self.screen, lines=self.lines).show(event)
+                self._events.show(event)
 
     def _moving(self, text: str) -> None:
         """Show a progress line that the next one replaces; nothing in a pipe."""

@@ -23,6 +23,7 @@ from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 
 _STYLES = {
     "running": "green",
+    "hung": "bold red",
     "finished": "green",
     "queued": "cyan",
     "starting": "cyan",
@@ -119,6 +120,14 @@ def _checkpoint(console: Console, view: RunStatus) -> None:
 
 def _output(console: Console, view: RunStatus) -> None:
     """Print how far it is, and what it printed last."""
+    if view.hung:
+        quiet = age(time.time() - view.hung.since)
+        text = f"no rank has shown a sign of life for {quiet}"
+        console.print(safe_text(f"  hung     {text}; see why: clusterctl dump {view.run}", "red"))
+    if view.false_alarms:
+        console.print(
+            safe_text(f"  resumed  {counted(view.false_alarms, 'time')} after it was hung")
+        )
     if pace := _pace(view.pace):
         console.print(safe_text(f"  progress {pace}"))
     if view.restarts:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.inventory import kinds, load
-from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh, Stop, Via
+from clusterctl.inventory.cluster import Cluster, Hang, Job, LauncherName, Node, Ssh, Stop, Via
 from clusterctl.inventory.dump import dump
 from clusterctl.inventory.kinds import SIGNALS
 from clusterctl.inventory.problems import Problems
@@ -86,6 +86,9 @@ STOP = st.builds(
     failure_grace=st.integers(0, 86400).map(float),
     leftovers=st.integers(0, 86400).map(float),
 ) | st.builds(Stop, signal=st.none(), file=st.builds("STOP{}".format, WORD))
+HANG = st.builds(
+    Hang, after=st.integers(0, 86400).map(float), action=st.sampled_from(["report", "stop"])
+)
 WORDS = st.lists(TEXT, max_size=3).map(tuple)
 
 
@@ -119,6 +122,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "env_from": tuple(names[2:]),
         "resume_args": ("--from", "{checkpoint}"),
         "stop": draw(STOP),
+        "hang": draw(HANG),
     }
     drawn = {name: draw(values(key)) for name, key in keys_of(Job).items() if name not in own}
     return Job(**own, **drawn)

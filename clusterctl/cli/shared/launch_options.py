@@ -30,6 +30,7 @@ _VALUES = tuple(name for name, one in FLAGGED.items() if one.kind is not kinds.B
 
 OURS_ALONE = frozenset({
     "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--fanout",
+    "--hang-after",
     "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
     "--nodes",
     "--procs-per-node", "--start-timeout",

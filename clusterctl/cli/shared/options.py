@@ -13,6 +13,7 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory import default_path, kinds, load
 from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.load import DEFAULT, VARIABLE
+from clusterctl.inventory.problems import InvalidValue
 from clusterctl.plan.options import FLAGGED, node_folder
 
 
@@ -151,6 +152,8 @@ def _reader(name: str) -> Callable[[str], object]:
     kind, bounds = FLAGGED[name].kind, FLAGGED[name].bounds
     if kind is kinds.TIMEOUT:
         return positive_seconds
+    if kind is kinds.DURATION:
+        return duration
     if bounds:
         return whole(*bounds)
     return {kinds.FOLDER: workdir_argument, kinds.WORDS: _words}.get(kind, str)
@@ -193,6 +196,18 @@ def seconds(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, found {text!r}")
     return number
+
+
+def duration(text: str) -> float:
+    """Read a time such as 90s or 5m.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    try:
+        return cast("float", kinds.DURATION.read(text))
+    except InvalidValue as invalid:
+        raise argparse.ArgumentTypeError(f"expected {invalid.wanted}, found {text!r}") from invalid
 
 
 def positive_seconds(text: str) -> float:

@@ -17,6 +17,7 @@ from clusterctl.node.peer_link.messages import (
     SilentPeer,
     heartbeat_seconds,
     parse_ending,
+    parse_life,
     parse_time,
     silent_peer,
     told_ending,
@@ -51,6 +52,8 @@ class Master:
         self._last_error: Dict[str, str] = {}
         self._ending: Optional[PeerMessage] = None
         self._over: Optional[str] = None
+        self._hung: Optional[PeerMessage] = None
+        self._lives: Dict[str, PeerMessage] = {}
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])
@@ -128,6 +131,17 @@ class Master:
             if name not in self._finished and now - last > SILENT_SECONDS
         ]
 
+    @property
+    def lives(self) -> Dict[str, Optional[PeerMessage]]:
+        """What each worker whose part is not over has told of its ranks; None: nothing."""
+        return {name: self._lives.get(name) for name in self._expected - self._finished}
+
+    def send_hung(self, judgement: PeerMessage) -> None:
+        """Tell every worker, also one that comes later, that the run is hung, or runs again."""
+        self._hung = judgement
+        for channel in self._channels.values():
+            channel.send({"hung": judgement})
+
     def send_bye(self, state: str) -> None:
         """Tell every worker, also one that comes later, that the run is over here."""
         self._over = state
@@ -151,6 +165,8 @@ class Master:
         self._last[channel.name] = channel.last_received
         if "ping" in message:
             channel.send({"pong": parse_time(message, "ping"), "at": time.time()})
+            if "printed" in message:
+                self._lives[channel.name] = parse_life(message)
         elif "ending" in message:
             ending = {**parse_ending(message), "node": channel.name}  # it speaks for itself alone
             if not self._events.peer_leaves(ending):
@@ -180,6 +196,8 @@ class Master:
         channel.send({"welcome": True})
         if self._ending is not None:
             channel.send(told_ending(self._ending))
+        if self._hung is not None:
+            channel.send({"hung": self._hung})
         if self._over is not None:
             channel.send({"over": self._over})
         if joins:

@@ -5,6 +5,8 @@ The worker sends `ping` at least every 2 s, and the master answers `pong` with i
 Either tells an `ending` at once. The master passes on the first, and a rank's own failure after an
 echo; none if the run continues without that node. A worker says `bye` once the run is over on it,
 and the master answers `bye`. The master says `over` when it is over there.
+With its ping, a worker tells how long its ranks are quiet; the master says to all when the run is
+`hung`, and when it runs again.
 
 Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
 """
@@ -36,6 +38,12 @@ class PeerEvents(Protocol):
 
     def peer_leaves(self, ending: PeerMessage) -> bool:
         """A node ends its part; True: the run continues without it."""
+
+    def life(self) -> PeerMessage:
+        """Return what the master is told of this node's ranks: see `parse_life`."""
+
+    def run_hung(self, judgement: PeerMessage) -> None:
+        """The master has judged that the run is hung, or runs again."""
 
     def master_over(self, state: str) -> None:
         """The run is over on the master, and the state it left there."""
@@ -110,6 +118,40 @@ def parse_over(message: PeerMessage) -> str:
     if state not in _OVER:
         raise MessageError("state of a run that is over: found %.200r" % (state,))
     return str(state)
+
+
+def parse_life(message: PeerMessage) -> PeerMessage:
+    """Return what a worker tells of its ranks.
+
+    That is `quiet`, the seconds since the last sign of life of any (null: it cannot tell; absent:
+    none of them runs), and whether one has `printed`.
+
+    Raises:
+        MessageError: it cannot be.
+    """
+    life: PeerMessage = {"printed": message.get("printed") is True}
+    if message.get("quiet") is not None:
+        life["quiet"] = parse_time(message, "quiet")
+    elif "quiet" in message:
+        life["quiet"] = None
+    return life
+
+
+def parse_hung(message: PeerMessage) -> PeerMessage:
+    """Return the master's judgement: `hung`, `quiet_s`, and the number of the `alarm`.
+
+    Raises:
+        MessageError: it is none.
+    """
+    found = message["hung"]
+    if not isinstance(found, dict):
+        raise MessageError("expected a judgement, found %.200r" % (found,))
+    alarm = int(parse_time(found, "alarm"))
+    return {
+        "hung": found.get("hung") is True,
+        "quiet_s": parse_time(found, "quiet_s"),
+        "alarm": alarm,
+    }
 
 
 def told_ending(ending: PeerMessage) -> PeerMessage:

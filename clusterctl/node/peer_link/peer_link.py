@@ -8,7 +8,7 @@ silence lasts. The controller is not involved.
 from __future__ import annotations
 
 import sys
-from typing import Dict, FrozenSet, List
+from typing import Dict, FrozenSet, List, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
@@ -48,6 +48,14 @@ class NoPeers:
         """No node was admitted."""
 
     def send_ending(self, message: PeerMessage) -> None:
+        """There is no peer to tell."""
+
+    @property
+    def lives(self) -> Dict[str, Optional[PeerMessage]]:
+        """There is no other node."""
+        return {}
+
+    def send_hung(self, judgement: PeerMessage) -> None:
         """There is no peer to tell."""
 
     def send_bye(self, state: str) -> None:

@@ -17,6 +17,7 @@ from clusterctl.node.peer_link.messages import (
     SilentPeer,
     heartbeat_seconds,
     parse_ending,
+    parse_hung,
     parse_over,
     parse_time,
     silent_peer,
@@ -107,6 +108,14 @@ class Worker:
             return []
         return [silent_peer(self._master, silence, self._last_error)]
 
+    @property
+    def lives(self) -> Dict[str, Optional[PeerMessage]]:
+        """Only the master hears of other nodes' ranks."""
+        return {}
+
+    def send_hung(self, judgement: PeerMessage) -> None:
+        """Only the master judges."""
+
     def send_bye(self, state: str) -> None:
         """Tell the master that the run is over here, and wait until it knows."""
         self._bye = True
@@ -166,6 +175,8 @@ class Worker:
             self._measure_clock(parse_time(message, "pong"), parse_time(message, "at"))
         elif "ending" in message:
             self._events.peer_ending(parse_ending(message))
+        elif "hung" in message:
+            self._events.run_hung(parse_hung(message))
         elif "over" in message:
             self._events.master_over(parse_over(message))
             self.others_over = True
@@ -185,7 +196,7 @@ class Worker:
 
     def _ping(self) -> None:
         if self._channel is not None:
-            self._channel.send({"ping": time.time()})
+            self._channel.send({"ping": time.time(), **self._events.life()})
 
     def _heartbeat(self) -> None:
         if self._given_up:

@@ -44,9 +44,9 @@ def list_interfaces() -> List[Dict[str, Any]]:
             parent = link.pop("parent", None)
             if parent in names:
                 link["link"] = names[parent]
-        for body in _dump(kernel, RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, 0)):
+        for body in dump(kernel, RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, 0)):
             family, prefix, _, _, index = ADDRESS.unpack_from(body)
-            values = dict(_attributes(body, ADDRESS.size))
+            values = dict(attributes(body, ADDRESS.size))
             # On a point-to-point interface IFA_ADDRESS is the other end's.
             packed = values.get(IFA_LOCAL, values.get(IFA_ADDRESS))
             if family in FAMILIES and packed and index in links:
@@ -58,9 +58,9 @@ def list_interfaces() -> List[Dict[str, Any]]:
 
 
 def _links(kernel: _socket.socket, wanted: bytes) -> Iterator[Tuple[int, Dict[str, Any]]]:
-    for body in _dump(kernel, RTM_GETLINK, wanted):
+    for body in dump(kernel, RTM_GETLINK, wanted):
         index = LINK.unpack_from(body)[2]
-        values = dict(_attributes(body, LINK.size))
+        values = dict(attributes(body, LINK.size))
         name = values.get(IFLA_IFNAME, b"").rstrip(b"\0").decode("utf-8", "replace")
         link: Dict[str, Any] = {"ifname": name, "addr_info": []}
         if IFLA_LINK in values and IFLA_LINK_NETNSID not in values:
@@ -69,7 +69,7 @@ def _links(kernel: _socket.socket, wanted: bytes) -> Iterator[Tuple[int, Dict[st
         yield index, link
 
 
-def _dump(kernel: _socket.socket, kind: int, wanted: bytes) -> Iterator[bytes]:
+def dump(kernel: _socket.socket, kind: int, wanted: bytes) -> Iterator[bytes]:
     """Ask for all there is of a kind, and yield each message's content."""
     head = HEADER.pack(HEADER.size + len(wanted), kind, NLM_F_REQUEST | NLM_F_DUMP, kind, 0)
     kernel.send(head + wanted)
@@ -87,7 +87,8 @@ def _dump(kernel: _socket.socket, kind: int, wanted: bytes) -> Iterator[bytes]:
             at += (length + 3) & ~3
 
 
-def _attributes(body: bytes, at: int) -> Iterator[Tuple[int, bytes]]:
+def attributes(body: bytes, at: int) -> Iterator[Tuple[int, bytes]]:
+    """Yield the kind and the value of each attribute from there on."""
     while at + ATTRIBUTE.size <= len(body):
         size, kind = ATTRIBUTE.unpack_from(body, at)
         yield kind, body[at + ATTRIBUTE.size : at + size]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Callable, List, Sequence
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
-from clusterctl.node.run.processes.processes import ProcessKey, living_descendants
+from clusterctl.node.run.processes.processes import Process, ProcessKey, living_descendants
 from clusterctl.node.supervisor.log_space import LogSpace
 from clusterctl.node.supervisor.log_watch import LogWatch
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
@@ -25,10 +25,25 @@ class Housekeeping:
     """Keeps the run's folder up to date, and notes what died or was started elsewhere."""
 
     def __init__(
-        self, loop: EventLoop, job: NodeJob, record: RunFiles, ranks: Ranks, guard: Sequence[int]
+        self,
+        loop: EventLoop,
+        job: NodeJob,
+        record: RunFiles,
+        ranks: Ranks,
+        guard: Sequence[int],
+        on_scan: Callable[[List[Process]], None],
     ) -> None:
-        """Do nothing yet; `guard` is the key of the supervisor's parent."""
-        self._loop, self._record, self._ranks = loop, record, ranks
+        """Do nothing yet.
+
+        Args:
+            loop: calls by the clock.
+            job: of this node.
+            record: the run's folder.
+            ranks: of this node.
+            guard: the key of the supervisor's parent.
+            on_scan: gets the descendants of this process whenever they are looked at.
+        """
+        self._loop, self._record, self._ranks, self._on_scan = loop, record, ranks, on_scan
         self._nested = NestedLaunchers(record, job)
         self.guard: ProcessKey = (guard[0], guard[1])
         self._guard_died = False
@@ -73,5 +88,6 @@ class Housekeeping:
             living = living_descendants()
             self._record.record_processes([process.key for process in living])
             self._nested.check(living, self._ranks.snapshots())
+            self._on_scan(living)
         except OSError:
             return  # it cannot be checked now; the next scan will

@@ -30,7 +30,7 @@ class Cause(NamedTuple):
     """Why a run is ended on a node: what one supervisor tells the others."""
 
     by: str
-    """rank, launcher, stop, lost, peer, start-timeout or world."""
+    """rank, launcher, stop, lost, peer, start-timeout, world or hang."""
     reason: str
     node: str
     """Where it began."""

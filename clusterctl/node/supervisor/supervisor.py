@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import REASON_LIMIT
+from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerMessage
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run.files import ray_folder, stop_file
 from clusterctl.node.run.files.node_job import NodeJob
@@ -20,6 +20,7 @@ from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, living_descendants
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
+from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.members import Members
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
@@ -34,6 +35,9 @@ from clusterctl.node.supervisor.shutdown import (
 )
 
 SETTLE_POLL = 0.05
+JUDGE_SECONDS = 1.0
+HUNG_GRACE = 5.0
+"""Between the verdict that a run is hung and its end: the nodes keep the stacks of their ranks."""
 WAITERS_SECONDS, AGAIN_SECONDS = 2.0, 3.0
 RELAY_SECONDS = 5.0
 """How long a failure waits until the other nodes have heard of it."""
@@ -76,7 +80,8 @@ class Supervisor:
         self._echo = EchoGrace(loop, self._end_here)
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
-        self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard)
+        self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
+        self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
         self._peers = connect(loop, job, secrets, self)
         self._members = Members(job)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
@@ -100,6 +105,8 @@ class Supervisor:
         self._housekeeping.start()
         if self._job.get("start_timeout"):
             self.loop.call_later(self._job["start_timeout"], self._check_start)
+        if self._job["node_rank"] == 0:
+            self.loop.call_every(JUDGE_SECONDS, self._judge_life)
 
     def run(self) -> None:
         """Handle events until the run is over here."""
@@ -125,6 +132,7 @@ class Supervisor:
             "launcher_joined": self._ranks.gathering.launcher_joined,
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "elsewhere": self._housekeeping.elsewhere,
+            **self._hang.account,
             "end": self._end,
         }
 
@@ -270,6 +278,33 @@ class Supervisor:
                 signal=cause.killed_by,
                 lost=cause.lost,
             )
+
+    # Whether the run is hung.
+
+    def life(self) -> PeerMessage:
+        """Return what the master is told of this node's ranks."""
+        return self._hang.tell(unseen=bool(self._housekeeping.elsewhere))
+
+    def run_hung(self, judgement: PeerMessage) -> None:
+        """Note that the run is hung, or runs again."""
+        if self._ending is None:
+            self._hang.take(judgement)
+
+    def _judge_life(self) -> None:
+        if self._ending is not None:
+            return
+        judgement = self._hang.judge({self._job["node"]: self.life(), **self._peers.lives})
+        if judgement is None:
+            return
+        self._peers.send_hung(judgement)
+        self.run_hung(judgement)
+        if judgement["hung"] and self._hang.stops:
+            self.loop.call_later(HUNG_GRACE, partial(self._end_hung, judgement["quiet_s"]))
+
+    def _end_hung(self, quiet: float) -> None:
+        if self._hang.hung and self._ending is None:
+            reason = "no rank has shown a sign of life for %.0f s" % quiet
+            self._end_everywhere(Cause(by="hang", reason=reason, node=self._job["node"]))
 
     # What the system or the clock ends.
 

@@ -27,7 +27,7 @@ class RunResult(Event):
     view: RunStatus
     exit_code: int
     ended_by: str
-    """`job`, `stop`, `lost`, `start-timeout`, `world`, `supervisor`.
+    """`job`, `stop`, `lost`, `start-timeout`, `world`, `hang`, `supervisor`.
 
     `unknown`: a node did not answer.
     """
@@ -46,6 +46,7 @@ class RunResult(Event):
             "exit_code": self.exit_code,
             "ended_by": self.ended_by,
             "first_cause": plain(self.view.first_cause),
+            "false_alarms": self.view.false_alarms,
         }
 
 

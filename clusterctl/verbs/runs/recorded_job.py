@@ -24,7 +24,11 @@ _FLAGS = {
     },
 }
 """The flag of `resume` for a key of `job:`; the other keys have none of their own."""
-_INSTEAD = {"checkpoints": "--checkpoint PATH", "resume_args": "-- COMMAND"}
+_INSTEAD = {
+    "checkpoints": "--checkpoint PATH",
+    "resume_args": "-- COMMAND",
+    "hang": "--hang-after T",
+}
 """Words of `resume` that do without a key of `job:`."""
 _COMPARED = [name for name, one in _KEYS.items() if one.resumed != "file's" and name != "env"]
 _ADDED_LATER = [name for name, one in _KEYS.items() if one.resumed == "run's or file's"]
@@ -91,6 +95,8 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
         for key in _COMPARED
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
+    if given.hang_after is not None:
+        keys = [key for key in keys if key != "hang"]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
     return [*keys, *(f"env.{name}" for name in sorted(variables))]
 
@@ -111,6 +117,7 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
         launcher_args=now.launcher_args if args_flagged else then.launcher_args,
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
+        hang=then.hang if old.get("hang_after") is None else now.hang,
         env_from=now.env_from if same_names else then.env_from,
     )
     return completed(written, now)[0]

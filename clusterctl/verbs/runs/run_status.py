@@ -15,6 +15,7 @@ from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import (
+    Hung,
     LastLine,
     LastPrinted,
     NodeEnd,
@@ -29,11 +30,11 @@ from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[
-    "queued", "starting", "running", "stopping",
+    "queued", "starting", "running", "hung", "stopping",
     "finished", "failed", "stopped", "lost", "unreachable",
 ]  # fmt: skip
 
-LIVE = frozenset({"starting", "running", "stopping"})
+LIVE = frozenset({"starting", "running", "hung", "stopping"})
 BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
 """States that have a cause, which is looked for in the nodes' events."""
 _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
@@ -43,6 +44,7 @@ _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
     "supervisor": ("failed", "supervisor"),
     "start-timeout": ("failed", "start-timeout"),
     "world": ("failed", "world"),
+    "hang": ("failed", "hang"),
     "node-lost": ("lost", "lost"),
 }
 """Kind of the first cause → the run's state, and who ended it."""
@@ -60,10 +62,14 @@ class NodeAnswer:
 
     @property
     def state(self) -> str:
-        """The state of its part: NodeRun's, or `unreachable`, or `absent`."""
+        """The state of its part: NodeRun's, or `hung`, `unreachable`, or `absent`."""
         if self.error:
             return "unreachable"
-        return self.node_run.state if self.node_run else "absent"
+        if self.node_run is None:
+            return "absent"
+        # An earlier version takes a state that it does not know for an end: nodes tell it beside.
+        hung = self.node_run.hung is not None and self.node_run.state == "running"
+        return "hung" if hung else self.node_run.state
 
     @property
     def rebooted(self) -> bool:
@@ -228,6 +234,17 @@ class RunStatus:
         return max((rank.restarts for node in self.nodes for rank in node.ranks), default=0)
 
     @property
+    def hung(self) -> Hung | None:
+        """Since when no rank has shown a sign of life; None: it is not hung."""
+        found = [one.hung for one in self.node_runs.values() if one.hung]
+        return found[0] if found and self.state == "hung" else None
+
+    @property
+    def false_alarms(self) -> int:
+        """How often it was hung, and then ran again."""
+        return max((one.false_alarms for one in self.node_runs.values()), default=0)
+
+    @property
     def ray(self) -> RayCluster | None:
         """Its own Ray cluster when all nodes had joined."""
         return next((one.ray for one in self.node_runs.values() if one.ray), None)
@@ -314,6 +331,8 @@ class RunStatus:
             "last_line": plain(self.last_line),
             "progress": plain(self.pace),
             "restarts": self.restarts,
+            "hung": plain(self.hung),
+            "false_alarms": self.false_alarms,
             "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
@@ -383,7 +402,9 @@ def _live_state(states: set[str]) -> RunState:
     if "stopping" in states or states & {"failed", "stopped"}:
         return "stopping"
     # Not whether ranks have joined: a job may have no rendezvous, and `joined` says it anyway.
-    return "starting" if "starting" in states else "running"
+    if "starting" in states:
+        return "starting"
+    return "hung" if "hung" in states else "running"
 
 
 def ended_by(answers: Sequence[NodeAnswer]) -> str:
@@ -395,7 +416,7 @@ def ended_by(answers: Sequence[NodeAnswer]) -> str:
     failed = any(end.state == "failed" for end in ends)
     if failed and any(end.by in {"rank", "launcher"} for end in ends):
         return "job"
-    order = ("world", "start-timeout", "stop", "lost", "supervisor")
+    order = ("world", "start-timeout", "hang", "stop", "lost", "supervisor")
     known = [end for end in ends if end.by in order]
     if known:
         return min(known, key=lambda end: (end.time or 0.0, order.index(end.by))).by

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clusterctl.node.peer_link.messages import MessageError, parse_ending, parse_over, parse_time
+from clusterctl.node.peer_link.messages import (
+    MessageError,
+    parse_ending,
+    parse_hung,
+    parse_life,
+    parse_over,
+    parse_time,
+)
 from tests.damage import ANY_JSON, damaged_json
 
 ENDING = {
@@ -69,3 +76,28 @@ def test_anything_else_is_refused(value: Any) -> None:
     assert 0 <= (ending.get("grace") or 0.0) <= 86400
     assert set(ending) <= set(ENDING)
     json.dumps(ending)
+
+
+@given(damaged_json({"hung": {"hung": True, "quiet_s": 300.0, "alarm": 1}}))
+def test_a_judgement_is_one_or_is_refused(message: Any) -> None:
+    if not isinstance(message, dict) or "hung" not in message:
+        return
+    try:
+        judgement = parse_hung(message)
+    except ValueError:
+        return
+    assert judgement["hung"] in (True, False)
+    assert 0 <= judgement["quiet_s"] < 1e11
+    assert 0 <= judgement["alarm"] < 1e11
+
+
+@given(damaged_json({"ping": 1.0, "quiet": 300.0, "printed": True}))
+def test_what_a_worker_tells_of_its_ranks_is_judged_or_refused(message: Any) -> None:
+    if not isinstance(message, dict):
+        return
+    try:
+        life = parse_life(message)
+    except ValueError:
+        return
+    assert life["printed"] in (True, False)
+    assert life.get("quiet") is None or 0 <= life["quiet"] < 1e11

@@ -34,6 +34,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.all: list[tuple[str, object]] = []
+        self.told: PeerMessage = {}
 
     def clock_measured(self, offset: float, error: float) -> None:
         self.all.append(("clock", (offset, error)))
@@ -51,6 +52,12 @@ class Heard:
     def peer_leaves(self, ending: PeerMessage) -> bool:
         del ending
         return False
+
+    def life(self) -> PeerMessage:
+        return self.told
+
+    def run_hung(self, judgement: PeerMessage) -> None:
+        self.all.append(("hung", judgement))
 
     def master_over(self, state: str) -> None:
         self.all.append(("over", state))
@@ -571,3 +578,29 @@ def test_a_python_without_ssl_is_named_on_several_nodes_and_enough_for_one(
     assert error["kind"] == "python"
     assert error["message"].startswith(sys.executable)
     assert "with the ssl module" in error["hint"]
+
+
+def test_workers_tell_how_long_their_ranks_are_quiet_and_hear_that_the_run_is_hung() -> None:
+    with link() as net:
+        assert isinstance(net.master, Master)
+        net.heard["w0"].told = {"quiet": 7.5, "printed": True}
+        net.heard["w1"].told = {"printed": False}
+        assert net.master.lives == {"w0": None, "w1": None}  # nobody knows of them yet
+        net.worker(0)
+        net.until(lambda: net.master.lives["w0"])
+        judgement = {"hung": True, "quiet_s": 7.5, "alarm": 1}
+        net.master.send_hung(judgement)
+        net.until(lambda: net.heard["w0"].of("hung") == [judgement])
+        net.worker(1)  # comes later
+        net.until(lambda: net.heard["w1"].of("hung") == [judgement] and net.master.lives["w1"])
+        assert net.master.lives == {
+            "w0": {"quiet": 7.5, "printed": True},
+            "w1": {"printed": False},
+        }
+
+
+def test_a_worker_of_an_earlier_version_tells_nothing_of_its_ranks() -> None:
+    with link(1) as net:
+        net.worker(0)
+        net.until(lambda: net.heard["w0"].of("clock"))  # some pings
+        assert net.master.lives == {"w0": None}

@@ -15,6 +15,15 @@ class StopRequest(TypedDict):
     leftovers: float
 
 
+class HangLimits(TypedDict):
+    """When a run without a sign of life is hung."""
+
+    after: float
+    """Seconds; 0: never."""
+    action: str
+    """report or stop."""
+
+
 class MasterAddress(TypedDict):
     """Where the ranks meet."""
 
@@ -125,6 +134,7 @@ class NodeJob(AddedByNode, NodePart):
     world_size: int
     env_init: Optional[str]
     stop: StopRequest
+    hang: HangLimits
     master: MasterAddress
     workers: List[str]
     link: PeerLinkAddress

@@ -137,6 +137,8 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "resumed": job.get("resumed"),
         "attempt": job.get("attempt", 1),
         "nodes": snapshot.get("nodes"),
+        "hung": snapshot.get("hung") if state == "running" else None,
+        "false_alarms": snapshot.get("false_alarms", 0),
         "state": state,
         "ranks": ranks,
         "supervisor": {

@@ -39,6 +39,8 @@ class Process(NamedTuple):
     threads: int
     exit_status: int
     """As `waitpid` gives it; meaningful for a zombie only."""
+    ticks: int = 0
+    """CPU time of all its threads, in the kernel's ticks."""
 
     @property
     def key(self) -> ProcessKey:
@@ -80,6 +82,7 @@ def read(pid: int) -> Optional[Process]:
         state=fields[0].decode(),
         threads=int(fields[17]),
         exit_status=int(fields[49]),
+        ticks=int(fields[11]) + int(fields[12]),
     )
 
 

@@ -1,0 +1,183 @@
+"""Judges whether ranks show signs of life, and whether a run is hung. Pure: others look and wait.
+
+Output, bytes that move and CPU time are signs of life. A rank that waits in a collective may use
+CPU time nevertheless: NCCL polls. So CPU time alone counts until two looks at the stacks find the
+rank at the same place in one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+
+BYTES_NOISE = 64 * 1024
+"""Bytes a second that are no sign of life: keepalives, a store that is polled, a metrics logger."""
+CPU_NOISE = 0.05
+"""Cores in use that are none: watchdog threads, a loop that polls for a file."""
+TIMES_LONGEST = 3.0
+"""A run is not hung before it is quiet for so many times its longest quiet stretch until then."""
+LOOK_SECONDS, MOST_LOOK_SECONDS = 10.0, 60.0
+"""How long a rank's CPU time alone is believed, and the longest between two looks."""
+SAMPLE_SECONDS = 5.0
+INNERMOST = 8
+"""Python frames that tell where a thread waits: a collective has some wrappers around it."""
+_COLLECTIVES = ("/torch/distributed/",)
+_SYNCHRONIZE = ("/torch/cuda/", "synchronize")
+
+Frames = Tuple[Tuple[str, str, int], ...]
+"""Function, file and line of each, innermost first."""
+
+
+class Moved(NamedTuple):
+    """What a rank with all its processes did from one sample to the next."""
+
+    seconds: float
+    printed: bool
+    bytes: int
+    """Read, written, and exchanged with other nodes."""
+    cpu: float
+    """Seconds of CPU time."""
+
+    @property
+    def shows(self) -> bool:
+        """It printed, or more bytes moved than keepalives need."""
+        return self.printed or self.bytes > BYTES_NOISE * self.seconds
+
+    @property
+    def busy(self) -> bool:
+        """It used CPU time worth a word."""
+        return self.cpu > CPU_NOISE * self.seconds
+
+
+def sample_seconds(after: float) -> float:
+    """Return how often to look at the ranks of a run that is hung after so many seconds."""
+    return min(SAMPLE_SECONDS, after / 5)
+
+
+class RankLife:
+    """The signs of life of one rank, on a clock that no one sets."""
+
+    def __init__(self, now: float, after: float) -> None:
+        """Take the rank's start for the first sign of life."""
+        self._alive = self._shown = now
+        self._first_look = min(LOOK_SECONDS, after / 5)
+        self._pause = self._first_look
+        self._looked: Optional[float] = None
+        self._busy = False
+        self._waits = False
+        """Two looks have found it in the same place in a collective."""
+        self._place: Optional[str] = None
+        self._since = now
+        """Since when it may have been in that place."""
+
+    def quiet(self, now: float) -> float:
+        """Return the seconds since its last sign of life."""
+        return now - self._alive
+
+    def see(self, now: float, moved: Moved) -> None:
+        """Take what it did until now."""
+        self._busy = moved.busy and not moved.shows
+        if moved.shows:
+            self._alive = self._shown = now
+            self._pause, self._looked = self._first_look, None
+            self._place, self._waits = None, False
+        elif moved.busy and not self._waits:
+            self._alive = now
+
+    def wants_look(self, now: float) -> bool:
+        """Tell whether only its stacks can say what it uses CPU time for."""
+        last = self._shown if self._looked is None else self._looked
+        return self._busy and now - last >= self._pause
+
+    def look(self, now: float, place: Optional[str]) -> None:
+        """Take where it waits, as its stacks tell; None: it does something else, or none tells."""
+        first = self._looked is None
+        self._waits = place is not None and place == self._place
+        if self._waits:
+            self._alive = min(self._alive, self._since)
+            self._pause = min(2 * self._pause, MOST_LOOK_SECONDS)
+        else:
+            self._alive = now
+            # What it used CPU time for before the first look, nobody knows: a moment only.
+            self._since, self._pause = self._shown if first else now, self._first_look
+        self._place, self._looked = place, now
+
+
+class RunLife:
+    """Whether a run is hung: the master's judgement of what all nodes tell."""
+
+    def __init__(self, after: float) -> None:
+        """Judge a run hung that is quiet for `after` seconds."""
+        self._after = after
+        self._longest = self._quiet = 0.0
+        self._printed: Optional[float] = None
+        """When the first output was there."""
+        self.hung = False
+        self.false_alarms = 0
+
+    @property
+    def limit(self) -> float:
+        """After how many quiet seconds it is hung: adaptive, for some jobs rest between steps."""
+        return max(self._after, TIMES_LONGEST * self._longest)
+
+    @property
+    def quiet(self) -> float:
+        """For how many seconds no rank on any node has shown a sign of life."""
+        return self._quiet
+
+    def judge(self, now: float, quiet: Mapping[str, Optional[float]], *, printed: bool) -> bool:
+        """Take what each node tells; return whether `hung` has changed.
+
+        Args:
+            now: a clock that no one sets.
+            quiet: by node that still has ranks, for how long its liveliest rank is quiet; None: it
+                has not told.
+            printed: some rank has printed something: before that, nothing is judged.
+        """
+        if printed and self._printed is None:
+            self._printed = now
+        told = [seconds for seconds in quiet.values() if seconds is not None]
+        if self._printed is None or not told or len(told) < len(quiet):
+            return False
+        seconds = min(*told, now - self._printed)
+        if seconds < self._quiet:  # a sign of life
+            self._longest = max(self._longest, self._quiet)
+        lives, self._quiet = seconds < self._quiet, seconds
+        if self.hung and lives:
+            self.hung, self.false_alarms = False, self.false_alarms + 1
+            return True
+        if not self.hung and seconds >= self.limit:
+            self.hung = True
+            return True
+        return False
+
+
+def place_of(rank: Mapping[str, Any], *, on_gpu: bool = False) -> Optional[str]:
+    """Return where a rank of a dump waits for others; None: it does something, or nobody can tell.
+
+    Args:
+        rank: a `RankDump` as JSON carries it.
+        on_gpu: it waits for its GPU, on which nothing moves: whatever line of Python that is.
+    """
+    found: List[str] = []
+    for process in rank["processes"]:
+        threads = process["threads"]
+        main = _python_frames(threads[0]) if threads else ()
+        if main and (on_gpu or any(map(_waits_for_others, main[:INNERMOST]))):
+            frames = ["%s %s:%d" % frame for frame in main]
+            found.append("\n".join([str(process["pid"]), *frames]))
+        elif sum(thread.get("cpu_percent") or 0 for thread in threads) > 100 * CPU_NOISE:
+            return None
+    return "\n".join(found) or None
+
+
+def _python_frames(thread: Mapping[str, Any]) -> Frames:
+    frames = [
+        (one["function"], one.get("file", ""), one.get("line", 0)) for one in thread["frames"]
+    ]
+    return tuple(frame for frame in frames if ".py" in frame[1])
+
+
+def _waits_for_others(frame: Tuple[str, str, int]) -> bool:
+    function, file, _line = frame
+    folder, name = _SYNCHRONIZE
+    return any(each in file for each in _COLLECTIVES) or (folder in file and function == name)

@@ -1,0 +1,146 @@
+"""Samples what a rank and its processes have done: output, bytes, CPU time. Cheap: a few reads.
+
+What the kernel counts as read and written (`/proc/PID/io`) has files and pipes, but nothing that a
+program sends or receives by the calls for sockets: bytes of TCP connections are read apart, and
+those of RDMA devices for the whole node.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import socket
+import struct
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from clusterctl.node.hang.life import Moved
+from clusterctl.node.probe.interface_addresses import attributes, dump
+from clusterctl.node.run.processes.processes import Process, ProcessKey, read_proc
+from clusterctl.node.tcp_sockets import is_loopback, sockets_of
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+_SOCK_DIAG, _BY_FAMILY = 4, 20
+_ESTABLISHED, _INFO = 1 << 1, 2
+_SOCKET, _REMOTE_AT, _INODE_AT = 72, 24, 68
+"""Of linux/inet_diag.h: the size of a message before its attributes, and places in it."""
+_BYTES_AT, _BYTES = 120, struct.Struct("=QQ")
+"""Of linux/tcp.h: the bytes that were acknowledged, and those that were received."""
+
+
+class RankSample(NamedTuple):
+    """A rank at one moment."""
+
+    moment: float
+    log: Tuple[int, int]
+    """Size of its log, and when that was written."""
+    ticks: Dict[ProcessKey, int]
+    """CPU time of each process."""
+    files: Dict[ProcessKey, int]
+    """Bytes that each has read and written."""
+
+
+def sample_rank(moment: float, log: str, own: Sequence[Process]) -> RankSample:
+    """Return what a rank has done until now; `own` are its processes."""
+    try:
+        known = os.stat(log)
+        written = known.st_size, known.st_mtime_ns
+    except OSError:
+        written = 0, 0
+    return RankSample(
+        moment,
+        written,
+        {process.key: process.ticks for process in own},
+        {process.key: _file_bytes(process.pid) for process in own},
+    )
+
+
+def difference(before: RankSample, now: RankSample, others: int = 0) -> Moved:
+    """Return what a rank did between two samples; `others`: bytes that moved otherwise.
+
+    A process that is new is counted from its start.
+    """
+    ticks = _growth(before.ticks, now.ticks)
+    return Moved(
+        seconds=max(now.moment - before.moment, 0.001),
+        printed=now.log != before.log,
+        bytes=_growth(before.files, now.files) + others,
+        cpu=ticks / TICKS_PER_SECOND,
+    )
+
+
+def _growth(before: Dict[ProcessKey, int], now: Dict[ProcessKey, int]) -> int:
+    return sum(max(0, count - before.get(key, 0)) for key, count in now.items())
+
+
+def _file_bytes(pid: int) -> int:
+    fields = [line.split() for line in read_proc(pid, "io").splitlines()[:2]]  # rchar, wchar
+    return sum(int(words[1]) for words in fields if len(words) > 1)
+
+
+def processes_of(roots: Dict[int, int], living: Sequence[Process]) -> Dict[int, List[Process]]:
+    """Return the processes of each rank, by it; `roots`: rank by the pid of its own process."""
+    parents = {process.pid: process.parent for process in living}
+    found: Dict[int, List[Process]] = {rank: [] for rank in roots.values()}
+    for process in living:
+        pid: Optional[int] = process.pid
+        while pid is not None and pid not in roots:
+            pid = parents.get(pid)
+        if pid is not None:
+            found[roots[pid]].append(process)
+    return found
+
+
+def tcp_bytes() -> Dict[str, int]:
+    """Return what each TCP connection to another machine has moved, by inode; as far as known.
+
+    Both directions: what is acknowledged there, and what was received.
+    """
+    found: Dict[str, int] = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            found.update(_ask_kernel(family))
+        except (OSError, struct.error):
+            continue  # a kernel without it, or a container that forbids it
+    return found
+
+
+def socket_bytes(table: Dict[str, int], own: Sequence[Process]) -> Dict[str, int]:
+    """Return the part of a table that these processes' connections have."""
+    held = {inode for process in own for inode in sockets_of(process.pid)}
+    return {inode: table[inode] for inode in held & table.keys()}
+
+
+def moved_by(before: Dict[str, int], now: Dict[str, int]) -> int:
+    """Return the bytes that connections which were there before have moved since."""
+    return sum(max(0, count - before.get(inode, count)) for inode, count in now.items())
+
+
+def rdma_bytes() -> int:
+    """Return what this machine's RDMA devices have received; InfiniBand counts words of 4 bytes."""
+    total = 0
+    for path in glob.glob("/sys/class/infiniband/*/ports/*/counters/port_rcv_data"):
+        try:
+            with open(path) as file:
+                total += 4 * int(file.read())
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def _ask_kernel(family: int) -> Iterator[Tuple[str, int]]:
+    request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        for body in dump(kernel, _BY_FAMILY, request + bytes(48)):
+            info = dict(attributes(body, _SOCKET)).get(_INFO, b"")
+            if len(info) < _BYTES_AT + _BYTES.size or _is_here(family, body[_REMOTE_AT:]):
+                continue
+            inode = struct.unpack_from("=I", body, _INODE_AT)[0]
+            yield str(inode), sum(_BYTES.unpack_from(info, _BYTES_AT))
+
+
+def _is_here(family: int, remote: bytes) -> bool:
+    raw = remote[: 4 if family == socket.AF_INET else 16]
+    text = socket.inet_ntop(family, raw).lower()
+    return is_loopback(text.removeprefix("::ffff:"))

@@ -1,0 +1,223 @@
+"""Watches the ranks of this node for signs of life, and keeps their stacks once the run is hung.
+
+Each supervisor looks at its own ranks; the master's judges the run by what all tell, with no
+controller involved.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.hang import life, sample
+from clusterctl.node.hang.gpus import gpus_rest
+from clusterctl.node.hang.life import RankLife, RunLife
+from clusterctl.node.hang.sample import RankSample
+from clusterctl.node.hang.saved import save_dump
+from clusterctl.node.hang.stacks import dump_ranks
+from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
+from clusterctl.node.run.processes.containers import started_by_client
+from clusterctl.node.run.processes.processes import Process
+from clusterctl.node.supervisor.apart import run_apart
+
+DUMP_SECONDS = 20.0
+"""How long stacks may take: those that take them keep within their own limit."""
+
+Told = Dict[str, Any]
+"""Of a node: `quiet`, the seconds of its liveliest rank (null: nobody knows), and `printed`; no
+`quiet` at all: none of its ranks runs. Of the master: `hung`, `quiet_s`, and `alarm`, a count."""
+
+
+class _Rank:
+    """What is known of one rank's process."""
+
+    def __init__(self, pid: int, first: RankSample, after: float) -> None:
+        self.pid, self.sample = pid, first
+        self.life = RankLife(first.moment, after)
+        self.sockets: Optional[Dict[str, int]] = None
+        """None: nobody has looked since it last showed a sign of life."""
+
+
+class HangWatch:
+    """The ranks of this node, and whether the run is hung, as the master has told."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        job: NodeJob,
+        record: RunFiles,
+        snapshots: Callable[[], List[Dict[str, Any]]],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Watch nothing if the job says so, or if its processes are not below us."""
+        self._loop, self._job, self._record = loop, job, record
+        self._snapshots, self._on_change = snapshots, on_change
+        hang = job.get("hang") or {"after": 0.0, "action": "report"}
+        self.after: float = hang["after"]
+        self.stops: bool = hang["action"] == "stop"
+        unseen = job["launcher"] == "ray" or started_by_client(job)
+        self.on = self.after > 0 and not unseen
+        self._ranks: Dict[int, _Rank] = {}
+        self._due = 0.0
+        self._rdma: Optional[int] = None
+        self._connections: Optional[Dict[str, int]] = None
+        """Of all processes, at this look; None: not needed so far."""
+        self._looking = False
+        self._run = RunLife(self.after)
+        self._hung: Optional[Dict[str, Any]] = None
+        self._alarm = 0
+        self._false_alarms = 0
+
+    @property
+    def hung(self) -> bool:
+        """The master has judged that the run is hung."""
+        return self._hung is not None
+
+    @property
+    def account(self) -> Dict[str, Any]:
+        """Return what supervisor.json has of it."""
+        return {"hung": self._hung, "false_alarms": self._false_alarms}
+
+    # What this node's ranks do.
+
+    def scan(self, living: Sequence[Process]) -> None:
+        """Look at the ranks, if it is time; `living` are this process's descendants."""
+        now = time.monotonic()
+        if not self.on or now < self._due:
+            return
+        self._due = now + life.sample_seconds(self.after) - 0.1  # the scans come in steps
+        running = {
+            one["pid"]: one["rank"] for one in self._snapshots() if one["state"] == "running"
+        }
+        own = sample.processes_of(running, living)
+        seen: Dict[int, _Rank] = {}
+        self._connections = None
+        rdma = sample.rdma_bytes()
+        others, self._rdma = max(0, rdma - (rdma if self._rdma is None else self._rdma)), rdma
+        for pid, rank in running.items():
+            log = os.path.join(self._record.paths.folder, RANK_LOG % rank)
+            found = sample.sample_rank(now, log, own[rank])
+            known = self._ranks.get(rank)
+            if known is None or known.pid != pid:
+                seen[rank] = _Rank(pid, found, self.after)
+            else:
+                self._see(known, found, own[rank], others)
+                seen[rank] = known
+        self._ranks = seen
+        self._look(now)
+
+    def _see(self, known: _Rank, found: RankSample, own: List[Process], others: int) -> None:
+        moved = sample.difference(known.sample, found, others)
+        if moved.shows:
+            known.sockets = None
+        else:  # only then: this costs more
+            if self._connections is None:
+                self._connections = sample.tcp_bytes()
+            sockets = sample.socket_bytes(self._connections, own)
+            more = 0 if known.sockets is None else sample.moved_by(known.sockets, sockets)
+            known.sockets = sockets
+            moved = moved._replace(bytes=moved.bytes + more)
+        known.sample = found
+        known.life.see(found.moment, moved)
+
+    def _look(self, now: float) -> None:
+        """Have the stacks taken of ranks of which only these tell what they do."""
+        wanted = [rank for rank, one in self._ranks.items() if one.life.wants_look(now)]
+        if not wanted or self._looking:
+            return
+        pids = {rank: self._ranks[rank].pid for rank in wanted}
+        work = partial(_places, self._record.paths, self._snapshots(), wanted, self._job["device"])
+        try:
+            run_apart(self._loop, work, partial(self._looked, pids), seconds=DUMP_SECONDS)
+            self._looking = True
+        except OSError:
+            return  # with the next sample
+
+    def _looked(self, pids: Mapping[int, int], places: Dict[str, Any]) -> None:
+        self._looking = False
+        for rank, pid in pids.items():
+            known = self._ranks.get(rank)
+            if known is not None and known.pid == pid:
+                known.life.look(time.monotonic(), places.get(str(rank)))
+
+    def tell(self, *, unseen: bool) -> Told:
+        """Return what the master is told of this node; `unseen`: ranks run where we cannot look."""
+        if not self.on or unseen:
+            return {"quiet": None, "printed": False}
+        snapshots = self._snapshots()
+        if any(one["state"] == "starting" for one in snapshots):
+            return {"quiet": 0.0, "printed": False}
+        running = [one["rank"] for one in snapshots if one["state"] == "running"]
+        if not running:
+            return {"printed": self._printed}
+        now = time.monotonic()
+        known = [self._ranks[rank].life.quiet(now) for rank in running if rank in self._ranks]
+        quiet = min(known) if len(known) == len(running) else 0.0
+        return {"quiet": round(quiet, 1), "printed": self._printed}
+
+    @property
+    def _printed(self) -> bool:
+        return any(one.sample.log[0] for one in self._ranks.values())
+
+    # What the master judges.
+
+    def judge(self, told: Mapping[str, Optional[Told]]) -> Optional[Told]:
+        """Judge the run by what all its nodes have told; return what is news for all."""
+        if not self.on:
+            return None
+        known = {node: one or {"quiet": None} for node, one in told.items()}
+        quiet = {node: one["quiet"] for node, one in known.items() if "quiet" in one}
+        printed = any(one.get("printed") for one in known.values())
+        if not self._run.judge(time.monotonic(), quiet, printed=printed):
+            return None
+        alarm = self._run.false_alarms + self._run.hung
+        return {"hung": self._run.hung, "quiet_s": round(self._run.quiet, 1), "alarm": alarm}
+
+    def take(self, told: Told) -> bool:
+        """Take the master's judgement; return whether it is news."""
+        quiet = told["quiet_s"]
+        if told["hung"]:
+            if told["alarm"] <= self._alarm:
+                return False
+            self._alarm = told["alarm"]
+            self._hung = {"since": time.time() - quiet, "quiet_s": quiet, "alarm": self._alarm}
+            self._record.event("hung", **self._hung)
+            self._keep_dump()
+        else:
+            if self._hung is None:
+                return False
+            since, self._hung = self._hung["since"], None
+            self._false_alarms += 1
+            self._record.event("running-again", since=since, alarm=self._alarm)
+        self._on_change()
+        return True
+
+    def _keep_dump(self) -> None:
+        now = time.monotonic()
+        quiet = {rank: round(one.life.quiet(now), 1) for rank, one in self._ranks.items()}
+        work = partial(_save, self._record.paths, self._snapshots(), quiet)
+        try:
+            run_apart(self._loop, work, lambda _: None, seconds=DUMP_SECONDS)
+        except OSError as error:
+            self._record.event("dump-failed", message=str(error))
+
+
+def _places(
+    paths: NodePaths, ranks: Sequence[Mapping[str, Any]], wanted: List[int], device: str
+) -> Dict[str, Any]:
+    """Return where each of these ranks waits; runs in a child."""
+    found = dump_ranks(paths, ranks, only=wanted)
+    on_gpu = device == "cuda" and gpus_rest()
+    return {str(one["rank"]): life.place_of(one, on_gpu=on_gpu) for one in found["ranks"]}
+
+
+def _save(
+    paths: NodePaths, ranks: Sequence[Mapping[str, Any]], quiet: Mapping[int, float]
+) -> Dict[str, Any]:
+    """Keep the stacks of all ranks; runs in a child."""
+    return {"saved": save_dump(paths, dump_ranks(paths, ranks, quiet=quiet))}

@@ -1,0 +1,175 @@
+"""Supervisors name a hang by themselves, keep the stacks, and take it back after a sign of life."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.inventory.cluster import Hang, Job, Stop
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes import processes
+from clusterctl.node.supervisor import hang_watch
+from clusterctl.node.supervisor.apart import run_apart
+from clusterctl.node.supervisor.hang_watch import HangWatch
+from tests.node.conftest import Head, Run
+from tests.waiting import wait_until
+
+MakeRun = Callable[..., Run]
+
+STANDS_STILL = """
+import os, time
+print("here", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.2)
+print("again", flush=True)
+time.sleep(600)
+"""
+
+
+def job(after: float, action: str = "report") -> Job:
+    return Job(stop=Stop(grace=5), hang=Hang(after=after, action=action))
+
+
+def of_kind(run: Run, n: int, kind: str) -> list[Head]:
+    return [event for event in run.events(n) if event["kind"] == kind]
+
+
+def test_a_run_that_stands_still_is_hung_on_every_node_until_it_shows_life(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(STANDS_STILL, nodes=2, procs=2, job=job(3.0)).start()
+    wait_until(lambda: all(of_kind(run, n, "hung") for n in (0, 1)))
+    for n in (0, 1):
+        hung = of_kind(run, n, "hung")[0]
+        assert hung["quiet_s"] >= 3.0
+        assert run.status(n)["state"] == "running"  # an earlier controller knows no other word
+        assert run.status(n)["hung"]["since"] == hung["since"]
+        kept = Path(run.paths(n).hang, "1.json")
+        wait_until(kept.exists)
+        dump: dict[str, Any] = json.loads(kept.read_text())
+        assert [rank["rank"] for rank in dump["ranks"]] == [2 * n, 2 * n + 1]
+        assert all(rank["quiet_s"] >= 1.0 for rank in dump["ranks"])
+        assert kept.stat().st_mode & 0o777 == 0o600
+    (run.workdir / "go").touch()
+    wait_until(lambda: all(of_kind(run, n, "running-again") for n in (0, 1)))
+    for n in (0, 1):
+        assert (run.status(n)["hung"], run.status(n)["false_alarms"]) == (None, 1)
+    run.stop()
+    assert run.ended()["false_alarms"] == 1
+
+
+def test_a_run_that_is_hung_ends_if_the_job_says_so(make_run: MakeRun) -> None:
+    run = make_run(STANDS_STILL, nodes=2, job=job(3.0, "stop")).start()
+    ends = [run.ended(n)["end"] for n in (0, 1)]
+    assert [(end["state"], end["by"]) for end in ends] == [("failed", "hang"), ("failed", "peer")]
+    assert "no rank has shown a sign of life for" in ends[0]["reason"]
+    assert ends[0]["reason"] in ends[1]["reason"]
+    assert not run.left()
+    assert all(Path(run.paths(n).hang, "1.json").exists() for n in (0, 1))
+
+
+class Record:
+    """A run's folder, in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = NodePaths(str(folder))
+        self.events: list[tuple[str, object]] = []
+
+    def event(self, kind: str, **details: object) -> None:
+        self.events.append((kind, details.get("alarm")))
+
+
+def watch(tmp_path: Path, ranks: list[Head], **job: object) -> tuple[HangWatch, Record]:
+    record = Record(tmp_path)
+    own = {"hang": {"after": 300.0, "action": "report"}, "launcher": "direct", "device": "cpu"}
+    node_job: Any = {**own, **job}
+    return HangWatch(EventLoop(), node_job, record, lambda: ranks, lambda: None), record  # type: ignore[arg-type]
+
+
+RUNNING = {"rank": 0, "pid": os.getpid(), "state": "running"}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"hang": {"after": 0.0, "action": "report"}},
+        {"hang": None},  # of an earlier controller
+        {"launcher": "ray"},
+        {"container": ["docker", "run"]},
+    ],
+)
+def test_a_node_that_may_not_or_cannot_watch_says_so(tmp_path: Path, job: Head) -> None:
+    hang, _ = watch(tmp_path, [RUNNING], **job)
+    hang.scan(processes.living_descendants())
+    assert hang.tell(unseen=False) == {"quiet": None, "printed": False}
+    assert hang.judge({"a": {"quiet": 1e9, "printed": True}}) is None
+
+
+def test_a_node_tells_how_quiet_its_liveliest_rank_is(tmp_path: Path) -> None:
+    ranks = [dict(RUNNING)]
+    hang, _ = watch(tmp_path, ranks)
+    assert hang.tell(unseen=False) == {"quiet": 0.0, "printed": False}  # it has just begun
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "0.log").write_text("here")
+    hang.scan([])
+    told = hang.tell(unseen=False)
+    assert (0.0 <= told["quiet"] < 60, told["printed"]) == (True, True)
+    assert hang.tell(unseen=True) == {"quiet": None, "printed": False}
+    ranks[0]["state"] = "ended"
+    assert hang.tell(unseen=False) == {"printed": True}
+    ranks[0]["state"] = "starting"
+    assert hang.tell(unseen=False) == {"quiet": 0.0, "printed": False}
+
+
+def test_a_judgement_counts_once_however_often_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_watch, "run_apart", lambda *_, **__: None)
+    hang, record = watch(tmp_path, [])
+    told = {"hung": True, "quiet_s": 300.0, "alarm": 1}
+    again = {**told, "hung": False}
+    taken = [hang.take(one) for one in (again, told, told, again, again, told)]
+    assert taken == [False, True, False, True, False, False]
+    assert record.events == [("hung", 1), ("running-again", 1)]
+    assert hang.take({**told, "alarm": 2})
+    assert hang.account["false_alarms"] == 1
+
+
+def test_what_an_earlier_version_tells_leaves_the_run_unjudged(tmp_path: Path) -> None:
+    hang, _ = watch(tmp_path, [])
+    quiet = {"quiet": 1e9, "printed": True}
+    assert hang.judge({"a": quiet, "b": None}) is None
+    assert hang.judge({"a": {**quiet, "quiet": 0.0}, "b": quiet}) is None
+    assert hang.judge({"a": quiet, "b": {"printed": False}}) is None  # since its first output
+
+
+def results_of(work: Callable[[], Head], seconds: float = 60.0) -> list[Head]:
+    loop, found = EventLoop(), list[Head]()
+    run_apart(loop, work, found.append, seconds=seconds)
+    while not found:
+        loop.run_once()
+    processes.reap_all()
+    return found
+
+
+def test_a_child_that_fails_or_is_late_tells_nothing_and_stops_nobody() -> None:
+    assert results_of(lambda: {"pid": os.getppid()}) == [{"pid": os.getpid()}]
+    assert results_of(lambda: {}["x"]) == [{}]
+    assert results_of(lambda: time.sleep(600) or {}, seconds=0.3) == [{}]
+
+
+def test_a_child_holds_nothing_of_the_supervisors() -> None:
+    def held() -> Head:
+        return {"open": sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())}
+
+    with Path(os.devnull).open() as file:
+        assert file.fileno() > 2
+        (found,) = results_of(held)
+    assert set(found["open"]) <= {0, 1, 2, 3, 4}  # the result's pipe, and this look
