@@ -23,6 +23,10 @@ class TcpSocket(NamedTuple):
     uid: int
     remote: str
     """The other side's address; one of IPv4 as such, whatever the socket's family."""
+    unacknowledged: int = 0
+    """Bytes written that the other side has not acknowledged."""
+    retransmits: int = 0
+    """How often in a row the kernel has sent the same again."""
 
 
 def tcp_table(text: str) -> List[TcpSocket]:
@@ -32,7 +36,9 @@ def tcp_table(text: str) -> List[TcpSocket]:
         fields = line.split()
         local, remote = (int(fields[n].rpartition(":")[2], 16) for n in (1, 2))
         address = _address(fields[2].rpartition(":")[0])
-        rows.append(TcpSocket(fields[3], local, remote, fields[9], int(fields[7]), address))
+        one = TcpSocket(fields[3], local, remote, fields[9], int(fields[7]), address)
+        unacknowledged = int(fields[4].partition(":")[0], 16)
+        rows.append(one._replace(unacknowledged=unacknowledged, retransmits=int(fields[6], 16)))
     return rows
 
 
