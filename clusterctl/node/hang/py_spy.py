@@ -6,16 +6,21 @@ import contextlib
 import json
 import os
 import re
+import signal
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from clusterctl.node.agent.child_tasks import Child, gather, run_program
 from clusterctl.node.hang import proc
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import read_proc
 from clusterctl.own_files import user_name
 
 AT_ONCE = 16
 """How many processes are asked at a time: each py-spy keeps a core busy for some 30 ms."""
+NATIVE_SHARE = 0.7
+"""Of the time: what is left is for stacks without native frames."""
+_NOT_PAUSED = frozenset("DTtZ")
 ATTEMPTS = 3
 """Unpaused, a process that runs may change its stack while it is read."""
 MOST_FRAMES, MOST_LOCALS = 100, 24
@@ -51,7 +56,7 @@ def is_python(pid: int, *, uninterruptible: bool) -> bool:
 def read_stacks(
     program: str, states: Mapping[int, str], wanted: Wanted, until: float
 ) -> Tuple[Dict[int, Stacks], Dict[int, str]]:
-    """Return the stacks of processes by pid, and of the others why there are none.
+    """Return the stacks of processes by pid, and why there are none, or only a part.
 
     Args:
         program: py-spy.
@@ -60,39 +65,61 @@ def read_stacks(
         until: on the monotonic clock, when all of it ends.
     """
     found: Dict[int, Stacks] = {}
-    problems: Dict[int, str] = {}
-    left = list(states)
-    for attempt in range(ATTEMPTS):
-        failed: List[int] = []
-        for begin in range(0, len(left), AT_ONCE):
-            part = left[begin : begin + AT_ONCE]
-            limit = until - time.monotonic()
-            if limit <= 0:
-                problems.update(dict.fromkeys(left[begin:], "there was no time left for it"))
-                return found, problems
-            children = [
-                run_program(str(pid), _argv(program, pid, states[pid], wanted, attempt), limit)
-                for pid in part
-            ]
-            gather(children)
-            for pid, child in zip(part, children):
-                told = _parse(child)
-                if told is None:
-                    problems[pid] = _why(pid, child)
-                    failed.append(pid)
-                else:
-                    problems.pop(pid, None)
-                    found[pid] = told
-        left = [pid for pid in failed if _may_pass(pid)]
+    problems = dict.fromkeys(states, "there was no time left for it")
+    paused: Dict[int, str] = {}
+    if wanted.native:
+        # Paused, a stopped process would run on afterwards, and one in state D keeps us waiting.
+        may_pause = [pid for pid, known in states.items() if not set(known) & _NOT_PAUSED]
+        share = time.monotonic() + NATIVE_SHARE * (until - time.monotonic())
+        _read_some(program, may_pause, wanted, share, found, problems)
+        _let_run(may_pause)
+        stopped = "it is stopped, or waits in the kernel"
+        paused = {pid: problems[pid] if pid in may_pause else stopped for pid in problems}
+    for _ in range(ATTEMPTS):
+        left = [pid for pid in states if pid not in found and _may_pass(pid)]
+        _read_some(program, left, wanted._replace(native=False), until, found, problems)
+    for pid, why in paused.items():
+        problems.setdefault(pid, "its native frames: " + why)
     return found, problems
 
 
-def _argv(program: str, pid: int, states: str, wanted: Wanted, attempt: int) -> Sequence[str]:
+def _read_some(
+    program: str,
+    pids: Sequence[int],
+    wanted: Wanted,
+    until: float,
+    found: Dict[int, Stacks],
+    problems: Dict[int, str],
+) -> None:
+    """Read the stacks of some processes once, and add what is found, or why it is not."""
+    for begin in range(0, len(pids), AT_ONCE):
+        part = pids[begin : begin + AT_ONCE]
+        limit = until - time.monotonic()
+        if limit <= 0:
+            return
+        children = [run_program(str(pid), _argv(program, pid, wanted), limit) for pid in part]
+        gather(children)
+        for pid, child in zip(part, children):
+            told = _parse(child)
+            if told is None:
+                problems[pid] = _why(pid, child)
+            else:
+                found[pid] = told
+                del problems[pid]
+
+
+def _argv(program: str, pid: int, wanted: Wanted) -> Sequence[str]:
     argv = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
-    # Paused, a stopped process would run on afterwards, and one in state D keeps us waiting.
-    pause = wanted.native and not set(states) & set("DTtZ") and attempt == 0
-    argv.append("--native" if pause else "--nonblocking")
+    argv.append("--native" if wanted.native else "--nonblocking")
     return [*argv, "--locals"] if wanted.with_locals else argv
+
+
+def _let_run(pids: Sequence[int]) -> None:
+    """Continue what a py-spy left stopped that was killed before it had begun to trace it."""
+    for pid in pids:
+        process = processes.read(pid)
+        if process is not None and process.state == "T":
+            processes.send(process.key, signal.SIGCONT)
 
 
 def _may_pass(pid: int) -> bool:

@@ -17,8 +17,8 @@ from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import to_json
 
-SECONDS = 4.0
-"""How long all of it may take."""
+SECONDS, NATIVE_SECONDS = 4.0, 20.0
+"""How long all of it may take; the symbols of torch's libraries take long to read."""
 CPU_SECONDS = 0.3
 """How long CPU use is measured at least: the kernel counts in ticks of 0.01 s."""
 MOST_PROCESSES = 64
@@ -164,7 +164,7 @@ def _process(pid: int, threads: List[Dict[str, Any]], look: _Look) -> Dict[str, 
     stacks, problem = look.stacks.get(pid, ([], ""))
     told = [one for one in threads if one["id"] == pid or one["state"] == "D" or _busy(one)]
     if stacks:
-        source, missing = "py-spy", ""
+        source, missing = "py-spy", problem
         told = _with_stacks(pid, threads, stacks)
     else:
         for one in told:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang.saved import save_dump
-from clusterctl.node.hang.stacks import dump_ranks
+from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS, dump_ranks
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.wire import from_json, to_json
@@ -41,13 +41,15 @@ def take(
     """Return a dump as an order wants it: `only`, `native`, `locals`, `quiet`."""
     if ranks is None:
         ranks = read_json(paths.supervisor).get("ranks", [])
+    native = bool(order.get("native"))
     return dump_ranks(
         paths,
         ranks,
         only=order.get("only"),
         quiet={int(rank): seconds for rank, seconds in (order.get("quiet") or {}).items()},
-        native=bool(order.get("native")),
+        native=native,
         with_locals=bool(order.get("locals")),
+        seconds=NATIVE_SECONDS if native else SECONDS,
     )
 
 

@@ -14,15 +14,15 @@ from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import tools
 from clusterctl.node.hang.saved import newest_dump
-from clusterctl.node.hang.stacks import SECONDS
+from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS
 from clusterctl.node.hang.take import answer_file, take
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import LIVE, find_run, node_status
 from clusterctl.node.run.processes.processes import alive
 from clusterctl.wire import Message
 
-LIMIT_SECONDS = SECONDS + 4.0
-"""How long a dump may take with the start of its process, on a busy machine."""
+SPARE_SECONDS = 6.0
+"""What a dump may take beyond its own limit: its process has to start, on a busy machine."""
 POLL_SECONDS = 0.02
 
 
@@ -91,13 +91,14 @@ def _ask_supervisor(paths: NodePaths, order: Dict[str, Any]) -> Optional[Dict[st
     taker = (run_lock.query(job["lock"], request) or {}).get("taker")
     if not taker:
         return None
-    until = time.monotonic() + LIMIT_SECONDS
+    limit = _limit(order)
+    until = time.monotonic() + limit
     path = answer_file(paths, wanted)
     while not os.path.exists(path) and alive(tuple(taker)) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     found = read_json(path)
     if not found and alive(tuple(taker)):
-        raise OperationError("dump", "no stacks could be taken within %g s" % LIMIT_SECONDS)
+        raise OperationError("dump", "no stacks could be taken within %g s" % limit)
     with contextlib.suppress(OSError):
         os.unlink(path)
     return found or None
@@ -110,7 +111,11 @@ def _take_here(paths: NodePaths, order: Dict[str, Any], ranks: Any) -> Dict[str,
         OperationError: `dump`: it did not end in time, or failed.
     """
     try:
-        found: Dict[str, Any] = run_with_timeout(LIMIT_SECONDS, lambda: take(paths, order, ranks))
+        found: Dict[str, Any] = run_with_timeout(_limit(order), lambda: take(paths, order, ranks))
     except (TimeoutError, ChildProcessError) as error:
         raise OperationError("dump", "no stacks could be taken: %s" % error) from error
     return found
+
+
+def _limit(order: Dict[str, Any]) -> float:
+    return (NATIVE_SECONDS if order.get("native") else SECONDS) + SPARE_SECONDS
