@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     with open_run(args) as opened, screen.progress() as progress:
         result = opened.dump(query, on_event=progress.show)
     if args.output:
-        _write(args.output, result)
+        write_dumps(args.output, result)
     if args.json:
         print(json.dumps(result.document()))
     else:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_SILENT if result.silent else 0
 
 
-def _write(folder: Path, result: DumpResult) -> None:
+def write_dumps(folder: Path, result: DumpResult) -> None:
     """Write a file for each node; only this user may read it.
 
     Raises:

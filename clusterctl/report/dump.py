@@ -18,6 +18,8 @@ from clusterctl.verbs.events import Notice
 
 _STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
 _SHOWN_FRAMES = 12
+_PLACE_LIMIT = 200
+"""Characters of a function, and of a file's name: a function of C++ has its templates in it."""
 _LIBRARY = re.compile(r"^/.*/(?:lib/python3\.\d+|site-packages|dist-packages)/")
 """Where an interpreter keeps what is not the user's own code."""
 _LIVE = frozenset({"starting", "running", "stopping", "hung"})
@@ -117,4 +119,4 @@ def _state(thread: ThreadStack) -> str:
 def _place(frame: Frame) -> str:
     file = _LIBRARY.sub("", frame.file)
     where = f"{file}:{frame.line}" if frame.line else file
-    return f"{frame.function}  {where}".rstrip()
+    return f"{frame.function[:_PLACE_LIMIT]}  {where[-_PLACE_LIMIT:]}".rstrip()

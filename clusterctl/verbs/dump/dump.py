@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.errors import NodeError, UsageError
@@ -100,7 +101,10 @@ def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Em
     return DumpResult(
         run=run,
         time=began,
-        dumps=tuple(one.dump for one in answers.values() if one.dump),
+        # Whatever a node calls itself.
+        dumps=tuple(
+            replace(one.dump, run=run, node=name) for name, one in answers.items() if one.dump
+        ),
         states={name: one.state for name, one in answers.items()},
         notes={name: one.note for name, one in answers.items() if one.note},
         silent=tuple(errors),
@@ -137,9 +141,11 @@ def _ask(
             answer = validated_answer(replies[name], DumpAnswer)
             if isinstance(answer, NodeError):
                 errors.append(answer)
-            elif answer.needs_tool and not body:
+            elif answer.needs_tool and tool and not body:
                 lacking.append(name)
             else:
                 answers[name] = answer
-        left, body = lacking, tool.packed if tool else b""
+        left = lacking
+        if lacking and tool:
+            body = tool.packed
     return {node.name: answers[node.name] for node in asked if node.name in answers}, errors
