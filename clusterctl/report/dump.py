@@ -42,6 +42,11 @@ def show_dump(
     else:
         for dump in result.dumps:
             _show_node(screen.out, result, dump, every_thread=every_thread)
+    show_missing(screen, result)
+
+
+def show_missing(screen: Screen, result: DumpResult) -> None:
+    """Warn of what could not be had."""
     for node, state in result.states.items():
         if all(dump.node != node for dump in result.dumps):
             text = f"the run is {state} here, and kept no stacks"

@@ -37,6 +37,8 @@ class DumpQuery:
     """With the frames of C and C++."""
     with_locals: bool = False
     """With the values of local variables."""
+    keep: bool = False
+    """Keep them on the nodes, too: there they are told once the run is over."""
 
     def args(self) -> dict[str, Any]:
         """Return the arguments of the operation.
@@ -48,7 +50,7 @@ class DumpQuery:
             only = None if self.rank is None else sorted(ranks.parse_ranks(str(self.rank)))
         except ValueError as error:
             raise UsageError(f"--rank: {error}") from error
-        return {"only": only, "native": self.native, "locals": self.with_locals}
+        return {"only": only, "native": self.native, "locals": self.with_locals, "keep": self.keep}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import tools
-from clusterctl.node.hang.saved import newest_dump
+from clusterctl.node.hang.saved import newest_dump, save_dump
 from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS
 from clusterctl.node.hang.take import answer_file, take
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -34,6 +34,7 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `only`: ranks; `native`; `locals`;
+            `keep`: also in the run's folder;
             `tool`: `hash` and `machine` of the controller's py-spy.
         body: that program, compressed, if the first answer asked for it.
         channel: unused.
@@ -62,6 +63,11 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     found = _ask_supervisor(paths, order)
     if found is None:
         found = _take_here(paths, order, status["ranks"])
+    if args.get("keep"):
+        try:
+            save_dump(paths, found)
+        except OSError as error:
+            note = "the stacks could not be kept on this node: %s" % error.strerror
     known = {"state": status["state"], "nodes": status["nodes"] or []}
     return Message({"dump": found, "note": note, **known})
 
