@@ -39,6 +39,7 @@ from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.node_run import Hung, LastLine, NodeEnd, RankState, Supervisor, Usage
+from clusterctl.model.dump import NodeDump
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -447,6 +448,25 @@ class StopDocument(TypedDict):
     """With `--all`: nodes that did not answer."""
 
 
+class DumpDocument(TypedDict):
+    """Where every rank of a run is; of a run that is over, the stacks that its nodes kept."""
+
+    schema: int
+    """Version of the document."""
+    run: str
+    """The run's id."""
+    time: float
+    """When the nodes were asked, by this machine's clock."""
+    nodes: list[NodeDump]
+    """The nodes that told something."""
+    states: dict[str, str]
+    """The state of the run on each node that answered, by the node's name."""
+    notes: dict[str, str]
+    """What was not as it should be, by the node's name."""
+    silent: dict[str, str]
+    """Why a node did not answer, by its name."""
+
+
 class JoinDocument(TypedDict):
     """`join`: which nodes joined a run."""
 
@@ -648,6 +668,7 @@ DOCUMENTS = {
     "sync": SyncDocument,
     "join": JoinDocument,
     "status": StatusDocument,
+    "dump": DumpDocument,
     "stop": StopDocument,
     "runs": RunsDocument,
     "runs-prune": PruneDocument,

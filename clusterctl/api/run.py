@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.checkpoints.choose import ListedCheckpoint
+    from clusterctl.verbs.dump.dump import DumpQuery, DumpResult
     from clusterctl.verbs.launch.run_monitor import RunMonitor
     from clusterctl.verbs.launch.run_result import RunResult
     from clusterctl.verbs.logs import LogQuery
@@ -216,6 +217,19 @@ class Run:
                 (on_event or log_warning)(event)
 
         return self._monitor().run(emit=show)
+
+    def dump(
+        self, query: DumpQuery | None = None, *, on_event: OnEvent | None = None
+    ) -> DumpResult:
+        """Return where every rank is: the stacks; of a run that is over, those it kept.
+
+        Raises:
+            UsageError: the run has no such node, or the ranks cannot be read.
+        """
+        from clusterctl.verbs.dump.dump import DumpQuery, dump
+
+        emit = on_event or log_warning
+        return dump(self._pool(), self.id, self.cluster, query or DumpQuery(), emit=emit)
 
     def stop(
         self,

@@ -7,12 +7,15 @@ import json
 import shlex
 from collections.abc import Sequence
 
+from clusterctl.api.run import Run
 from clusterctl.cli.shared.batch import batch_of, held, live_batches, stop_batch
 from clusterctl.cli.shared.options import add_json, seconds
 from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
-from clusterctl.report.console import Screen
+from clusterctl.report.console import Progressing, Screen
+from clusterctl.report.dump import show_missing
 from clusterctl.report.stop import show_stop
+from clusterctl.verbs.dump.dump import DumpQuery
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.stop import UNVERIFIED, StopResult
 from clusterctl.wire import SCHEMA, plain
@@ -25,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace", type=seconds, metavar="S", help="seconds until SIGKILL (default: the job's)"
     )
     parser.add_argument("--all", action="store_true", help="stop every live run of the cluster")
+    parser.add_argument(
+        "--dump", action="store_true", help="keep the ranks' stacks first: `clusterctl dump RUN`"
+    )
     add_json(parser)
 
 
@@ -47,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
             runs, silent = session.live_runs()
             for one in runs:
                 with screen.progress() as progress:
+                    keep_stacks(args, one, progress)
                     results.append(one.stop(grace=args.grace, on_event=progress.show))
     else:
         results.append(_stop_one(args, screen))
@@ -72,4 +79,13 @@ def _stop_one(args: argparse.Namespace, screen: Screen) -> StopResult:
     if found:
         return stop_batch(*found, screen)
     with open_run(args, part=False) as run, held(run.id), screen.progress() as progress:
+        keep_stacks(args, run, progress)
         return run.stop(grace=args.grace, on_event=progress.show)
+
+
+def keep_stacks(args: argparse.Namespace, run: Run, progress: Progressing) -> None:
+    """Keep where the ranks are, if that is wanted; what fails does not keep a run from its end."""
+    if not args.dump:
+        return
+    result = run.dump(DumpQuery(keep=True), on_event=progress.show)
+    show_missing(progress.screen, result)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
+from clusterctl.model.dump import NodeDump
 from clusterctl.model.from_json import Bounds
 from clusterctl.model.node_run import NodeRun
 from clusterctl.values import dataclass
@@ -27,6 +28,22 @@ class StatusAnswer:
     """`status`; the last message of `tail`."""
 
     node: NodeRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpAnswer:
+    """`dump`."""
+
+    dump: NodeDump | None = None
+    """Null: the run is over here, and kept none."""
+    state: str = ""
+    """Of the run on the node."""
+    note: str = ""
+    """What was not as it should be."""
+    nodes: tuple[str, ...] = ()
+    """On the master, all nodes of the run."""
+    needs_tool: bool = False
+    """It has not got py-spy yet: the call is to be made again, with the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,9 @@ def test_verbs_print_what_the_schema_says(project: Project, tmp_path: Path) -> N
     assert document("status", "status")["state"] == "running"
     for line in project.run("logs", "--json").stdout.splitlines():
         validate("event-line", json.loads(line))
-    assert document("stop", "stop")["runs"]
+    assert document("dump", "dump")["nodes"][0]["ranks"]
+    assert document("stop", "stop", "--dump")["runs"]
+    assert document("dump", "dump")["nodes"][0]["ranks"], "it was kept"
     assert len(document("runs", "runs")["runs"]) == 2
     one = document("runs", "runs", "--failed")["runs"][0]
     assert one["reason"].startswith("node2, rank ")

@@ -83,6 +83,29 @@ RANK_FILES = {
 }  # fmt: skip
 
 
+def stood_still(node: str) -> dict[str, Any]:
+    """Return a dump of a node with one rank."""
+    number = "ab".index(node)
+    frame = {"function": "train_step", "file": "/w/train.py", "line": 88, "locals": ["x=1"]}
+    thread = {
+        "id": 7, "name": "MainThread", "state": "S", "wait": "futex_do_wait", "cpu_percent": 0,
+        "frames": [frame, {"function": "main"}],
+    }  # fmt: skip
+    process = {
+        "pid": 7, "command": "python train.py", "state": "S", "source": "py-spy",
+        "missing": "its native frames: no", "swap_bytes": 4096, "threads": [thread],
+    }  # fmt: skip
+    stuck = {"peer": "10.0.0.2", "port": 4000, "unacknowledged_bytes": 9, "retransmits": 2}
+    whole = {
+        "rank": number, "processes": [process, process], "ended": False, "printed_s": 1.5,
+        "quiet_s": None, "cpu_percent": 3, "connections": [stuck], "collectives": [],
+    }  # fmt: skip
+    return {
+        "run": RUN, "node": node, "time": 1000.0, "ranks": [whole],
+        "throttled": ["GPU 0: too hot"], "addresses": ["10.0.0.1"],
+    }  # fmt: skip
+
+
 def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Message]]]:
     """Return what a healthy node answers, by operation."""
     number = "ab".index(node)
@@ -122,6 +145,7 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
             Message({"stage": "asking"}),
             Message({**gone, "gone": number == 1, "left": [] if number else [stays]}),
         ],
+        "dump": [Message({"dump": stood_still(node), "state": "running", "note": "slow"})],
         "prune": [Message({"removed": [], "kept": {RUN: "something of it is left here"}})],
         "checkpoints": [
             Message({"read": 5}),

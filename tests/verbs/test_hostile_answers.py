@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, TypeVar, cast
 import pytest
 from hypothesis import example, given, settings
 
+from clusterctl.cli.dump import write_dumps
 from clusterctl.errors import ClusterError
 from clusterctl.facts.network.counters import Counters
 from clusterctl.facts.nodefacts import NodeFacts
@@ -21,6 +23,7 @@ from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.copies import show_sync
+from clusterctl.report.dump import show_dump
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.lines import Timestamped
 from clusterctl.report.runs import show_prunable, show_pruned, show_runs
@@ -29,6 +32,7 @@ from clusterctl.report.stop import show_stop
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose
+from clusterctl.verbs.dump.dump import DumpQuery, dump
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor
@@ -138,6 +142,16 @@ def by_follow(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     return errors
 
 
+def by_dump(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
+    result = shown.run(dump, pool, RUN, CLUSTER, DumpQuery())
+    show_dump(shown.screen, result, every_thread=True, folder=None)
+    write_dumps(folder / "out", result)
+    assert {path.name for path in folder.rglob("*.json")} <= {"a.json", "b.json"}
+    assert json.loads((folder / "out/b.json").read_text())["ranks"]
+    json.dumps(result.document())
+    return [error.node for error in result.silent]
+
+
 def by_collect(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
     errors = shown.run(logs.collect, pool, RunLog(RUN, CLUSTER), folder)
     copied = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -181,6 +195,7 @@ OPERATIONS: dict[str, tuple[str, Callable[[FakePool, Shown, Path], Blamed]]] = {
     "logs": ("tail", by_logs),
     "follow": ("tail", by_follow),
     "collect": ("tail", by_collect),
+    "dump": ("dump", by_dump),
     "resume": ("checkpoints", by_resume),
     "tree": ("sync-compare", by_sync),
     "seen": ("share-look", by_sync),

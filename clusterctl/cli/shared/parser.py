@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "join": "let nodes join an elastic run while it runs",
     "status": "show what a run is doing, or why it ended",
     "logs": "show the merged logs of a run",
+    "dump": "show where every rank of a run is: its stacks",
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
     "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
@@ -67,6 +68,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "status": ("clusterctl status", "clusterctl status --json"),
     "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),
+    "dump": ("clusterctl dump", "clusterctl dump --rank 3", "clusterctl dump --output stacks"),
     "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),
     "runs": ("clusterctl runs", "clusterctl runs --prune 5"),
     "export": (

@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from clusterctl.node.agent.child_tasks import gather, run_program
 from clusterctl.node.file_io import read_json
-from clusterctl.node.hang import proc
+from clusterctl.node.hang import proc, py_spy, tools
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
+from clusterctl.wire import to_json
 
-SECONDS = 4.0
-"""How long all of it may take."""
+SECONDS, NATIVE_SECONDS = 4.0, 20.0
+"""How long all of it may take; the symbols of torch's libraries take long to read."""
 CPU_SECONDS = 0.3
 """How long CPU use is measured at least: the kernel counts in ticks of 0.01 s."""
 MOST_PROCESSES = 64
 """Processes of a rank that are looked at: its own and data loaders' workers."""
+BYTES_LIMIT = 2 * 1024 * 1024
+"""Bytes of a node's dump as JSON."""
+GPU_SECONDS = 1.0
+"""A healthy driver answers in less."""
+_REASONS = {
+    "hw_slowdown": "slowed down by its hardware",
+    "hw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "the power supply brakes it",
+    "sw_thermal_slowdown": "slowed down by the driver: too hot",
+}
+_FIELDS = ("index", *("clocks_throttle_reasons." + name for name in _REASONS))
+_QUERY = ("nvidia-smi", "--query-gpu=" + ",".join(_FIELDS), "--format=csv,noheader")
 BUSY_PERCENT = 1
 """A thread without a Python stack is told if it uses that much, or waits uninterruptibly."""
 
@@ -46,52 +60,90 @@ def dump_ranks(
         with_locals: with the values of local variables.
         seconds: how long all of it may take.
     """
-    del native, with_locals, seconds  # of the stacks that an interpreter tells
+    until = time.monotonic() + seconds
     job, began = read_json(paths.job), time.time()
     chosen = [one for one in ranks if only is None or one["rank"] in only]
     running = {one["rank"]: one["pid"] for one in chosen if one["state"] == "running"}
     of_ranks = proc.processes_of_ranks(running)
     looked = {rank: pids[:MOST_PROCESSES] for rank, pids in of_ranks.items()}
-    before = _ticks(looked)
-    start = time.monotonic()
-    time.sleep(CPU_SECONDS)
-    measured = time.monotonic() - start
-    return {
+    before, start = _tasks(looked), time.monotonic()
+    told = _python_stacks(paths, job, before, py_spy.Wanted(native, with_locals), until)
+    throttled = throttled_gpus() if job.get("device") == "cuda" else []
+    time.sleep(max(0.0, CPU_SECONDS - (time.monotonic() - start)))
+    look = _Look(before, time.monotonic() - start, told)
+    dump = {
         "run": job.get("run", ""),
         "node": job.get("node", ""),
         "time": began,
         "ranks": [
-            _rank(paths, one, looked.get(one["rank"], []), before, measured, quiet or {})
-            for one in chosen
+            _rank(paths, one, looked.get(one["rank"], []), look, quiet or {}) for one in chosen
         ],
-        "throttled": [],
+        "throttled": throttled,
         "addresses": proc.own_addresses(),
     }
+    return _bounded(dump)
 
 
-def _ticks(of_ranks: Mapping[int, List[int]]) -> Dict[int, int]:
-    """Return the CPU time of each thread, in ticks."""
-    pids = (pid for mine in of_ranks.values() for pid in mine)
-    return {task.id: task.ticks for pid in pids for task in proc.tasks_of(pid)}
+class _Look(NamedTuple):
+    """What was seen of all processes at once."""
+
+    before: Dict[int, List[proc.Task]]
+    """The threads of each process, when the dump began."""
+    seconds: float
+    """How long it took."""
+    stacks: Mapping[int, Tuple[List[Dict[str, Any]], str]]
+    """Of each interpreter the stacks, or none and why."""
+
+
+def _tasks(of_ranks: Mapping[int, List[int]]) -> Dict[int, List[proc.Task]]:
+    """Return the threads of each process; the ranks' own processes come first."""
+    depth = max(map(len, of_ranks.values()), default=0)
+    pids = [
+        mine[place] for place in range(depth) for mine in of_ranks.values() if place < len(mine)
+    ]
+    return {pid: proc.tasks_of(pid) for pid in pids}
+
+
+def _python_stacks(
+    paths: NodePaths,
+    job: Mapping[str, Any],
+    tasks: Mapping[int, List[proc.Task]],
+    wanted: py_spy.Wanted,
+    until: float,
+) -> Dict[int, Tuple[List[Dict[str, Any]], str]]:
+    """Return the stacks of each interpreter, or none and why."""
+    states = {pid: "".join(task.state for task in mine) for pid, mine in tasks.items()}
+    states = {
+        pid: known
+        for pid, known in states.items()
+        if py_spy.is_python(pid, uninterruptible="D" in known)
+    }
+    program, problem = tools.find_tool(paths, [job.get("python") or "", *job.get("argv", [])[:1]])
+    if program is None:
+        return {pid: ([], problem) for pid in states}
+    found, problems = py_spy.read_stacks(program, states, wanted, until)
+    return {pid: (found.get(pid, []), problems.get(pid, "")) for pid in states}
 
 
 def _rank(
     paths: NodePaths,
     rank: Mapping[str, Any],
     pids: List[int],
-    before: Mapping[int, int],
-    seconds: float,
+    look: _Look,
     quiet: Mapping[int, float],
 ) -> Dict[str, Any]:
-    told = [_process(pid, before, seconds) for pid in pids]
-    busy = [thread["cpu_percent"] for one in told for thread in one["threads"]]
+    told, percents = [], []
+    for pid in pids:
+        threads = _threads(pid, look)
+        percents += [one["cpu_percent"] for one in threads]
+        told.append(_process(pid, threads, look))
     return {
         "rank": rank["rank"],
         "processes": told,
         "ended": rank["state"] == "ended",
         "printed_s": _printed_s(paths, rank["rank"]),
         "quiet_s": quiet.get(rank["rank"]),
-        "cpu_percent": sum(busy) if told else None,
+        "cpu_percent": sum(percents) if told else None,
         "connections": proc.stuck_connections(pids),
         "collectives": [],
     }
@@ -106,20 +158,54 @@ def _printed_s(paths: NodePaths, rank: int) -> Optional[float]:
     return round(max(0.0, time.time() - known.st_mtime), 1) if known.st_size else None
 
 
-def _process(pid: int, before: Mapping[int, int], seconds: float) -> Dict[str, Any]:
-    """Return a process as the kernel shows it."""
+def _process(pid: int, threads: List[Dict[str, Any]], look: _Look) -> Dict[str, Any]:
+    """Return a process with its stacks: the interpreter's, else the kernel's."""
     process = processes.read(pid)
-    threads = [_thread(pid, task, before, seconds) for task in proc.tasks_of(pid)]
-    source = "kernel" if any(one["wait"] or one["frames"] for one in threads) else ""
+    stacks, problem = look.stacks.get(pid, ([], ""))
+    told = [one for one in threads if one["id"] == pid or one["state"] == "D" or _busy(one)]
+    if stacks:
+        source, missing = "py-spy", problem
+        told = _with_stacks(pid, threads, stacks)
+    else:
+        for one in told:
+            one["frames"] = proc.kernel_frames(pid, one["id"])
+        seen = any(one["wait"] or one["frames"] for one in told)
+        source = "kernel" if seen else ""
+        missing = "its Python stack: " + problem if problem else ""
+        if not missing and not seen and told and told[0]["state"] != "R":
+            missing = "where it waits: the kernel hides that from this user"
     return {
         "pid": pid,
         "command": processes.command_of(pid)[: proc.WORD_LIMIT],
         "state": process.state if process else "",
         "source": source,
-        "missing": "" if source else "where it waits in the kernel is hidden from this user",
+        "missing": missing,
         "swap_bytes": proc.swap_bytes(pid),
-        "threads": threads,
+        "threads": told,
     }
+
+
+def _with_stacks(
+    pid: int, threads: List[Dict[str, Any]], stacks: Sequence[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Return the threads that have a stack, or do something; the main thread first."""
+    by_id = {one["id"]: one for one in threads}
+    found = []
+    for stack in stacks:
+        known = by_id.pop(stack["id"], None) or {"state": "", "wait": "", "cpu_percent": None}
+        found.append({**known, **stack})
+    found += [one for one in by_id.values() if one["state"] == "D" or _busy(one)]
+    return sorted(found, key=lambda one: one["id"] != pid)
+
+
+def _busy(thread: Mapping[str, Any]) -> bool:
+    return bool(thread["cpu_percent"] >= BUSY_PERCENT)
+
+
+def _threads(pid: int, look: _Look) -> List[Dict[str, Any]]:
+    """Return the threads of a process as the kernel shows them."""
+    before = {task.id: task.ticks for task in look.before[pid]}
+    return [_thread(pid, task, before, look.seconds) for task in proc.tasks_of(pid)]
 
 
 def _thread(pid: int, task: proc.Task, before: Mapping[int, int], seconds: float) -> Dict[str, Any]:
@@ -130,5 +216,30 @@ def _thread(pid: int, task: proc.Task, before: Mapping[int, int], seconds: float
         "state": task.state,
         "wait": proc.wait_of(pid, task.id),
         "cpu_percent": round(100 * max(0.0, used)),
-        "frames": proc.kernel_frames(pid, task.id),
+        "frames": [],
     }
+
+
+def throttled_gpus() -> List[str]:
+    """Return each GPU that is slowed down, in words; none if the driver does not answer."""
+    tool = run_program("nvidia-smi", _QUERY, GPU_SECONDS)
+    gather([tool])
+    if tool.state != "ok" or tool.exit_code:
+        return []
+    found = []
+    for line in tool.output.decode("utf-8", "replace").splitlines():
+        index, *active = (word.strip() for word in line.split(","))
+        reasons = [words for words, state in zip(_REASONS.values(), active) if state == "Active"]
+        if reasons:
+            found.append("GPU %s: %s" % (index[:8], ", ".join(reasons)))
+    return found
+
+
+def _bounded(dump: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a dump that is not too large to be sent: else without all but the main threads."""
+    if len(to_json(dump)) > BYTES_LIMIT:
+        for rank in dump["ranks"]:
+            for process in rank["processes"]:
+                del process["threads"][1:]
+                process["missing"] = process["missing"] or "other threads: the dump is too large"
+    return dump

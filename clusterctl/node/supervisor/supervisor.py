@@ -136,7 +136,9 @@ class Supervisor:
             "end": self._end,
         }
 
-    def handle_request(self, request: Dict[str, Any], peer: PeerProcess) -> Dict[str, Any]:
+    def handle_request(  # noqa: PLR0911  (one for each question)
+        self, request: Dict[str, Any], peer: PeerProcess
+    ) -> Dict[str, Any]:
         """Answer a request that came through the control socket."""
         ask, own = request.get("ask"), (self._job["run"], self._job["node"])
         if (request.get("run"), request.get("node")) != own:
@@ -150,6 +152,8 @@ class Supervisor:
         if ask == "stop":
             self.stop(request)
             return {}
+        if ask == "dump":
+            return self._spawner.take_dump(request["order"])
         if ask == "join":
             return self._admission.answer(request, ending=self._ending is not None)
         return {"error": "no such question: %s" % ask}

@@ -17,6 +17,7 @@ from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.run.processes import processes, release_check
 from clusterctl.sandbox.faults import hang
+from clusterctl.verbs.dump.own_py_spy import find_py_spy
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 
@@ -145,3 +146,37 @@ def test_a_child_gives_its_result_or_its_failure() -> None:
         run_with_timeout(20, lambda: 1 // 0)
     with pytest.raises(TimeoutError, match=r"within 0\.2 s"):
         run_with_timeout(0.2, lambda: time.sleep(300))
+
+
+def test_a_dump_tells_of_a_rank_that_is_stuck_in_the_kernel(
+    make_run: MakeRun, make_hang: Hang, tmp_path: Path
+) -> None:
+    (share := tmp_path / "share").mkdir()
+    stuck = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: None)
+def read_shard():
+    os.stat(sys.argv[1] + "/x")
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+print("here", flush=True)
+read_shard()
+"""
+    run = make_run(stuck, str(share), str(tmp_path / "go")).start()
+    make_hang(share, stuck=True)
+    (tmp_path / "go").touch()
+    run.wait_for_log(0, b"here")
+    rank = run.status()["ranks"][0]["pid"]
+    wait_until(lambda: b"request_wait" in processes.read_proc(rank, "wchan"))
+    os.kill(rank, signal.SIGUSR1)  # FUSE waits uninterruptibly from the first signal on
+    wait_until(lambda: processes.process_table()[rank].uninterruptible)
+    spy = find_py_spy()
+    assert spy is not None
+    for native in (False, True):
+        words = {**run.where(), "tool": spy.words, "native": native}
+        answer = run.call(0, "dump", words, spy.packed)[-1].head
+        process = answer["dump"]["ranks"][0]["processes"][0]
+        main = process["threads"][0]
+        assert (process["state"], main["state"], process["source"]) == ("D", "D", "py-spy")
+        assert main["frames"][0]["function"] == "read_shard"
+        assert main["wait"] == "request_wait_answer"

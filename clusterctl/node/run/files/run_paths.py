@@ -13,7 +13,7 @@
         barred            alone in the folder: nothing was started here, and nothing will be
         ray.json, ray/    of the launcher ray: its nodes, and its own logs
         nccl/             NCCL's own logs, with `launch --debug`
-        hang/N.json       the stacks of all ranks when they had shown no sign of life for long
+        hang/N.json       the stacks of its ranks, when it stood still or was ended for that
 
 Never under HOME, which may be one filesystem for all nodes and away just when it is needed.
 """

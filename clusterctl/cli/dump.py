@@ -1,0 +1,58 @@
+"""`clusterctl dump`: where every rank of a run is now, on all its nodes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from clusterctl.cli.shared.options import add_json
+from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
+from clusterctl.errors import ClusterError
+from clusterctl.own_files import replace_file
+from clusterctl.report.console import Screen
+from clusterctl.report.dump import show_dump
+from clusterctl.verbs.dump.dump import DumpQuery, DumpResult
+from clusterctl.wire import plain
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_run(parser)
+    add = parser.add_argument
+    add("--nodes", "--node", dest="node", metavar="SPEC", help="only these nodes: names and ranges")
+    add("--rank", metavar="RANKS", help="only these ranks, such as 0-3,7; prints every thread")
+    add("--native", action="store_true", help="with the frames of C and C++; pauses each rank")
+    add("--locals", action="store_true", help="with the values of local variables")
+    add("--output", type=Path, metavar="DIR", help="write DIR/NODE.json instead")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the stacks; 3 if a node of the run did not answer."""
+    screen = Screen()
+    query = DumpQuery(node=args.node, rank=args.rank, native=args.native, with_locals=args.locals)
+    with open_run(args) as opened, screen.progress() as progress:
+        result = opened.dump(query, on_event=progress.show)
+    if args.output:
+        write_dumps(args.output, result)
+    if args.json:
+        print(json.dumps(result.document()))
+    else:
+        show_dump(screen, result, every_thread=args.rank is not None, folder=args.output)
+    return EXIT_SILENT if result.silent else 0
+
+
+def write_dumps(folder: Path, result: DumpResult) -> None:
+    """Write a file for each node; only this user may read it.
+
+    Raises:
+        ClusterError: that failed.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for dump in result.dumps:
+            data = json.dumps(plain(dump), indent=1).encode()
+            replace_file(folder / f"{dump.node}.json", data)
+    except OSError as error:
+        raise ClusterError(f"cannot write to {folder}: {error.strerror}") from error

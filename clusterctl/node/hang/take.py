@@ -1,0 +1,58 @@
+"""Takes a dump in a process of its own, which the supervisor starts, or whoever asks.
+
+    python3 -X utf8 -I -S AGENT clusterctl.node.hang.take:main FOLDER ORDER
+
+Below the supervisor it is a process that the ranks allow to read them: see `exec shim`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional
+
+from clusterctl.node.file_io import read_json
+from clusterctl.node.hang.saved import save_dump
+from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS, dump_ranks
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.own_files import make_private, replace_file
+from clusterctl.wire import from_json, to_json
+
+ANSWER = "answer-"
+"""How the file begins that a dump is written to for one who waits for it."""
+
+
+def main(folder: str, order: str) -> int:
+    """Take a dump as an order wants it: `answer`, a file's name to write it to; else keep it."""
+    paths, wanted = NodePaths(folder), from_json(order.encode())
+    dump = take(paths, wanted)
+    if wanted.get("answer"):
+        make_private(paths.hang)
+        replace_file(answer_file(paths, wanted), to_json(dump))
+    else:
+        save_dump(paths, dump)
+    return 0
+
+
+def take(
+    paths: NodePaths,
+    order: Mapping[str, Any],
+    ranks: Optional[List[Dict[str, Any]]] = None,
+) -> Dict[str, Any]:
+    """Return a dump as an order wants it: `only`, `native`, `locals`, `quiet`."""
+    if ranks is None:
+        ranks = read_json(paths.supervisor).get("ranks", [])
+    native = bool(order.get("native"))
+    return dump_ranks(
+        paths,
+        ranks,
+        only=order.get("only"),
+        quiet={int(rank): seconds for rank, seconds in (order.get("quiet") or {}).items()},
+        native=native,
+        with_locals=bool(order.get("locals")),
+        seconds=NATIVE_SECONDS if native else SECONDS,
+    )
+
+
+def answer_file(paths: NodePaths, order: Mapping[str, Any]) -> str:
+    """Return the file that an order's answer is written to; its name is no path."""
+    return os.path.join(paths.hang, ANSWER + os.path.basename(str(order["answer"])))

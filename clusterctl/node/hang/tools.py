@@ -1,0 +1,85 @@
+"""py-spy on this node: in the state folder, where a controller put it, or the job's own.
+
+Its name there is its hash, which is checked before each use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from typing import Iterable, Optional, Tuple
+
+from clusterctl.node.file_io import list_folder
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.own_files import make_private, replace_file, require_private
+
+FOLDER, PREFIX = ".tools", "py-spy-"
+SIZE_LIMIT = 32 * 1024 * 1024
+"""Bytes that the program may have."""
+
+
+class WrongToolError(Exception):
+    """What came is not the program that was announced."""
+
+
+def has_tool(paths: NodePaths, digest: str) -> bool:
+    """Tell whether the program with that hash is there, whole and this user's alone."""
+    folder = _folder(paths)
+    try:
+        require_private(folder)
+        return _is_whole(os.path.join(folder, PREFIX + digest))
+    except OSError:
+        return False
+
+
+def keep_tool(paths: NodePaths, digest: str, program: bytes) -> None:
+    """Write the program, and remove those of other versions.
+
+    Raises:
+        WrongToolError: it has another hash.
+        OSError: it cannot be written.
+    """
+    if hashlib.sha256(program).hexdigest() != digest:
+        raise WrongToolError("what came is not py-spy with hash %s" % digest)
+    folder = _folder(paths)
+    make_private(os.path.dirname(folder), folder)
+    for name in list_folder(folder):
+        if name.startswith(PREFIX):
+            os.unlink(os.path.join(folder, name))
+    replace_file(os.path.join(folder, PREFIX + digest), program, mode=0o700)
+
+
+def find_tool(paths: NodePaths, beside: Iterable[str]) -> Tuple[Optional[str], str]:
+    """Return py-spy's path, or None and why there is none.
+
+    Args:
+        paths: of the run's folder.
+        beside: programs of the job, such as its interpreter: py-spy may be in the same folder.
+    """
+    folder = _folder(paths)
+    problem = "py-spy is not on this node"
+    for name in list_folder(folder):
+        path = os.path.join(folder, name)
+        if name.startswith(PREFIX) and has_tool(paths, name[len(PREFIX) :]):
+            if os.access(path, os.X_OK):
+                return path, ""
+            problem = "%s cannot be run from there: is it mounted noexec?" % path
+    for program in beside:
+        found = shutil.which("py-spy", path=os.path.dirname(program))
+        if os.path.isabs(program) and found:
+            return found, ""
+    return None, problem
+
+
+def _folder(paths: NodePaths) -> str:
+    """Return the folder in the state folder, which all runs share."""
+    run = os.path.dirname(paths.folder)
+    return os.path.join(os.path.dirname(os.path.dirname(run)), FOLDER)
+
+
+def _is_whole(path: str) -> bool:
+    """Tell whether a program has the hash that its name says."""
+    digest = os.path.basename(path)[len(PREFIX) :]
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return hashlib.sha256(file.read(SIZE_LIMIT)).hexdigest() == digest

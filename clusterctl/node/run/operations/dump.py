@@ -1,0 +1,127 @@
+"""The operation `dump`: the stacks of a run's ranks on this node, now or as they were kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from typing import Any, Dict, Optional
+
+from clusterctl.node import run_lock
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.agent.child_tasks import run_with_timeout
+from clusterctl.node.file_io import read_json
+from clusterctl.node.hang import tools
+from clusterctl.node.hang.saved import newest_dump, save_dump
+from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS
+from clusterctl.node.hang.take import answer_file, take
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import LIVE, find_run, node_status
+from clusterctl.node.run.processes.processes import alive
+from clusterctl.wire import Message
+
+SPARE_SECONDS = 6.0
+"""What a dump may take beyond its own limit: its process has to start, on a busy machine."""
+POLL_SECONDS = 0.02
+
+
+def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Answer with the stacks of a run's ranks; of a run that is over, with those it kept.
+
+    It reads files of the run that are the same in all versions: an earlier one's agent, which has
+    no such operation, is not needed.
+
+    Args:
+        args: `cluster`, `run`, `node`, perhaps `state`; `only`: ranks; `native`; `locals`;
+            `keep`: also in the run's folder;
+            `tool`: `hash` and `machine` of the controller's py-spy.
+        body: that program, compressed, if the first answer asked for it.
+        channel: unused.
+
+    Returns:
+        `needs_tool`, and nothing else: the same call is awaited with a body. Else `dump`, null if
+        there is none; `state` of the run here; `note`: what was not as it should be.
+    """
+    del channel
+    paths = find_run(args)
+    status = node_status(paths)
+    living = [rank for rank in status["ranks"] if rank["state"] == "running"]
+    if status["state"] not in LIVE and not living:
+        return Message({"dump": newest_dump(paths) or None, "state": status["state"]})
+    tool, note = args.get("tool") or {}, ""
+    if tool and tool["machine"] != os.uname().machine:
+        note = "this machine is %s: py-spy for %s does not run here" % (
+            os.uname().machine,
+            tool["machine"],
+        )
+    elif body:
+        note = _keep_tool(paths, tool["hash"], body)
+    elif tool and not tools.has_tool(paths, tool["hash"]):
+        return Message({"needs_tool": True})
+    order = {name: args[name] for name in ("only", "native", "locals") if args.get(name)}
+    found = _ask_supervisor(paths, order)
+    if found is None:
+        found = _take_here(paths, order, status["ranks"])
+    if args.get("keep"):
+        try:
+            save_dump(paths, found)
+        except OSError as error:
+            note = "the stacks could not be kept on this node: %s" % error.strerror
+    known = {"state": status["state"], "nodes": status["nodes"] or []}
+    return Message({"dump": found, "note": note, **known})
+
+
+def _keep_tool(paths: NodePaths, digest: str, body: bytes) -> str:
+    """Keep py-spy for this and later dumps; return why that failed."""
+    unpacking = zlib.decompressobj()
+    try:
+        program = unpacking.decompress(body, tools.SIZE_LIMIT)
+        tools.keep_tool(paths, digest, program)
+    except (OSError, zlib.error, tools.WrongToolError) as error:
+        return "py-spy could not be put on this node: %s" % error
+    return ""
+
+
+def _ask_supervisor(paths: NodePaths, order: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return the dump that the supervisor's child takes; None: there is no such supervisor.
+
+    A rank allows only the supervisor and its descendants to read it, where Yama restricts that.
+
+    Raises:
+        OperationError: `dump`: it does not end.
+    """
+    job = read_json(paths.job)
+    wanted = {**order, "answer": "%d-%s" % (os.getpid(), os.urandom(6).hex())}
+    request = {"ask": "dump", "run": job["run"], "node": job["node"], "order": wanted}
+    taker = (run_lock.query(job["lock"], request) or {}).get("taker")
+    if not taker:
+        return None
+    limit = _limit(order)
+    until = time.monotonic() + limit
+    path = answer_file(paths, wanted)
+    while not os.path.exists(path) and alive(tuple(taker)) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    found = read_json(path)
+    if not found and alive(tuple(taker)):
+        raise OperationError("dump", "no stacks could be taken within %g s" % limit)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    return found or None
+
+
+def _take_here(paths: NodePaths, order: Dict[str, Any], ranks: Any) -> Dict[str, Any]:  # noqa: ANN401
+    """Return a dump that a child of this process takes.
+
+    Raises:
+        OperationError: `dump`: it did not end in time, or failed.
+    """
+    try:
+        found: Dict[str, Any] = run_with_timeout(_limit(order), lambda: take(paths, order, ranks))
+    except (TimeoutError, ChildProcessError) as error:
+        raise OperationError("dump", "no stacks could be taken: %s" % error) from error
+    return found
+
+
+def _limit(order: Dict[str, Any]) -> float:
+    return (NATIVE_SECONDS if order.get("native") else SECONDS) + SPARE_SECONDS

@@ -1,0 +1,127 @@
+"""Prints the stacks of a run's ranks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from clusterctl.checks.wording import counted
+from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
+from clusterctl.report.console import Screen, safe_text
+from clusterctl.report.status import age
+from clusterctl.verbs.dump.dump import DumpResult
+from clusterctl.verbs.events import Notice
+
+_STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
+_SHOWN_FRAMES = 12
+_PLACE_LIMIT = 200
+"""Characters of a function, and of a file's name: a function of C++ has its templates in it."""
+_LIBRARY = re.compile(r"^/.*/(?:lib/python3\.\d+|site-packages|dist-packages)/")
+"""Where an interpreter keeps what is not the user's own code."""
+_LIVE = frozenset({"starting", "running", "stopping", "hung"})
+
+
+def show_dump(
+    screen: Screen, result: DumpResult, *, every_thread: bool, folder: Path | None
+) -> None:
+    """Print the stacks on stdout, and on stderr what is missing.
+
+    Args:
+        screen: where.
+        result: the stacks.
+        every_thread: not only the main thread of each rank.
+        folder: where they were written instead.
+    """
+    if folder is not None:
+        for dump in result.dumps:
+            screen.out.print(safe_text(folder / f"{dump.node}.json"), soft_wrap=True)
+    else:
+        for dump in result.dumps:
+            _show_node(screen.out, result, dump, every_thread=every_thread)
+    show_missing(screen, result)
+
+
+def show_missing(screen: Screen, result: DumpResult) -> None:
+    """Warn of what could not be had."""
+    for node, state in result.states.items():
+        if all(dump.node != node for dump in result.dumps):
+            text = f"the run is {state} here, and kept no stacks"
+            screen.say(Notice(node=node, text=text, level="warning"))
+    for node, note in result.notes.items():
+        screen.say(Notice(node=node, text=note, level="warning"))
+    screen.show_errors(result.silent)
+
+
+def _show_node(console: Console, result: DumpResult, dump: NodeDump, *, every_thread: bool) -> None:
+    if result.states.get(dump.node) not in _LIVE:
+        text = f"{dump.node}: as it was {age(time.time() - dump.time)} ago"
+        console.print(safe_text(text, "yellow"))
+    for words in dump.throttled:
+        console.print(safe_text(f"{dump.node}: {words}", "yellow"))
+    for rank in dump.ranks:
+        console.print(safe_text(f"[{dump.node}:{rank.rank}] {_about(rank)}", "bold"))
+        for process in rank.processes:
+            for line in _process(process, rank, every_thread=every_thread):
+                console.print(safe_text(f"  {line}"), soft_wrap=True)
+        for stuck in rank.connections:
+            text = (
+                f"{counted(stuck.unacknowledged_bytes, 'byte')} to {stuck.peer}:{stuck.port}"
+                f" not acknowledged, sent again {counted(stuck.retransmits, 'time')}"
+            )
+            console.print(safe_text(f"  {text}", "yellow"), soft_wrap=True)
+
+
+def _about(rank: RankDump) -> str:
+    """Return what a rank does, in one line."""
+    if not rank.processes:
+        return "has ended" if rank.ended else "no process"
+    parts = [f"pid {rank.processes[0].pid}"]
+    if rank.cpu_percent is not None:
+        parts.append(f"CPU {rank.cpu_percent} %")
+    if rank.printed_s is not None:
+        parts.append(f"printed {age(rank.printed_s)} ago")
+    if rank.quiet_s is not None:
+        parts.append(f"no sign of life for {age(rank.quiet_s)}")
+    return ", ".join(parts)
+
+
+def _process(process: ProcessDump, rank: RankDump, *, every_thread: bool) -> Iterator[str]:
+    """Yield the lines of a process: of a rank's own always, of a child if it tells something."""
+    own = process is rank.processes[0]
+    threads = process.threads if every_thread else process.threads[:1]
+    threads = tuple(one for one in threads if one.frames or one.wait or one.state in _STATES)
+    if not own:
+        yield f"pid {process.pid} {process.command}"
+    if process.swap_bytes:
+        yield f"{counted(process.swap_bytes, 'byte')} of it are swapped out"
+    for thread in threads:
+        yield f"thread {thread.name or thread.id}{_state(thread)}"
+        frames = thread.frames if every_thread else thread.frames[:_SHOWN_FRAMES]
+        for frame in frames:
+            yield f"  {_place(frame)}"
+            yield from (f"    {value}" for value in frame.locals)
+        left = len(thread.frames) - len(frames)
+        if left:
+            yield f"  … {counted(left, 'more frame')}: --rank {rank.rank} shows them"
+    if process.missing:
+        yield f"not seen: {process.missing}"
+
+
+def _state(thread: ThreadStack) -> str:
+    """Return what the kernel says of a thread."""
+    if words := _STATES.get(thread.state):
+        where = f" in {thread.wait}" if thread.wait and thread.state == "D" else ""
+        return f" {words}{where}"
+    if thread.wait:
+        return f" waits in {thread.wait}"
+    return " runs" if thread.state == "R" else ""
+
+
+def _place(frame: Frame) -> str:
+    file = _LIBRARY.sub("", frame.file)
+    where = f"{file}:{frame.line}" if frame.line else file
+    return f"{frame.function[:_PLACE_LIMIT]}  {where[-_PLACE_LIMIT:]}".rstrip()

@@ -1,0 +1,1 @@
+"""Take the stacks of a run's ranks on all its nodes."""

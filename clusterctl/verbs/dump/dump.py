@@ -1,0 +1,153 @@
+"""Take the stacks of a run's ranks on all its nodes at once; of one that is over, those it kept."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from clusterctl.errors import NodeError, UsageError
+from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.select import named
+from clusterctl.logs import ranks
+from clusterctl.model.answers import DumpAnswer
+from clusterctl.model.dump import NodeDump
+from clusterctl.transport.interface import Request
+from clusterctl.values import dataclass
+from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
+from clusterctl.verbs.events import Emit
+from clusterctl.verbs.rpc import Nodes, call_all, joined_later, run_args, validated_answer
+from clusterctl.wire import SCHEMA, plain
+
+LIMIT_SECONDS = 60.0
+"""How long a node may take, with a first copy of py-spy over a slow line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpQuery:
+    """Of which ranks, and how much."""
+
+    node: str | None = None
+    """Only these nodes: names and ranges."""
+    rank: str | int | None = None
+    """Only these ranks, such as `0-3,7`."""
+    native: bool = False
+    """With the frames of C and C++."""
+    with_locals: bool = False
+    """With the values of local variables."""
+    keep: bool = False
+    """Keep them on the nodes, too: there they are told once the run is over."""
+
+    def args(self) -> dict[str, Any]:
+        """Return the arguments of the operation.
+
+        Raises:
+            UsageError: the ranks cannot be read.
+        """
+        try:
+            only = None if self.rank is None else sorted(ranks.parse_ranks(str(self.rank)))
+        except ValueError as error:
+            raise UsageError(f"--rank: {error}") from error
+        return {"only": only, "native": self.native, "locals": self.with_locals, "keep": self.keep}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpResult:
+    """The stacks of a run's ranks."""
+
+    run: str
+    time: float
+    """When they were asked for."""
+    dumps: tuple[NodeDump, ...]
+    """In launch order; none of a node on which the run is over and kept none."""
+    states: Mapping[str, str]
+    """Node → state of the run there."""
+    notes: Mapping[str, str]
+    """Node → what was not as it should be."""
+    silent: tuple[NodeError, ...]
+    """The nodes that did not answer, and why."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the JSON that `dump --json` prints."""
+        silent = {error.node: str(error) for error in self.silent}
+        known = {name: plain(getattr(self, name)) for name in ("run", "time", "states", "notes")}
+        return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), "silent": silent}
+
+
+def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Emit) -> DumpResult:
+    """Ask every node of a run for the stacks of its ranks.
+
+    Args:
+        nodes: where to ask.
+        run: its name.
+        cluster: the nodes that ran it, in launch order.
+        query: of which ranks, and how much.
+        emit: called with each event: `Progress`.
+
+    Raises:
+        UsageError: the ranks cannot be read, or the run has no such node.
+    """
+    began, wanted, tool = time.time(), query.args(), find_py_spy()
+    asked = cluster.nodes if query.node is None else named(cluster, query.node, option="--node")
+    answers: dict[str, DumpAnswer] = {}
+    errors: list[NodeError] = []
+    while asked:
+        found, failed = _ask(nodes, run, cluster, asked, wanted, tool, emit)
+        answers |= found
+        errors += failed
+        names = itertools.chain(*(one.nodes for one in found.values()))
+        asked = joined_later(cluster, names) if query.node is None else ()
+        cluster = cluster.with_nodes((*cluster.nodes, *asked))
+    return DumpResult(
+        run=run,
+        time=began,
+        # Whatever a node calls itself.
+        dumps=tuple(
+            replace(one.dump, run=run, node=name) for name, one in answers.items() if one.dump
+        ),
+        states={name: one.state for name, one in answers.items()},
+        notes={name: one.note for name, one in answers.items() if one.note},
+        silent=tuple(errors),
+    )
+
+
+def _ask(
+    nodes: Nodes,
+    run: str,
+    cluster: Cluster,
+    asked: tuple[Node, ...],
+    wanted: Mapping[str, Any],
+    tool: OwnPySpy | None,
+    emit: Emit,
+) -> tuple[dict[str, DumpAnswer], list[NodeError]]:
+    """Ask some nodes, those without py-spy a second time; return the answers, and what failed."""
+    args = {
+        node.name: {
+            **run_args(run, cluster, node),
+            **wanted,
+            "tool": tool.words if tool else None,
+        }
+        for node in asked
+    }
+    answers: dict[str, DumpAnswer] = {}
+    errors: list[NodeError] = []
+    body = b""
+    left = [node.name for node in asked]
+    while left:
+        requests = {name: Request(op="dump", args=args[name], body=body) for name in left}
+        lacking = []
+        replies = call_all(nodes, requests, phase="dump", timeout=LIMIT_SECONDS, emit=emit)
+        for name in left:
+            answer = validated_answer(replies[name], DumpAnswer)
+            if isinstance(answer, NodeError):
+                errors.append(answer)
+            elif answer.needs_tool and tool and not body:
+                lacking.append(name)
+            else:
+                answers[name] = answer
+        left = lacking
+        if lacking and tool:
+            body = tool.packed
+    return {node.name: answers[node.name] for node in asked if node.name in answers}, errors
