@@ -62,6 +62,8 @@ class NodeReport:
     """When each of these lines was written, on the master's clock, if that is known."""
     env_init_s: float = 0.0
     """How long its `env_init` took."""
+    env_init_said: str = ""
+    """The last line that it printed."""
     gone: str = ""
     """Why no supervisor recorded an end there; empty: one did, or the node did not answer."""
 
@@ -118,7 +120,7 @@ class _End:
 def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     """Return the earliest failure that is no consequence of another; None if none failed."""
     known = tuple(reports)
-    slow = {report.node: report.env_init_s for report in known if report.env_init_s >= SLOW}
+    slow = {report.node: report for report in known if report.env_init_s >= SLOW}
     own = [_in_env_init(end, slow) for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
     ends = own + [end for r in known for end in _reported(r) if end.cause.node not in heard]
@@ -163,12 +165,15 @@ def _without_cut_off(ends: Sequence[_End]) -> list[_End]:
     ]
 
 
-def _in_env_init(end: _End, slow: Mapping[str, float]) -> _End:
+def _in_env_init(end: _End, slow: Mapping[str, NodeReport]) -> _End:
     """Say of a node that came too late what it did meanwhile."""
     cause = end.cause
     if cause.kind != "start-timeout" or cause.node not in slow:
         return end
-    message = f"{cause.message}: its env_init took {slow[cause.node]:.0f} s"
+    node = slow[cause.node]
+    message = f"{cause.message}: its env_init took {node.env_init_s:.0f} s"
+    if node.env_init_said:
+        message += f", and printed last: {node.env_init_said}"
     remedy = f"a quicker env_init, or {MORE_TIME}"
     return replace(end, cause=replace(cause, message=message, remedy=remedy))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,3 +204,6 @@ def test_a_start_timeout_names_the_node_that_was_not_there() -> None:
     cause = found(NodeReport(node="a", events=[late]), slow)
     assert cause.message == "it was not there: its env_init took 40 s"
     assert "quicker env_init" in cause.remedy
+    slow = replace(slow, env_init_said="loading modules")
+    cause = found(NodeReport(node="a", events=[late]), slow)
+    assert cause.message.endswith("took 40 s, and printed last: loading modules")
