@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.logs.first_cause import EACH_OTHER, CauseKind, FirstCause
 from clusterctl.logs.known_errors import is_secondary
 from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.model.checkpoint import Checkpoint
@@ -254,7 +254,9 @@ class RunStatus:
         old = end.first_cause if end else None
         if not (old and cause and old.kind == "node-lost"):
             return view
-        if old.node == cause.node if cause.kind == "node-lost" else not is_secondary(cause.lines):
+        sure = EACH_OTHER not in cause.message or EACH_OTHER in old.message
+        same = old.node == cause.node and sure
+        if same if cause.kind == "node-lost" else not is_secondary(cause.lines):
             return view
         seen = FirstCause(node=old.node, time=cause.time, kind="node-lost", message=old.message)
         return replace(view, first_cause=replace(seen, remedy=old.remedy, also=old.also))
