@@ -91,10 +91,10 @@ def require_script(cluster: Cluster, source: Path) -> None:
 
         files = (source / script).parent.glob("*.py")
         there = (str(Path(script).parent / file.name) for file in files)
-        near = difflib.get_close_matches(script, there, n=1)
+        near = "".join(difflib.get_close_matches(script, there, n=1))
         raise UsageError(
             f"command: expected the script {script} in {source}, found no such file",
-            hint=f"{near[0]} is there; " * bool(near)
+            hint=(f"{near} is there; " if near else "")
             + "cd to the folder of the code; --no-sync if only the nodes have it",
         )
 
