@@ -25,6 +25,7 @@ from clusterctl.model.node_run import (
     Step,
 )
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
+from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
@@ -247,6 +248,15 @@ class RunStatus:
         if self.first_cause is not None and self.state in BAD_ENDS:
             return _CAUSED[self.first_cause.kind][1]
         return ended_by(_staying(self.nodes))
+
+    def __str__(self) -> str:
+        """Return its state and its first cause in a line, safe to print."""
+        ended = f" (ended by {self.ended_by})" if self.ended_by else ""
+        cause, why = self.first_cause, ""
+        if cause:
+            where = cause.node if cause.rank is None else f"{cause.node}, rank {cause.rank}"
+            why = f"; first cause: {where}: {cause.message}"
+        return strip_controls(f"{self.run}: {self.state}{ended}{why}")
 
     def with_remembered(self, end: RunEnd | None) -> RunStatus:
         """Add the recorded end; of nodes that lost each other, it tells which was cut off."""
