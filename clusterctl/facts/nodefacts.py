@@ -108,6 +108,8 @@ class NodeFacts:
     """None: the job runs in no container, or there was no answer."""
     launcher_config: tuple[tuple[str, str], ...] | None = None
     """The settings in the launcher's own file, none without one; None: it was not read."""
+    requirements: tuple[tuple[str, str], ...] = ()
+    """The packages that requirements.txt in the folder here names, each with its versions."""
     between: PairwiseFacts | None = None
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None

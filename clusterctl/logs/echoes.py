@@ -99,14 +99,17 @@ def _peers(report: NodeReport, kind: str) -> set[str]:
     return {str(event.get("peer")) for event in report.events if event.get("kind") == kind}
 
 
+def joined_peers(report: NodeReport) -> set[str]:
+    """Return the nodes that a node was connected to."""
+    return _peers(report, "peer-joined")
+
+
 def _cut_off(reports: Sequence[NodeReport]) -> Callable[[str, str], bool]:
     """Return what tells whether a node had lost all others, and `by` had not, or fewer lost it."""
     silent = {report.node: _peers(report, "peer-silent") for report in reports}
     lost_by = Counter(peer for peers in silent.values() for peer in peers)
     alone = {
-        one.node
-        for one in reports
-        if silent[one.node] and silent[one.node] >= _peers(one, "peer-joined")
+        one.node for one in reports if silent[one.node] and silent[one.node] >= joined_peers(one)
     }
     return lambda node, by: node in alone and (by not in alone or lost_by[node] > lost_by[by])
 

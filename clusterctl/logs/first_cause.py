@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import Any, Literal
 
 from clusterctl.logs import known_errors
-from clusterctl.logs.echoes import behind_echoes
+from clusterctl.logs.echoes import behind_echoes, joined_peers
 from clusterctl.logs.excerpt import without_noise
 from clusterctl.node.launcher_reaction import is_reaction
 from clusterctl.values import dataclass
@@ -45,6 +45,9 @@ _OWN_KIND = {
     "lost": "peer-lost",
 }
 """Reason for the end of a node run, as its peers record it → the node's own event."""
+SLOW_START = "its env_init took"
+EACH_OTHER = "lost the connection to each other"
+"""Of two nodes, neither of which is known to be the one that was cut off."""
 MORE_TIME = "more time: --start-timeout S"
 LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
@@ -63,6 +66,8 @@ class NodeReport:
     """When each of these lines was written, on the master's clock, if that is known."""
     env_init_s: float = 0.0
     """How long its `env_init` took."""
+    env_init_said: str = ""
+    """The last line that it printed."""
     gone: str = ""
     """Why no supervisor recorded an end there; empty: one did, or the node did not answer."""
 
@@ -119,14 +124,14 @@ class _End:
 def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     """Return the earliest failure that is no consequence of another; None if none failed."""
     known = tuple(reports)
-    slow = {report.node: report.env_init_s for report in known if report.env_init_s >= SLOW}
+    slow = {report.node: report for report in known if report.env_init_s >= SLOW}
     own = [_in_env_init(end, slow) for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
     ends = own + [end for r in known for end in _reported(r) if end.cause.node not in heard]
     apart = {end.cause.node for end in ends if end.cause.kind == "start-timeout"} | _left(known)
     # What a node found that came too late, or without which the run continued, is no news.
     ends = [end for end in ends if not (end.cause.kind == "node-lost" and end.by in apart)]
-    ends = _without_cut_off(ends)
+    ends = _without_cut_off(ends, known)
     if not ends:
         return None
     candidates = [end for end in ends if not end.secondary]
@@ -134,7 +139,7 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     if behind is not None:
         return behind
     candidates = candidates or ends
-    first = min(candidates, key=lambda end: end.cause.time)
+    first = _of_either(min(candidates, key=lambda end: end.cause.time), candidates)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
     return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
 
@@ -151,25 +156,49 @@ def _left(reports: Iterable[NodeReport]) -> set[str]:
     return left
 
 
-def _without_cut_off(ends: Sequence[_End]) -> list[_End]:
-    """Leave out the losses that a node saw because it was cut off itself: more nodes lost it."""
+def _without_cut_off(ends: Sequence[_End], reports: Iterable[NodeReport]) -> list[_End]:
+    """Leave out the losses that a node saw because it was cut off itself.
+
+    More nodes lost it; of two that lost each other, it had lost all its peers, the other had not.
+    """
     by: dict[str, set[str]] = {}
+    lost: dict[str, set[str]] = {}
     for end in ends:
         if end.cause.kind == "node-lost":
             by.setdefault(end.cause.node, set()).add(end.by)
-    return [
-        end
-        for end in ends
-        if end.cause.kind != "node-lost" or len(by.get(end.by, ())) <= len(by[end.cause.node])
-    ]
+            lost.setdefault(end.by, set()).add(end.cause.node)
+    alone = {r.node for r in reports if r.node in lost and lost[r.node] >= joined_peers(r)}
+
+    def was_cut_off(end: _End) -> bool:
+        more = len(by.get(end.by, ())) - len(by[end.cause.node])
+        return more > 0 or (more == 0 and end.by in alone and end.cause.node not in alone)
+
+    return [end for end in ends if end.cause.kind != "node-lost" or not was_cut_off(end)]
 
 
-def _in_env_init(end: _End, slow: Mapping[str, float]) -> _End:
+def _of_either(first: _End, ends: Iterable[_End]) -> _End:
+    """Say of two nodes that lost each other that nothing tells which of them was cut off."""
+    node, other = first.cause.node, first.by
+    if first.cause.kind != "node-lost" or all(
+        (end.cause.kind, end.cause.node, end.by) != ("node-lost", other, node) for end in ends
+    ):
+        return first
+    words = first.cause.message.partition(": ")[2]
+    message = f"it and {other} {EACH_OTHER}: {words}; either may have been cut off"
+    both = shlex.quote(",".join(sorted((node, other))))
+    remedy = f"clusterctl check --nodes {both} tries the connection between them"
+    return replace(first, cause=replace(first.cause, message=message, remedy=remedy))
+
+
+def _in_env_init(end: _End, slow: Mapping[str, NodeReport]) -> _End:
     """Say of a node that came too late what it did meanwhile."""
     cause = end.cause
     if cause.kind != "start-timeout" or cause.node not in slow:
         return end
-    message = f"{cause.message}: its env_init took {slow[cause.node]:.0f} s"
+    node = slow[cause.node]
+    message = f"{cause.message}: {SLOW_START} {node.env_init_s:.0f} s"
+    if node.env_init_said:
+        message += f", and printed last: {node.env_init_said}"
     remedy = f"a quicker env_init, or {MORE_TIME}"
     return replace(end, cause=replace(cause, message=message, remedy=remedy))
 

@@ -75,6 +75,15 @@ _REMEDIES: tuple[tuple[_Search, str], ...] = tuple(
             r"\bno space left on device\b",
             "free space on the node: df -h shows the full filesystem",
         ),
+        # What torch.save says of a full filesystem, or of one that fails.
+        (
+            (
+                r"\bbasic_ios::clear: iostream error\b|\bunexpected pos \d+ vs \d+"
+                r"|\bpytorchstreamwriter failed writing\b"
+            ),
+            "the checkpoint could not be written: df -h (on the node) shows if its filesystem is"  # noqa: ISC004
+            " full",
+        ),
         (r"\bdisk quota exceeded\b", "free space or raise the quota: quota -s (on the node)"),
         (r"\bno module named '?torch\b(?!_)", NAME_INTERPRETER),
         # An ImportError, too.

@@ -7,6 +7,7 @@ independent trainings.
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import replace
 
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
@@ -70,6 +71,8 @@ LIKE_TORCHRUN = {
     ("lightning", "run", "model"): (),
 }
 """Programs that start the ranks as torchrun does, and the module that is a rank's program."""
+_SHELL_WORD = re.compile(r"&&?|\|[|&]?|;|\d*>>?(&\d+|[\w./-]*)|&>>?[\w./-]*|<")
+"""What only a shell understands; a program may well take `<pad>` or `a|b`."""
 _KINDS = {
     "torchrun": Flags(
         ours={
@@ -282,3 +285,11 @@ def _is_value(flag: str, kind: Flags, words: list[str]) -> bool:
         and not words[0].endswith((".py", ".sh"))
         and not PYTHON.fullmatch(posixpath.basename(words[0]))
     )
+
+
+def shell_words(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words from the first that only a shell understands: `> log 2>&1 &`."""
+    for at, word in enumerate(command):
+        if _SHELL_WORD.fullmatch(word):
+            return command[at:]
+    return ()

@@ -6,7 +6,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster
@@ -23,6 +23,7 @@ from clusterctl.plan.launcher_flags import (
     VISIBLE,
     hosts_and_gpus,
     kind_of,
+    shell_words,
     start_of,
     words_for_gpus,
 )
@@ -70,8 +71,9 @@ class Typed:
     @classmethod
     def of(cls, call: Call, cluster: Cluster) -> Typed:
         """Translate a call."""
-        typed = cls(cluster=cluster)
-        typed.add(call)
+        shell = shell_words(call.words)
+        typed = cls(cluster=cluster, detach="&" in shell[-1:])
+        typed.add(replace(call, words=call.words[: len(call.words) - len(shell)]))
         return typed
 
     def add(self, call: Call) -> None:

@@ -28,6 +28,8 @@ _DEEPEST = 100
 """Most conditions and loops in each other; what is deeper is not read."""
 _SPACE = "\0"
 """Stands for a space within what is not known: it separates no words."""
+_NOTHING = "\1"
+"""Stands for `"$@"` without arguments, which is no word; `""` is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +311,9 @@ class _Reader:
             else:
                 fields[-1] += char
                 at += 1
-        return [field for field in fields if field or (seen and len(fields) == 1)]
+        if seen and fields == [""]:
+            return fields
+        return [field.replace(_NOTHING, "") for field in fields if field not in {"", _NOTHING}]
 
     def _substitute(self, raw: str, at: int, fields: list[str], *, quoted: bool) -> int:
         """Add the value of what begins here to the words, and return where it ends."""
@@ -348,11 +352,11 @@ class _Reader:
         self, name: str, rest: str, unknown: tuple[list[str], bool]
     ) -> tuple[list[str], bool]:
         whole = name == "@" or rest.startswith("[@]")
-        words = self._words_of(name)
+        words, empty = self._words_of(name), [_NOTHING if whole else ""]
         if name in "@*" and (part := re.fullmatch(r":(\d+)(?::(\d+))?", rest)):
             first = max(0, int(part[1]) - 1)
             words = (words or ())[first : first + int(part[2]) if part[2] else None]
-            return list(words), whole
+            return list(words) or empty, whole
         if index := re.match(r"\[(@|\*|\d+)\]", rest):
             rest = rest[index.end() :]
             if words is not None and index[1].isdecimal():
@@ -372,7 +376,7 @@ class _Reader:
             self.sure &= words is not None
             given = words is not None and words not in {(), ("",)}
             return (self.expand(rest[default.end() :]) if given else []) or [""], False
-        return unknown if words is None else (list(words) or [""], whole)
+        return unknown if words is None else (list(words) or empty, whole)
 
     def _words_of(self, name: str) -> tuple[str, ...] | None:
         """Return the value of a variable or an argument; None: it is not known."""

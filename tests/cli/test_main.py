@@ -142,6 +142,10 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
             "hint: clusterctl launch -d -- train.py --stpes 3\n",
         ),
         (["launch", "--detatch", "--", "a"], "hint: clusterctl launch --detach -- a\n"),
+        (
+            ["launch", "--procs", "2", "--", "a"],
+            "hint: clusterctl launch --procs-per-node 2 -- a\n",
+        ),
         (["exec", "hostname"], "hint: clusterctl exec -- hostname"),
         (["init", "--nope"], "error: clusterctl init: expected a flag of it, found --nope\n"),
         (["init", "--nope"], "hint: clusterctl init --help"),

@@ -51,3 +51,14 @@ def test_a_flag_of_ours_after_the_dashes_is_warned_about(caplog: pytest.LogCaptu
     warn_of_flags(["train.py", "--nodes=2", "--dry-run"])
     (message,) = caplog.messages
     assert message.startswith("--nodes=2 --dry-run: after `--`, so the job gets it")
+
+
+def test_a_word_for_a_shell_after_the_dashes_is_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warn_of_flags(["train.py", "--pad", "<pad>", "--either", "a|b", "R&D"])
+    warn_of_flags(["bash", "-c", "train.py > log &"])
+    assert caplog.messages == []
+    warn_of_flags(["train.py", ">", "log", "2>&1", "&"])
+    (message,) = caplog.messages
+    assert message.startswith("> log 2>&1 &: no shell reads the command")

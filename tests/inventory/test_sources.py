@@ -354,7 +354,10 @@ def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
         ("10.0.0.1", "ubuntu", 2222),
         ("g2", "root", 2222),
     ]
-    assert notes == [f"{path}:1: group_vars/all.yml is not taken over: it is no plain YAML"]
+    unread, named = notes
+    assert unread == f"{path}:1: group_vars/all.yml is not taken over: it is no plain YAML"
+    assert named.startswith(f"{path}:2: nodes are named by their ansible_host, not g1; to keep")
+    assert "`Host g1` with `HostName 10.0.0.1`" in named
     (tmp_path / "host_vars" / "g1.yml").write_text("ansible_host: '{{ address }}'\n")
     with pytest.raises(InventoryError, match=r"expected a value.*in host_vars/g1\.yml"):
         hosts(path)

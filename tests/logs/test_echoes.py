@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -191,6 +192,36 @@ def test_a_silent_node_does_not_hide_an_error_of_another() -> None:
     assert (cause.node, cause.rank) == ("a", 0)
 
 
+def lost(node: str, peer: str, since: float, *joined: str) -> NodeReport:
+    links = [{"kind": "peer-joined", "time": 1.0, "peer": name} for name in joined or (peer,)]
+    loss = {"kind": "peer-lost", "time": 20.0, "since": since, "peer": peer, "message": "silent"}
+    return NodeReport(node=node, events=[*links, loss])
+
+
+def test_of_two_nodes_that_lost_each_other_none_is_blamed() -> None:
+    cause = found(lost("a", "b", 9.0), lost("b", "a", 8.0))
+    assert (cause.node, cause.kind) == ("a", "node-lost")
+    assert cause.message == (
+        "it and b lost the connection to each other: silent; either may have been cut off"
+    )
+    assert cause.remedy.startswith("clusterctl check --nodes a,b tries")
+    alone = found(lost("a", "b", 9.0), report("b", 1, ["step 3"]))
+    assert "each other" not in alone.message
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_of_two_nodes_that_lost_each_other_the_one_without_any_peer_was_cut_off(
+    earlier: float,
+) -> None:
+    master = lost("a", "c", 9.0, "b", "c")
+    worker = NodeReport(
+        node="b", events=[{"kind": "peer-joined", "time": 1.0, "peer": "a"}, stopped(21.0, 1)]
+    )
+    cause = found(master, worker, lost("c", "a", 8.0 + earlier))
+    assert (cause.node, cause.kind) == ("c", "node-lost")
+    assert cause.message == "a lost the connection to it: silent"
+
+
 def test_a_start_timeout_names_the_node_that_was_not_there() -> None:
     late = {"kind": "start-timeout", "time": 30.0, "peer": "b", "message": "it was not there"}
     lost = {"kind": "peer-lost", "time": 41.0, "since": 26.0, "peer": "a", "message": "refused"}
@@ -203,3 +234,6 @@ def test_a_start_timeout_names_the_node_that_was_not_there() -> None:
     cause = found(NodeReport(node="a", events=[late]), slow)
     assert cause.message == "it was not there: its env_init took 40 s"
     assert "quicker env_init" in cause.remedy
+    slow = replace(slow, env_init_said="loading modules")
+    cause = found(NodeReport(node="a", events=[late]), slow)
+    assert cause.message.endswith("took 40 s, and printed last: loading modules")

@@ -582,6 +582,11 @@ def test_of_nodes_that_lost_each_other_the_one_that_was_lost_from_here_counts() 
     same = replace(remembered, first_cause=lost("a", 5.0))
     for other in (None, replace(remembered, first_cause=None), same):
         assert view.with_remembered(other).first_cause == cause
+    either = replace(cause, message="it and b lost the connection to each other: no answer")
+    seen = replace(view, first_cause=either).with_remembered(same)
+    assert seen.first_cause is not None
+    assert seen.first_cause.message == "a is lost"
+    assert str(seen) == f"{RUN}: lost (ended by lost); first cause: a: a is lost"
 
 
 def test_status_tells_how_long_it_ran_and_what_was_printed_last(

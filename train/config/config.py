@@ -118,7 +118,8 @@ class Config:
     eval_split: float = _key(
         "data", 0.0, also="val_set_size validation_split eval_fraction val_size", least=0
     )
-    """Without eval_dataset_path: share of the training samples held out for evaluation."""
+    """Without eval_dataset_path: share of the training samples held out for evaluation, or from 2
+    on how many of them."""
     seq_len: int = _key(
         "data",
         1024,
@@ -319,9 +320,12 @@ def _conflicts(config: Config) -> list[str]:
             found.append(f"{item.name}: expected {least:g} or more, found {value}")
     found += [
         f"{name}: expected a share below 1, found {getattr(config, name)}"
-        for name in ("lora_dropout", "eval_split", "warmup_ratio", "adam_beta1", "adam_beta2")
+        for name in ("lora_dropout", "warmup_ratio", "adam_beta1", "adam_beta2")
         if getattr(config, name) >= 1
     ]
+    if config.eval_split == 1 or (config.eval_split > 1 and config.eval_split % 1):
+        wanted = "a share below 1, or a number of samples from 2 on"
+        found.append(f"eval_split: expected {wanted}, found {config.eval_split}")
     for name, wanted, wrong in (
         ("min_lr_ratio", "at most 1", config.min_lr_ratio > 1),
         ("num_train_epochs", "more than 0", not config.num_train_epochs),

@@ -170,7 +170,8 @@ def prepare(
     train = [samples for _, samples, _ in opened[:count]]
     held_out = [samples for _, samples, _ in opened[count:]]
     if config.eval_split:
-        masks = [_held_out(samples.lines, config) for samples in train]
+        share = _share_held_out(train, config, env)
+        masks = [_held_out(samples.lines, config.seed, share) for samples in train]
         held_out = [samples.where(mask) for samples, mask in zip(train, masks, strict=True)]
         train = [samples.where(~mask) for samples, mask in zip(train, masks, strict=True)]
     for label, found in (
@@ -328,10 +329,29 @@ def _reasons_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
         yield f"{first[reason]}: {reason}{more if count > 1 else ''}"
 
 
-def _held_out(line_numbers: Ints, config: Config) -> npt.NDArray[np.bool_]:
+def _share_held_out(train: list[TokenSet], config: Config, env: RankEnv) -> float:
+    """Return the share of each dataset's lines that is for evaluation.
+
+    Raises:
+        ConfigError: as many lines as eval_split names, or more, are not there.
+    """
+    if config.eval_split < 1:
+        return config.eval_split
+    there = sum(len(np.unique(samples.lines)) for samples in train)
+    if config.node_data == "strided":  # the others have as many
+        there *= env.nodes
+    if config.eval_split >= there:
+        raise ConfigError(
+            f"eval_split: expected less than the {there} samples that there are,"
+            f" found {config.eval_split:g}"
+        )
+    return config.eval_split / there
+
+
+def _held_out(line_numbers: Ints, seed: int, share: float) -> npt.NDArray[np.bool_]:
     """Choose whole lines for evaluation: parts of one text are never on both sides."""
     begins = np.flatnonzero(np.diff(line_numbers, prepend=-1))  # (lines are in order)
-    count = max(1, round(len(begins) * config.eval_split))
+    count = max(1, round(len(begins) * share))
     held_out = np.zeros(len(begins), np.bool_)
-    held_out[np.random.default_rng([config.seed, 1]).permutation(len(begins))[:count]] = True
+    held_out[np.random.default_rng([seed, 1]).permutation(len(begins))[:count]] = True
     return np.repeat(held_out, np.diff(begins, append=len(line_numbers)))

@@ -6,11 +6,12 @@ import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.software.requirements import fits
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
 from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, ForeignImport, Python
 from clusterctl.inventory.cluster import Cluster, Job
@@ -124,19 +125,25 @@ def _make_python(python: Python, node: str, user: str) -> str:
     if python.container:
         image = shlex.quote(python.container)
         return f"set `python:` in the inventory to the path of Python in the image {image}"
-    folder, in_venv, _ = python.asked.rpartition("/bin/")
-    is_venv = in_venv and folder not in {"", "/usr", "/usr/local"}
+    folder = venv_of(python)
     make = "sudo apt-get install python3 (on the node)"
     if "Permission denied" in python.problem:
         make = f"let {shlex.quote(user)} read and execute {shlex.quote(python.asked)} (on the node)"
     elif python.problem.startswith("no answer"):
         make = shlex.join(["clusterctl", "exec", "--nodes", node, "--", python.asked, "-V"])
         make += " shows how long it takes"
-    elif is_venv:
+    elif folder:
         make = (
             f"clusterctl setup makes {shlex.quote(folder)} from the requirements.txt of this folder"
         )
     return f"{make}, or set another absolute path as `python:` in the inventory"
+
+
+def venv_of(python: Python) -> str:
+    """Return the folder that setup would make or update for it; empty: none."""
+    folder, in_venv, _ = python.asked.rpartition("/bin/")
+    ours = in_venv and not python.container and folder not in {"", "/usr", "/usr/local"}
+    return folder if ours else ""
 
 
 @Check(
@@ -252,16 +259,18 @@ def named_packages(job: Job) -> tuple[tuple[str, str], ...]:
 
 @Check(
     "job.packages",
-    title="the packages that the job names are installed",
-    why="A package that is missing ends the run with an ImportError, on one node or on all.",
-    fix="Install them on all nodes with the job's interpreter.",
+    title="the packages that the job and its requirements.txt name are installed",
+    why="A package that is missing ends the run with an ImportError, on one node or on all."
+    " `launch` copies requirements.txt, and installs nothing.",
+    fix="Install them on all nodes with the job's interpreter: `clusterctl setup` does that for"
+    " requirements.txt.",
     source="docs/reference/inventory.md",
     explained_by=(FOUND,),
     required_facts=("python",),
-    applies=lambda _node, cluster: bool(cluster.job.packages),
+    applies=lambda node, cluster: bool(cluster.job.packages or node.requirements),
 )
 def named(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
-    """Look for each on every node, in the version that is named."""
+    """Look for each on every node, in the version that is named; requirements.txt only warns."""
     pythons = working_pythons(facts)
     for package, wanted in named_packages(cluster.job):
         for name, python in pythons.items():
@@ -275,6 +284,34 @@ def named(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
                 found=f"{package} {version}" if version else f"none in {python.executable}",
                 remedy=install_command(python, package, wanted),
             )
+    known = {package for package, _ in named_packages(cluster.job)}
+    for name, python in pythons.items():
+        required = [pair for pair in facts[name].requirements if pair[0] not in known]
+        if found := _unmet(name, python, required):
+            yield found
+
+
+def _unmet(node: str, python: Python, required: Collection[tuple[str, str]]) -> Finding | None:
+    """Return the finding of an interpreter that is older than requirements.txt."""
+    unmet = [
+        (package, versions)
+        for package, versions in required
+        if not (version := python.package(package)) or not fits(version, versions)
+    ]
+    if not unmet:
+        return None
+    installed = (f"{package} {python.package(package) or _NONE}" for package, _ in unmet)
+    words = [f"{package}{versions}" for package, versions in unmet]
+    remedy = "clusterctl setup" if venv_of(python) else NAME_INTERPRETER
+    if python.container:
+        remedy = f"add {shlex.join(words)} to the image {shlex.quote(python.container)}"
+    return warn(
+        node,
+        "the job's interpreter lacks what requirements.txt names",
+        wanted=", ".join(words),
+        found=f"{', '.join(installed)} in {python.executable}",
+        remedy=remedy,
+    )
 
 
 @Check(

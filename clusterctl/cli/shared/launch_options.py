@@ -19,7 +19,7 @@ from clusterctl.cli.shared.options import (
 from clusterctl.cli.sync import DELETE_HELP, YES_HELP
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
-from clusterctl.plan.launcher_flags import start_of
+from clusterctl.plan.launcher_flags import shell_words, start_of
 from clusterctl.plan.options import FLAGGED
 
 logger = logging.getLogger("clusterctl")
@@ -65,12 +65,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def warn_of_flags(command: Sequence[str]) -> None:
-    """Warn about clusterctl's flags after `--`: they go to the job, which may not know them."""
+    """Warn about clusterctl's flags and a shell's words after `--`: they go to the job."""
     found = [word for word in command if word.partition("=")[0] in OURS_ALONE]
     if found and start_of(tuple(command)) is None:  # a launcher's own flags are translated
         logger.warning(
             "%s: after `--`, so the job gets it (to set it for clusterctl, type it before `--`)",
             " ".join(found),
+        )
+    if shell := shell_words(tuple(command)):
+        logger.warning(
+            "%s: no shell reads the command, so the job gets it (the log is kept without `>`;"
+            " --detach before `--` is for `&`; a shell line: -- bash -c '...')",
+            " ".join(shell),
         )
 
 

@@ -88,6 +88,8 @@ _CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.*
 _ONE_VALUE = re.compile(r"argument (.+?): expected one argument")
 _MISSING = "the following arguments are required: "
 _VERB = "VERB"
+_BEGUN = 4
+"""Letters, with the dashes, by which one word that begins so is meant."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -280,6 +282,10 @@ def _nearest(wrong: str, known: Iterable[str]) -> str | None:
     """Return what was probably meant."""
     import difflib  # noqa: PLC0415  (only where a word is wrong)
 
+    known = tuple(known)
+    begun = [each for each in known if each.startswith(wrong) and len(wrong) >= _BEGUN]
+    if len(begun) == 1:  # `--procs` for `--procs-per-node`
+        return begun[0]
     return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.75)), None)
 
 

@@ -37,6 +37,8 @@ _LITERAL = re.compile(r"""(?:(['"])(.*?)\1|(\d+))\s*(?:\#.*)?""")
 _A_RANGE = re.compile(r"\[\w*:\w+(:\d+)?\]")
 """A range for certain; the brackets of an IPv6 address hold two colons in a row."""
 _DIGITS = 9
+_NAMED = 3
+"""Most names in a note."""
 _NO_GROUPS = frozenset({ALL, _UNGROUPED})
 
 
@@ -315,7 +317,23 @@ def _document(found: _Inventory, name: str, group: str | None) -> Document | Non
     if not nodes:
         problems.add((), wanted="hosts", found="none", line=1)
         return None
+    _note_names(found, chosen)
     return document_of(name, nodes, lines)
+
+
+def _note_names(found: _Inventory, chosen: Mapping[str, Mapping[str, object]]) -> None:
+    """Say that a node is named by its address, if the file has a name for it."""
+    renamed = [host for host, node in chosen.items() if node["host"] != host]
+    if renamed:
+        first = renamed[0]
+        listed = ", ".join(map(printable, renamed[:_NAMED]))
+        more = f" and {len(renamed) - _NAMED} more" if len(renamed) > _NAMED else ""
+        text = (
+            f"nodes are named by their ansible_host, not {listed}{more}; to keep a name, write"
+            f" `Host {printable(first)}` with `HostName {printable(str(chosen[first]['host']))}`"
+            " into ~/.ssh/config, and remove ansible_host"
+        )
+        found.problems.note(text, line=found.lines[first])
 
 
 def _note_groups(found: _Inventory, parents: Mapping[str, Sequence[str]]) -> None:

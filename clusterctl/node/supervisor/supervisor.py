@@ -97,7 +97,8 @@ class Supervisor:
         Raises:
             OSError: they cannot be started.
         """
-        told = {key: value for key, value in self._job.items() if key in ("attempt", "env_init_s")}
+        keys = ("attempt", "env_init_s", "env_init_said")
+        told = {key: value for key, value in self._job.items() if key in keys}
         self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port, **told)
         self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -32,6 +32,10 @@ class RunResult(Event):
     `unknown`: a node did not answer.
     """
 
+    def __str__(self) -> str:
+        """Return how it ended, in a line."""
+        return f"{self.view}; exit code {self.exit_code}"
+
     @property
     def known(self) -> bool:
         """A node reported how it ended."""

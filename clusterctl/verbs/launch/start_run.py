@@ -16,7 +16,7 @@ from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
-from clusterctl.verbs.events import Emit, Event, Notice, ignore
+from clusterctl.verbs.events import Emit, Event, Notice, Progress, ignore
 from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.stop import stop
 
@@ -82,8 +82,12 @@ def start_run(
         return Request(op="start", args={"job": job, "forces": force}, body=secrets)
 
     begun: list[str] = []
+    names = (plan.master.node, *(node.node for node in plan.workers))
+    phase = "env_init and start" if cluster.job.env_init else "start"
+    started: list[str] = []
     try:
         port = 0
+        emit(Progress.of_nodes(phase, names, started))
         for stage in ((plan.master,), plan.workers):
             errors: list[NodeError] = []
             begun += [node.node for node in stage]
@@ -94,7 +98,10 @@ def start_run(
                     errors.append(answer)
                     continue
                 port = port or answer.link_port
+                started.append(reply.node)
                 emit(Started(node=reply.node, pid=answer.pid))
+                if len(started) < len(names):
+                    emit(Progress.of_nodes(phase, names, started))
             _refuse(errors)
     except LaunchRefused as refused:
         left = _end(nodes, cluster, plan.run, begun)

@@ -87,9 +87,15 @@ def require_script(cluster: Cluster, source: Path) -> None:
             " --no-sync if the code is on the nodes",
         )
     if syncs and not exists:
+        import difflib  # noqa: PLC0415  (only where a word is wrong)
+
+        files = (source / script).parent.glob("*.py")
+        there = (str(Path(script).parent / file.name) for file in files)
+        near = "".join(difflib.get_close_matches(script, there, n=1))
         raise UsageError(
             f"command: expected the script {script} in {source}, found no such file",
-            hint="cd to the folder of the code; --no-sync if only the nodes have it",
+            hint=(f"{near} is there; " if near else "")
+            + "cd to the folder of the code; --no-sync if only the nodes have it",
         )
 
 

@@ -28,6 +28,7 @@ from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
+from clusterctl.verbs.preflight.local_requirements import local_requirements
 from clusterctl.verbs.preflight.rungs import rung_rows
 from clusterctl.verbs.preflight.source_folder import with_local_config, with_local_needs
 from clusterctl.verbs.preflight.speed_history import keep_speeds, with_usual
@@ -207,8 +208,10 @@ def _ask(
     cluster: Cluster, pool: Nodes, options: CheckOptions, chosen: tuple[Check, ...], *, emit: Emit
 ) -> tuple[dict[str, NodeFacts], Network]:
     """Have one conversation with each node; none is kept, each of which takes 10 KB."""
-    session = FactsSession(cluster=cluster)
+    required = local_requirements(options.source) if options.source is not None else ()
+    session = FactsSession(cluster=cluster, packages=tuple(name for name, _ in required))
     facts = collect_facts(session, pool, emit=emit)
+    facts = {name: replace(known, requirements=required) for name, known in facts.items()}
     if options.source is not None:
         facts = with_local_config(cluster, facts, options.source)
         facts = with_local_needs(cluster, facts, options.source)

@@ -78,6 +78,8 @@ class FactsSession:
     """One conversation with each node, for its facts and then for the probe."""
 
     cluster: Cluster
+    packages: tuple[str, ...] = ()
+    """To be asked for, besides those that the job names."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     """What the nodes of this session know each other by."""
     calls: dict[str, Call] = field(default_factory=dict)
@@ -131,7 +133,8 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
     pings = Pings(session.cluster)
     try:
         for node in session.cluster.nodes:
-            args = {**read_arguments(fact_request(session.cluster, node)), "word": session.nonce}
+            wanted = fact_request(session.cluster, node, session.packages)
+            args = {**read_arguments(wanted), "word": session.nonce}
             # To read keeps a node busy, and a thousand of them may be one machine.
             request = Request(op="collect-facts", args=args, turn_until="answers")
             call = session.calls[node.name] = pool.start(node.name, request)
@@ -148,7 +151,7 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
         pings.close()
 
 
-def fact_request(cluster: Cluster, node: Node) -> FactRequest:
+def fact_request(cluster: Cluster, node: Node, packages: tuple[str, ...] = ()) -> FactRequest:
     """Return what is to be known of a node."""
     found: dict[str, PathQuestion] = {}
     for place in run_paths(cluster, node):
@@ -165,7 +168,7 @@ def fact_request(cluster: Cluster, node: Node) -> FactRequest:
         places=tuple(found.values()),
         lock=lock_name(cluster, node),
         env_init=cluster.job.env_init,
-        packages=tuple(name for name, _ in named_packages(cluster.job)),
+        packages=(*(name for name, _ in named_packages(cluster.job)), *packages),
         container=_container(cluster),
         python_env=tuple(pair for pair in cluster.job.env if pair[0].startswith("PYTHON")),
         launcher_file=launcher_file(cluster.job, node),
@@ -222,7 +225,7 @@ def _listen(session: FactsSession, *, emit: Emit) -> None:
 
 
 def _learned(session: FactsSession, name: str, message: Message) -> NodeFacts:
-    wanted = fact_request(session.cluster, session.cluster.node(name))
+    wanted = fact_request(session.cluster, session.cluster.node(name), session.packages)
     clock = session.clocks[name]
     seconds = time.monotonic() - clock.began
     try:

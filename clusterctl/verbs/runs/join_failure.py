@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from clusterctl.checks.wording import counted
-from clusterctl.logs.first_cause import LATE_REMEDY, MORE_TIME, CauseKind, FirstCause
+from clusterctl.logs.first_cause import (
+    EACH_OTHER,
+    LATE_REMEDY,
+    MORE_TIME,
+    SLOW_START,
+    CauseKind,
+    FirstCause,
+)
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.verbs.runs.way_on import relaunch
@@ -46,6 +53,8 @@ def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
         cause = cause or cause_of_ends(view)
         return cause and with_late_nodes(cause, log.late)
     without = relaunch(log.run, log.cluster, "--exclude", cause.node, name=view.name)
+    if EACH_OTHER in cause.message:
+        return replace(cause, remedy=f"{cause.remedy}\nto continue without {cause.node}: {without}")
     back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"
     return replace(cause, remedy=f"to continue without it: {without}\n{back}")
 
@@ -58,7 +67,8 @@ def with_late_nodes(cause: FirstCause, late: Mapping[str, str]) -> FirstCause:
         if phase not in cause.message
         and not ("not reach" in phase and "not reach" in cause.message)
     ]
-    if cause.kind != "start-timeout" or not told:
+    # While one runs its env_init, the others wait.
+    if cause.kind != "start-timeout" or not told or SLOW_START in cause.message:
         return cause
     more = len(told) - _MOST_LATE
     told[_MOST_LATE:] = [f"and {counted(more, 'more node')}"] if more > 0 else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.model.node_run import Resumed
 from clusterctl.model.run_record import RunEnd
+from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.verbs.moment import moment
 from clusterctl.verbs.rpc import Nodes
@@ -65,6 +67,11 @@ class ListedRun:
     """The git commit of its code; empty: there was none, or it is not known."""
     dirty: bool = False
     """The code had changes that are not in the commit."""
+
+    def __str__(self) -> str:
+        """Return its id, state and command in a line, safe to print."""
+        named = f" ({self.name})" if self.name else ""
+        return strip_controls(f"{self.run}{named}: {self.state}: {shlex.join(self.command)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class RunLog:
         """What is wrong with a node's last answer."""
         self._invalid_counts: dict[str, int] = {}
         """How many invalid messages each node has sent."""
-        self._env_init: dict[str, float] = {}
+        self._env_init: dict[str, tuple[float, str]] = {}
         """Seconds that each node's `env_init` took."""
         self.late: dict[str, str] = {}
         """What each node's ranks were doing that had not joined when the start was ended."""
@@ -197,7 +197,8 @@ class RunLog:
                 last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
                 times={log.source.rank: log.last_times for log in self._logs[name].values()},
                 gone=self.node_runs[name].why_gone if name in self.node_runs else "",
-                env_init_s=self._env_init.get(name, 0.0),
+                env_init_s=self._env_init.get(name, (0.0, ""))[0],
+                env_init_said=self._env_init.get(name, (0.0, ""))[1],
             )
             for name, events in self.events.items()
         )
@@ -256,7 +257,8 @@ class RunLog:
             self._clock_events[node] = event
         elif event["kind"] == "supervisor-up":
             self.events[node].clear()  # the node joined again: the run continued after these
-            self._env_init[node] = float(event.get("env_init_s") or 0.0)
+            said = str(event.get("env_init_said") or "")[:LINE_BYTES]
+            self._env_init[node] = float(event.get("env_init_s") or 0.0), said
             self.late.pop(node, None)
         elif event["kind"] == "late":
             self.late[node] = str(event.get("message"))[:LINE_BYTES]

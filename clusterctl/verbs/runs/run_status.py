@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.logs.first_cause import CauseKind, FirstCause
+from clusterctl.logs.first_cause import EACH_OTHER, CauseKind, FirstCause
 from clusterctl.logs.known_errors import is_secondary
 from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.model.checkpoint import Checkpoint
@@ -26,6 +26,7 @@ from clusterctl.model.node_run import (
     Step,
 )
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
+from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
@@ -265,13 +266,24 @@ class RunStatus:
             return _CAUSED[self.first_cause.kind][1]
         return ended_by(_staying(self.nodes))
 
+    def __str__(self) -> str:
+        """Return its state and its first cause in a line, safe to print."""
+        ended = f" (ended by {self.ended_by})" if self.ended_by else ""
+        cause, why = self.first_cause, ""
+        if cause:
+            where = cause.node if cause.rank is None else f"{cause.node}, rank {cause.rank}"
+            why = f"; first cause: {where}: {cause.message}"
+        return strip_controls(f"{self.run}: {self.state}{ended}{why}")
+
     def with_remembered(self, end: RunEnd | None) -> RunStatus:
         """Add the recorded end; of nodes that lost each other, it tells which was cut off."""
         view, cause = replace(self, remembered=end), self.first_cause
         old = end.first_cause if end else None
         if not (old and cause and old.kind == "node-lost"):
             return view
-        if old.node == cause.node if cause.kind == "node-lost" else not is_secondary(cause.lines):
+        sure = EACH_OTHER not in cause.message or EACH_OTHER in old.message
+        same = old.node == cause.node and sure
+        if same if cause.kind == "node-lost" else not is_secondary(cause.lines):
             return view
         seen = FirstCause(node=old.node, time=cause.time, kind="node-lost", message=old.message)
         return replace(view, first_cause=replace(seen, remedy=old.remedy, also=old.also))

@@ -111,6 +111,13 @@ def test_a_line_that_fails_is_an_error_with_its_words(line: str) -> None:
     assert line in str(caught.value)
 
 
+def test_the_last_line_that_env_init_printed_is_heard() -> None:
+    heard: list[str] = []
+    job_environment(job(env_init="seq 100000; echo loading modules; echo"), {}, heard=heard)
+    job_environment(job(env_init="true"), {}, heard=heard)
+    assert heard == ["loading modules"]
+
+
 @pytest.mark.parametrize("line", ["exit 0", "exec true"])
 def test_a_line_that_leaves_the_shell_leaves_no_job_without_its_environment(line: str) -> None:
     with pytest.raises(OperationError, match="ended the shell") as caught:

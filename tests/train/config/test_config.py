@@ -32,6 +32,7 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
     ("keys", "wanted"),
     [
         ({"eval_split": 1.0}, "a share below 1"),
+        ({"eval_split": 2.5}, "a number of samples from 2 on, found 2.5"),
         ({"save_steps": 5, "save_epochs": 1}, "expected one of them, found both"),
         ({"num_train_epochs": 0}, "more than 0"),
         ({"num_train_epochs": -0.5}, "0 or more"),

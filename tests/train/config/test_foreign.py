@@ -246,6 +246,7 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
         ("auto_resume_from_checkpoints: true", "resume_from_checkpoint", "latest"),
         ("saves_per_epoch: 1", "save_epochs", 1),
         ("evals_per_epoch: 1\neval_split: 0.1", "eval_epochs", 1),
+        ("val_set_size: 500", "eval_split", 500.0),
         ("use_tensorboard: true\nwandb_project: a", "report_to", ("tensorboard", "wandb")),
         ("report_to: none", "report_to", ()),
         ('tensorboard: "on"', "report_to", ("tensorboard",)),

@@ -143,6 +143,19 @@ def test_no_line_is_on_both_sides_of_a_held_out_share(config: Config) -> None:
     assert len(np.unique(corpus.eval.sets[0].lines)) == 20
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_number_of_samples_is_held_out_of_all_nodes_together(config: Config, nodes: int) -> None:
+    config = replace(config, eval_split=30.0, seq_len=8, node_data="strided")
+    held_out = []
+    for node in range(nodes):
+        corpus = dataset.prepare(config, RankEnv(node_rank=node, nodes=nodes))
+        assert corpus.eval is not None
+        held_out.append(len(np.unique(corpus.eval.sets[0].lines)))
+    assert held_out == [30 // nodes] * nodes
+    with pytest.raises(ConfigError, match="less than the 200 samples that there are, found 500"):
+        dataset.prepare(replace(config, eval_split=500.0, node_data="whole"), RankEnv())
+
+
 def test_the_files_of_a_folder_are_named(config: Config, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     folder.mkdir()

@@ -11,7 +11,7 @@ import pytest
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError
 from clusterctl.transport.interface import Reply, Request
-from clusterctl.verbs.events import Event, ignore
+from clusterctl.verbs.events import Event, Notice, Progress, ignore
 from clusterctl.verbs.launch.start_run import Started, start_run
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
@@ -44,6 +44,8 @@ def test_workers_start_once_the_masters_process_is_up_and_are_told_its_port() ->
     nodes = pool(up(5555), up(0))
     seen = begin(nodes)
     assert [event.node for event in seen if isinstance(event, Started)] == ["a", "b"]
+    waits = [event.waiting_for for event in seen if isinstance(event, Progress)]
+    assert waits == [("a", "b"), ("b",)]
     jobs: list[dict[str, Any]] = [dict(request.args["job"]) for _, request in nodes.requests]  # type: ignore[call-overload]
     assert [job["link"]["port"] for job in jobs] == [0, 5555]
     assert [job["run"] for job in jobs] == [RUN, RUN]
@@ -164,7 +166,8 @@ def test_a_display_that_breaks_does_not_keep_the_start_from_being_ended() -> Non
     def show(event: Event) -> None:
         if isinstance(event, Started):
             raise KeyboardInterrupt
-        raise OSError
+        if isinstance(event, Notice):
+            raise OSError
 
     nodes = pool(up(1), up(0))
     with pytest.raises(OSError):

@@ -51,6 +51,12 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
     given = replace(cluster(command=("job.py",)), nodes=nodes)
     with pytest.raises(UsageError, match=r"the script job\.py in .*, found no such file"):
         validate_job.require_script(given, tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "train.py").touch()
+    typo = replace(given, job=replace(given.job, command=("sub/trian.py",)))
+    with pytest.raises(UsageError) as refused:
+        validate_job.require_script(typo, tmp_path)
+    assert str(refused.value.hint).startswith("sub/train.py is there; cd to the folder")
     for command in (("/opt/job.py",), ("-m", "job")):
         validate_job.require_script(
             replace(given, job=replace(given.job, command=command)), tmp_path

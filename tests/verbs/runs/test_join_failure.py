@@ -119,5 +119,7 @@ def test_what_the_cause_says_of_a_late_node_is_not_repeated() -> None:
         with_late_nodes(shared, {"10.0.0.2": "its launcher does not reach 10.0.0.1:29500"})
         == shared
     )
+    slow = replace(shared, message="it was not there within 8 s: its env_init took 25 s")
+    assert with_late_nodes(slow, {"10.0.0.1": "its launcher has run for 8 s"}) == slow
     own = replace(shared, message="not gathered within 2 s: rank 3 has not started")
     assert with_late_nodes(own, {"10.0.0.3": "rank 3 has not started"}) == own

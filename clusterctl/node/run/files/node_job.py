@@ -66,6 +66,8 @@ class AddedByNode(TypedDict, total=False):
     """Which part of the run the node has, from 1: one that was lost may join again."""
     env_init_s: float
     """How long `env_init` took here."""
+    env_init_said: str
+    """The last line that it printed."""
     boot_id: str
     force: bool
     """Of `--force`: ranks that meet elsewhere than planned do not end the run."""

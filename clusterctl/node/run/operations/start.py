@@ -82,8 +82,10 @@ def _start_in_workdir(
 ) -> Dict[str, Any]:
     """Start the run while no sync may change its files; return the supervisor's first answer."""
     began = time.monotonic()
-    environment = job_environment(job, secrets.pop("env", {}))
+    heard: List[str] = []
+    environment = job_environment(job, secrets.pop("env", {}), heard=heard)
     job["env_init_s"] = round(time.monotonic() - began, 1)
+    job["env_init_said"] = "".join(heard)
 
     def look() -> None:
         require_own_files(job, forces=forces)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from shlex import quote
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.agent.call_channel import OperationError
@@ -23,6 +23,10 @@ from clusterctl.node.run.processes.environ_bytes import (
 ENV_INIT_SECONDS = 120.0
 KILL_SECONDS = 1.0
 LAST_LINES = 20
+PRINTED_BYTES = 65536
+"""Of what `env_init` printed, how much is read, from the end."""
+SHOWN = 200
+"""Characters of a line that are told of an `env_init` that worked."""
 
 SESSION_VARIABLES = (b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SSH_ORIGINAL_COMMAND",
                      b"SSH_AUTH_SOCK", b"OLDPWD", b"SHLVL", b"_")  # fmt: skip
@@ -39,12 +43,15 @@ TASK_VARIABLES = (b"SLURM_PROCID", b"SLURM_LOCALID", b"SLURM_NODEID", b"SLURM_NT
 """Of the Slurm step that starts a run: one task. A framework would take them for its rank's."""
 
 
-def job_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Environment:
+def job_environment(
+    job: Mapping[str, Any], secrets: Dict[str, str], *, heard: Optional[List[str]] = None
+) -> Environment:
     """Return the environment for the job's launcher or ranks.
 
     Args:
         job: with `env` as [name, value, layer] lists, `path_first`, `env_init`, `workdir`.
         secrets: values of `env_from`, that are nowhere stored.
+        heard: gets the last line that `env_init` printed, if it printed any.
 
     Raises:
         OperationError: `env-init`: the line failed.
@@ -59,7 +66,7 @@ def job_environment(job: Mapping[str, Any], secrets: Dict[str, str]) -> Environm
         folder = os.fsencode(job["path_first"])
         env[b"PATH"] = folder + b":" + env.get(b"PATH", os.defpath.encode())
     if job.get("env_init"):
-        env = run_env_init(job["env_init"], env)
+        env = run_env_init(job["env_init"], env, heard)
     asked = {name: value for name, value, layer in job["env"] if layer == "asked"}
     needed = {name: value for name, value, layer in job["env"] if layer == "launcher"}
     for name, value in {**asked, **secrets, **needed, "PWD": job["workdir"]}.items():
@@ -77,7 +84,7 @@ def base_environment() -> Environment:
     }
 
 
-def run_env_init(line: str, env: Environment) -> Environment:
+def run_env_init(line: str, env: Environment, heard: Optional[List[str]] = None) -> Environment:
     """Return the environment as a shell line leaves it.
 
     Bash where it is installed, for `source` and `module` are what people write; else `sh`. The
@@ -115,6 +122,8 @@ def run_env_init(line: str, env: Environment) -> Environment:
         after = parse_environ(_content(result))
         if not after:  # by `exit 0` or `exec`, in what it sources perhaps
             raise _failure(line, "ended the shell, so its environment is not known", output)
+        if heard is not None:
+            heard += [words[:SHOWN] for words in _printed(output)[-1:]]
     finally:
         os.close(result)
         os.close(output)
@@ -131,8 +140,14 @@ def _content(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
+def _printed(output: int) -> List[str]:
+    end = os.pread(output, PRINTED_BYTES, max(0, os.fstat(output).st_size - PRINTED_BYTES))
+    lines = end.decode("utf-8", "backslashreplace").splitlines()
+    return [line for line in lines if line.strip()]
+
+
 def _failure(line: str, how: str, output: int) -> OperationError:
-    printed = _content(output).decode("utf-8", "backslashreplace").splitlines()[-LAST_LINES:]
+    printed = _printed(output)[-LAST_LINES:]
     message = "env_init %s: %s" % (how, line)
     hint = "try it on the node: bash -c %s; correct `env_init:` in the inventory" % quote(line)
     text = "\n".join([message, *printed])
