@@ -23,6 +23,7 @@ from clusterctl.sandbox.gpus import Gpus
 from clusterctl.sandbox.layout import BackendName, Ip
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.required import REQUIRED, is_required
+from tests.warm_sandbox import WarmSandbox
 
 
 class Wanted(TypedDict, total=False):
@@ -69,7 +70,6 @@ LONGEST = (
     "tests/cli/test_launchers.py::test_a_killed_rank",
     "tests/train/data/test_hub.py::test_a_model_and_data_of_the_hub",
     "tests/cli/test_status.py",
-    "tests/cli/test_programs.py",
     "tests/cli/test_who_failed_first.py",
     "tests/cli/test_resume.py::test_latest_is_of_the_run",
     "tests/cli/test_open_ports.py",
@@ -157,7 +157,8 @@ def _start(*, backend: BackendName = "netns", **wanted: Unpack[Wanted]) -> Sandb
     """Start a sandbox under a name that no other test process uses."""
     if backend == "netns":
         need_netns()
-    return sandbox.up(f"t{os.getpid()}-{next(_numbers)}", SandboxSpec(**wanted), backend=backend)
+    name = f"t{os.getpid()}-{next(_numbers)}"
+    return WarmSandbox.of(sandbox.up(name, SandboxSpec(**wanted), backend=backend))
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ def requirements(folder: Path) -> Path:
     return folder / "train" / "requirements.txt"
 
 
+@pytest.mark.soak  # test_ray.py has a training with the same package among others
 def test_ray_runs_with_what_pip_install_ray_installs(project: Project) -> None:
     document = yaml.safe_load(project.inventory.read_text())
     small = ["--num-cpus=1", "--object-store-memory=80000000"]

@@ -56,8 +56,8 @@ WITH_RANKS = [
     if not launcher.one_driver and name != "slurm"  # for it there is `test_slurm`
 ]
 MOSTLY = [
-    # Ranks of `direct` are started in most other tests.
-    pytest.param(name, marks=pytest.mark.soak if name == "direct" else ())
+    # Ranks of `direct` are started in most other tests; no resume depends on the launcher.
+    pytest.param(name, marks=() if name == "torchrun" else pytest.mark.soak)
     for name in WITH_RANKS
 ]
 """Launchers that start the same command on every node; `test_ray.py` has the other."""
@@ -127,6 +127,24 @@ def kill_a_rank(project: Project, rank: int) -> None:
 def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     training: Project, launcher: str
 ) -> None:
+    before = killed(training, launcher)
+    world = world_size(launcher)
+    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
+    assert resumed.returncode == 0, resumed.stderr
+    after = losses(raw_log(training))
+    assert (sorted(before), sorted(after)) == ([1, 2], [*range(3, STEPS + 1)])
+    assert {**before, **after} == pytest.approx(expected(world), rel=1e-4)
+    assert {one["exit_code"] for one in training.status()["ranks"]} == {0}
+
+
+def test_a_killed_rank_of_accelerate_ends_all(training: Project) -> None:
+    found = killed(training, "accelerate")
+    wanted = expected(world_size("accelerate"))
+    assert found == pytest.approx({step: wanted[step] for step in (1, 2)}, rel=1e-4)
+
+
+def killed(training: Project, launcher: str) -> dict[int, float]:
+    """Train until step 2, have the last rank killed, and return rank 0's losses until then."""
     describe(training, launcher)
     world = world_size(launcher)
     launched = training.start("launch", "--env", "PAUSE_AT=2")
@@ -139,14 +157,7 @@ def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     assert (status["state"], cause["node"], cause["rank"]) == ("failed", "node2", world - 1)
     ranks = [(one["rank"], one["state"], one["joined"]) for one in status["ranks"]]
     assert ranks == [(n, "ended", True) for n in range(world)]
-    before = losses(raw_log(training))
-
-    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
-    assert resumed.returncode == 0, resumed.stderr
-    after = losses(raw_log(training))
-    assert (sorted(before), sorted(after)) == ([1, 2], [*range(3, STEPS + 1)])
-    assert {**before, **after} == pytest.approx(expected(world), rel=1e-4)
-    assert {one["exit_code"] for one in training.status()["ranks"]} == {0}
+    return losses(raw_log(training))
 
 
 ELASTIC = """

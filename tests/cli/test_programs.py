@@ -11,7 +11,8 @@ from tests.cli.conftest import MakeProject
 from tests.conftest import MakeSandbox
 from tests.waiting import BUSY
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch]
+# test_launchers.py resumes a training from a checkpoint in the layout of Trainer.
+pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.soak]
 
 TRAINER = """
 import argparse, time, torch
@@ -140,13 +141,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Trainer",
-        *(pytest.param(each, marks=pytest.mark.soak) for each in ("tutorial", "Lightning")),
-    ],
-)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_it_runs_is_stopped_and_goes_on_from_its_checkpoint(
     name: str, make_sandbox: MakeSandbox, make_project: MakeProject
 ) -> None:

@@ -203,7 +203,7 @@ def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further
         + "job:\n  launcher: direct\n  command: [own.py]\n  checkpoints: ckpt\n"
         + '  resume_args: ["{checkpoint}"]\n'
     )
-    launch = ("launch", "-i", "hosts.yaml", "--nodes", "2", "--no-check", "--env")
+    launch = ("launch", "-i", "hosts.yaml", "--nodes", "1", "--no-check", "--env")
     first = project.run(*launch, "UNTIL=60")
     assert first.returncode == 0, first.stderr
     assert project.status()["checkpoint"]["step"] == 60

@@ -32,6 +32,7 @@ COMMAND = ["echo.py", "base"]
 
 def write_job(project: Project, **job: object) -> None:
     document = yaml.safe_load(project.inventory.read_text())
+    document["nodes"] = document["nodes"][:2]
     document["job"] = {
         "launcher": "direct",
         "checkpoints": "out",
@@ -83,7 +84,7 @@ def test_one_lying_node_has_nothing_launched_from_any_machine(
     assert refused.returncode == 2, refused.stderr
     assert f"error: {run} is unverified" in refused.stderr
     assert "error: node1: sh -c 'echo PWNED" in refused.stderr
-    assert "error: node[2-3]: " in refused.stderr
+    assert "error: node2: " in refused.stderr
     assert f"clusterctl {' '.join(words)} -- COMMAND '{{checkpoint}}'\n" in refused.stderr
     typed = other.run(*words, "--", "echo.py", "typed", "{checkpoint}")
     assert typed.returncode == 0, typed.stderr

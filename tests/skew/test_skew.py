@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from clusterctl.sandbox import sandbox
 from clusterctl.sandbox.sandbox import Sandbox
 from tests.cli.runs import checkpoint
 from tests.conftest import _start
@@ -73,7 +72,7 @@ def box() -> Iterator[Sandbox]:
     for node in NODES:
         on_node(started, node, ["mkdir", "-p", f"{WORKDIR}/out"])
     yield started
-    sandbox.remove(started.name)
+    started.down()
 
 
 @pytest.fixture

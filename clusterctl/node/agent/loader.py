@@ -7,6 +7,7 @@ its folder, so that it is looked after by the same code for as long as it lives.
 from __future__ import annotations
 
 import _frozen_importlib_external
+import binascii
 import marshal
 import os
 import sys
@@ -39,9 +40,13 @@ _installed: Optional[Importer] = None
 class Importer:
     """Imports the agent's modules from memory."""
 
-    def __init__(self, sources: Sources, codes: Optional[Dict[str, bytes]] = None) -> None:
+    def __init__(self, sources: Sources, compiled: bytes = b"") -> None:
         self.sources = sources
-        self.codes = codes or {}
+        self.compiled = compiled if compiled.startswith(MAGIC) else b""
+        self.codes: Dict[str, bytes] = {}
+        if self.compiled:
+            codes = zlib.decompress(compiled[len(MAGIC) :])
+            self.codes = marshal.loads(codes)  # noqa: S302  (clusterctl's)
         self.packages = {package for name in sources for package in _packages_of(name)}
         self._own = zlib.decompress(sources[ENTRY])
 
@@ -93,10 +98,7 @@ def file_of(name: str) -> str:
 def install(sources: Sources, compiled: bytes = b"") -> None:
     """Let this process import the agent's modules from `sources`, or as they were `compiled`."""
     global _installed  # noqa: PLW0603  (one agent a process, by nature)
-    codes = None
-    if compiled.startswith(MAGIC):
-        codes = marshal.loads(zlib.decompress(compiled[len(MAGIC) :]))  # noqa: S302  (clusterctl's)
-    _installed = Importer(sources, codes)
+    _installed = Importer(sources, compiled)
     sys.meta_path.insert(0, _installed)
     # This text was run before it could be imported; the module must know what is installed.
     sys.modules[ENTRY] = ModuleType(ENTRY)
@@ -130,19 +132,37 @@ def program(modules: Sequence[str] = ()) -> bytes:
     """Return the agent, or only some modules of it, as the text of one file.
 
     `python3 -X utf8 -I -S FILE module:function ARG…` calls the function with the arguments. A few
-    modules are short enough for `python3 -c TEXT`.
+    modules are short enough for `python3 -c TEXT`. All of them come as this process has them:
+    compiled too, if they came so.
     """
     sources = read_sources()
+    compiled = b""
     if modules:
         sources = {name: sources[name] for name in (ENTRY, *modules)}
-    return _PROGRAM % marshal.dumps(sources, 2)
+    elif _installed is not None:
+        compiled = _installed.compiled
+    return text_of(sources, compiled)
 
 
-_PROGRAM = b"""import marshal, sys, zlib
-sources = marshal.loads(%r)
+def text_of(sources: Sources, compiled: bytes = b"") -> bytes:
+    """Return the program that imports its modules from these."""
+    parts = (marshal.dumps(sources, 2), compiled)
+    return _PROGRAM % tuple(binascii.b2a_base64(part, newline=False) for part in parts)
+
+
+def is_this_agent(text: bytes) -> bool:
+    """Tell whether a program has the sources of this process, compiled or not."""
+    return text.partition(_COMPILED)[0] == program().partition(_COMPILED)[0]
+
+
+_COMPILED = b"\ncompiled = "
+# Python reads a long text in base64 ten times as fast as one with `\\x00`.
+_PROGRAM = b"""import binascii, marshal, sys, zlib
+sources = marshal.loads(binascii.a2b_base64(b"%s"))
+compiled = binascii.a2b_base64(b"%s")
 space = {"__name__": "clusterctl.node.agent.loader"}
 exec(compile(zlib.decompress(sources[space["__name__"]]), "<clusterctl>/loader.py", "exec"), space)
-space["install"](sources)
+space["install"](sources, compiled)
 module, _, function = sys.argv[1].partition(":")
 sys.exit(getattr(__import__(module, fromlist=[function]), function)(*sys.argv[2:]))
 """

@@ -52,7 +52,7 @@ def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePa
     if args.get(HANDED_OVER):
         return
     kept = _kept_agent(paths)
-    if kept is None or kept == loader.program():
+    if kept is None or loader.is_this_agent(kept):
         return
     descriptor = anonymous_file("args")
     with open(descriptor, "wb", closefd=False) as file:

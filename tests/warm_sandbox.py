@@ -1,0 +1,56 @@
+"""A sandbox on which `run` forks clusterctl instead of starting Python for it: see `warm`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from clusterctl.sandbox.sandbox import Sandbox
+from clusterctl.values import dataclass
+from tests import warm
+from tests.installed import LOCATION
+
+ROOT = Path(__file__).parents[1]
+OF_THIS_VERSION = {None, str(ROOT), str(LOCATION)}
+"""With any other PYTHONPATH it is another clusterctl."""
+START = [sys.executable, "-m", "clusterctl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSandbox(Sandbox):
+    """A sandbox, and the process that forks for it."""
+
+    forks: warm.Warm
+
+    @classmethod
+    def of(cls, started: Sandbox) -> WarmSandbox:
+        """Return a sandbox as one of these."""
+        same = {each.name: getattr(started, each.name) for each in fields(started)}
+        command = started.command([sys.executable, warm.__file__], cwd="/")
+        environment = started.environment() | {"PYTHONPATH": str(LOCATION)}
+        return cls(**same, forks=warm.Warm(command, environment))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the controller's side, as a sandbox does."""
+        environment = self.environment() | (env or {})
+        ours = [*argv[: len(START)]] == START and options.keys() <= {"timeout"}
+        if not ours or environment.get("PYTHONPATH") not in OF_THIS_VERSION:
+            return Sandbox.run(self, argv, env=env, cwd=cwd, **options)
+        folder, seconds = Path(cwd or Path.cwd()), options.get("timeout")
+        return self.forks.run(argv[len(START) :], environment, folder, seconds)
+
+    def down(self) -> None:
+        """Stop the sandbox and remove all of it."""
+        self.forks.close()
+        Sandbox.down(self)
