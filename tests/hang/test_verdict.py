@@ -19,7 +19,15 @@ from rich.console import Console
 from clusterctl.hang.doing import spot
 from clusterctl.hang.fold import fold
 from clusterctl.hang.verdict import verdict
-from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
+from clusterctl.model.dump import (
+    Collective,
+    Frame,
+    NodeDump,
+    ProcessDump,
+    RankDump,
+    StuckConnection,
+    ThreadStack,
+)
 from clusterctl.model.from_json import from_json
 from clusterctl.model.verdict import HangKind
 from clusterctl.report.hang import show_verdict
@@ -82,6 +90,77 @@ def test_ranks_that_all_write_are_no_dead_mount() -> None:
     assert verdict([node("a", *waiting)]).kind == "together"
 
 
+@pytest.mark.parametrize("wait", ["uvm_va_space_down_write", "os_acquire_rwlock_write"])
+def test_a_driver_that_keeps_a_rank_is_no_disk(wait: str) -> None:
+    found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, STEP, state="D", wait=wait))])
+    assert found.kind == "elsewhere"
+    assert found.text.startswith("rank 1 on a waits for the driver of a GPU at train.py:88 step;")
+
+
+def test_memory_that_comes_from_swap_is_no_disk_of_its_own() -> None:
+    slow = rank(1, STEP, state="D", wait="folio_wait_bit_common")
+    swapped = replace(slow, processes=(replace(slow.processes[0], swap_bytes=1 << 30),))
+    assert verdict([node("a", rank(0, *WAITS, STEP), slow)]).kind == "storage"
+    assert verdict([node("a", rank(0, *WAITS, STEP), swapped)]).kind == "swap"
+
+
+def test_stages_of_a_pipeline_wait_for_each_other() -> None:
+    receives = replace(WAITS[0], function="recv")
+    found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, receives, replace(STEP, line=9)))])
+    assert found.text == (
+        "rank 1 on a waits in recv at train.py:9 step, and rank 0 in all_reduce at train.py:88"
+        " step: they wait for each other, or are of different process groups"
+    )
+
+
+def test_what_could_not_be_seen_is_told() -> None:
+    blind = ProcessDump(pid=1, state="S", missing="its Python stack: not permitted")
+    ranks = [RankDump(rank=n, processes=(blind,)) for n in (0, 1)]
+    assert verdict([node("a", *ranks)]).text == (
+        "nothing tells which rank the others wait for: rank 0 on a: its Python stack: not permitted"
+    )
+
+
+@pytest.mark.parametrize(("retransmits", "size", "kind"), [(3, 1, "network"), (2, 1, "together")])
+def test_data_that_was_sent_again_once_or_twice_is_no_broken_network(
+    retransmits: int, size: int, kind: str
+) -> None:
+    link = StuckConnection(
+        peer="10.0.0.9", port=29500, unacknowledged_bytes=size, retransmits=retransmits
+    )
+    sends = replace(rank(0, *WAITS, STEP), connections=(link,))
+    found = verdict([node("a", sends, rank(1, *WAITS, STEP))])
+    assert found.kind == kind
+    if kind == "network":  # no node has that address
+        assert found.nodes == ("a", "10.0.0.9")
+        assert found.text.startswith("10.0.0.9 does not acknowledge what rank 0 on a sends to it (")
+
+
+def test_a_little_swap_and_a_rank_that_waits_are_no_reason() -> None:
+    asleep = rank(1, STEP, wait="hrtimer_nanosleep")
+    for size, kind in ((255 << 20, "elsewhere"), (256 << 20, "swap")):
+        swapped = replace(asleep, processes=(replace(asleep.processes[0], swap_bytes=size),))
+        assert verdict([node("a", rank(0, *WAITS, STEP), swapped)]).kind == kind
+    waits = rank(0, *WAITS, STEP)
+    swapped = replace(waits, processes=(replace(waits.processes[0], swap_bytes=1 << 33),))
+    assert verdict([node("a", swapped, rank(1, *WAITS, STEP))]).kind == "together"
+
+
+def test_one_thread_that_waits_for_a_lock_is_no_deadlock_of_two() -> None:
+    locked = rank(1, STEP, wait="futex_do_wait")
+    found = verdict([node("a", rank(0, *WAITS, STEP), locked)])
+    assert found.kind == "elsewhere"
+    assert "waits for a lock or another thread at train.py:88 step" in found.text
+
+
+def test_a_stopped_worker_is_named_by_its_own_pid() -> None:
+    worker = ProcessDump(pid=77, state="T", threads=(ThreadStack(id=77, state="T"),))
+    loads = replace(rank(1, STEP), processes=(*rank(1, STEP).processes, worker))
+    found = verdict([node("a b", rank(0, *WAITS, STEP), loads)])
+    assert found.text.startswith("worker 77 of rank 1 on a b is stopped by a signal")
+    assert found.remedy == "clusterctl exec --nodes 'a b' -- kill -CONT 77"
+
+
 def test_a_console_script_is_at_its_package_and_not_in_torch() -> None:
     trainer = Frame(function="fit", file="/v/lib/python3.12/site-packages/axolotl/train.py", line=4)
     script = Frame(function="<module>", file="/v/bin/axolotl", line=8)
@@ -124,6 +203,38 @@ def test_what_a_node_says_stays_one_line() -> None:
     found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, evil))])
     lines = fold([node("a", rank(1, evil))])
     assert not any("\n" in text for text in (found.text, lines[0].line.text))
+
+
+def test_recorders_of_many_ranks_take_no_time() -> None:
+    def told(group: str, count: int) -> tuple[Collective, ...]:
+        """Return what a rank recorded, the newest first, of which it completed all but that."""
+        each = Collective(group=group, sequence=1, operation="all_reduce", frames=(STEP,))
+        done = replace(each, state="completed")
+        older = (replace(done, sequence=number) for number in range(count - 1, 0, -1))
+        return (replace(each, sequence=count), *older)
+
+    ranks = [
+        replace(rank(n, *WAITS, STEP), collectives=(*told(f"tp {n // 8}", 40), *told("dp", 24)))
+        for n in range(256)
+    ]
+    late = replace(rank(256, STEP), collectives=told("dp", 24)[1:])
+    found = verdict([node("a", *ranks), node("b", late)])
+    assert (found.kind, found.ranks) == ("absent", (256,))
+    assert found.text == (
+        "rank 256 on b is at train.py:88 step and did not enter #24 all_reduce of group dp;"
+        " ranks 0-255 wait in it at train.py:88 step"
+    )
+    forged = tuple(replace(told(f"g{n}", 1)[0], sequence=n) for n in range(20_000))
+    assert verdict([node("a", replace(ranks[0], collectives=forged))]).kind == "together"
+
+
+def test_endless_names_take_neither_time_nor_room() -> None:
+    names = Frame(function="f" * 1_000_000, file=f"/{'g' * 1_000_000}.py", line=1)
+    kernel = [Frame(function=name) for name in ("folio_wait_bit_common", "rpc_", "nv0") * 30_000]
+    evil = rank(1, names, *kernel, state="D", wait="fuse" * 100_000)
+    found = verdict([node("a", rank(0, *WAITS, STEP), evil)])
+    assert len(found.text) < 1000
+    assert len(fold([node("a", evil)])[0].line.text) < 1000
 
 
 def test_a_script_of_the_shell_is_what_it_waits_for() -> None:
