@@ -75,8 +75,10 @@ def read_stacks(
         _let_run(may_pause)
         stopped = "it is stopped, or waits in the kernel"
         paused = {pid: problems[pid] if pid in may_pause else stopped for pid in problems}
-    for _ in range(ATTEMPTS):
-        left = [pid for pid in states if pid not in found and _may_pass(pid)]
+    for attempt in range(ATTEMPTS):
+        left = [pid for pid in states if pid not in found]
+        if attempt:
+            left = [pid for pid in left if _may_pass(pid)]
         _read_some(program, left, wanted._replace(native=False), until, found, problems)
     for pid, why in paused.items():
         problems.setdefault(pid, "its native frames: " + why)

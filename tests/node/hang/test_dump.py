@@ -17,6 +17,7 @@ from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.hang import py_spy, stacks, tools
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -24,11 +25,12 @@ from clusterctl.node.run.operations.dump import dump
 from clusterctl.node.run.processes import processes
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
 from tests.node.conftest import Run
-from tests.waiting import wait_until
+from tests.waiting import BUSY, wait_until
 
 MakeRun = Callable[..., Run]
 Head = dict[str, Any]
 
+NOBODY = 65534
 WAITS = """
 import os, threading, time
 def train_step(secret):
@@ -221,6 +223,21 @@ def test_why_a_tool_tells_nothing(tmp_path: Path, script: str, why: str) -> None
     found, problems = py_spy.read_stacks(str(tool), {pid: "S"}, py_spy.Wanted(), until)
     assert found == {}
     assert problems == {pid: why}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_a_user_may_not_read_anothers_process_and_learns_why() -> None:
+    pid = os.getpid()
+
+    def look() -> object:
+        os.setgroups([])
+        os.setuid(NOBODY)
+        until = stacks.time.monotonic() + BUSY
+        return py_spy.read_stacks("/bin/false", {pid: "S"}, py_spy.Wanted(), until)
+
+    found, problems = run_with_timeout(BUSY, look)
+    assert found == {}
+    assert problems[str(pid)].startswith("it runs as root: only that user and root")
 
 
 def test_who_may_not_read_a_process_is_told_why(
