@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "checks": {"plan", "network", "facts", "inventory", "wire"},
     "plan": {"network", "facts", "model", "inventory", "node", "wire", "errors"},
     "logs": {"facts", "node", "safe_text", "wire"},
+    "hang": {"logs", "model"},
     "state_folder": set(),
     "transport": {
         "inventory", "wire", "errors", "safe_text", "node", "own_files", "state_folder",
@@ -40,12 +41,12 @@ ALLOWED: dict[str, set[str]] = {
     "sync": {"transport", "inventory", "wire", "errors", "safe_text", "node", "own_files"},
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
-        "checks", "plan", "logs", "transport",
+        "checks", "plan", "hang", "logs", "transport",
         "sync", "own_files", "state_folder", "network", "facts", "model", "inventory", "wire",
         "errors", "safe_text",
     },
     "report": {
-        "verbs", "checks", "plan", "logs", "network", "facts", "model", "inventory", "own_files",
+        "verbs", "checks", "plan", "hang", "logs", "network", "facts", "model", "inventory", "own_files",
         "wire", "errors", "safe_text",
     },
     # Only when a value is printed: a program that prints none does not wait for rich.
@@ -85,7 +86,7 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "tools": {"versions", "observe", "data", "distributed", "config", "files", "errors"},
 }  # fmt: skip
 
-PURE = {"model", "facts", "network", "checks", "plan", "logs"}
+PURE = {"model", "facts", "network", "checks", "plan", "logs", "hang"}
 PURE_MODULES = {
     "__future__", "ast", "base64", "bisect", "collections", "cryptography", "dataclasses",
     "datetime", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "ipaddress",
