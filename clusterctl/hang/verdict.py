@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from clusterctl.hang import kinds
+from clusterctl.hang.look import Look, inside, who
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
 
+KINDS: tuple[Callable[[Look], Verdict | None], ...] = (
+    kinds.stopped_rank,
+    kinds.ended_rank,
+    kinds.storage,
+    kinds.network,
+    kinds.lock,
+    kinds.data_loader,
+    kinds.swap,
+    kinds.absent_node,
+    kinds.order,
+    kinds.elsewhere,
+    kinds.all_busy,
+    kinds.together,
+)
+"""The most certain first."""
+
 
 def verdict(dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> Verdict:
-    """Return the most certain verdict; `missing`: nodes that did not answer."""
-    del dumps, missing
-    return Verdict(kind="unknown", text="the dump does not tell why")
+    """Return the most certain verdict.
+
+    Args:
+        dumps: what the nodes answered.
+        missing: nodes that did not answer.
+    """
+    look = Look(dumps, missing)
+    found = (judge(look) for judge in KINDS)
+    return next(filter(None, found), None) or _unknown(look)
+
+
+def _unknown(look: Look) -> Verdict:
+    places = [f"{who([one])} is {inside(one)}" for one in look.live if inside(one)][:2]
+    where = f": {', '.join(places)}" if places else ""
+    return Verdict(kind="unknown", text=f"nothing tells which rank the others wait for{where}")

@@ -1,0 +1,232 @@
+"""One small function for each reason why a run stands still; each says nothing if it is not that.
+
+They are asked in the order of `verdict.KINDS`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import replace
+
+from clusterctl.hang.doing import (
+    Doing,
+    in_data_loader,
+    is_own,
+    main_thread,
+    on_mount,
+    place,
+    spot,
+    stopped,
+    waits_for,
+)
+from clusterctl.hang.look import Look, blame, does, inside, lasting, named, since, waits, who
+from clusterctl.logs.echoes import BRANCHED
+from clusterctl.logs.ranks import fold_ranks, name_ranks
+from clusterctl.model.dump import ProcessDump, ThreadStack
+from clusterctl.model.verdict import Verdict
+
+MUCH_SWAP = 256 << 20
+"""Bytes of a rank in swap that slow it down."""
+RETRANSMITS = 3
+"""So often in a row the kernel sends the same again only if nothing gets through."""
+_RANK_LOGS = "clusterctl logs --rank {} shows what it printed last"
+_NETWORK = "clusterctl check --only network: it connects every node to every other"
+_LOADER = "num_workers=0 shows the same in the rank itself; a timeout= of DataLoader ends it"
+
+
+def stopped_rank(look: Look) -> Verdict | None:
+    """Say that a rank or a worker of it is stopped."""
+    found = [(one, process) for one in look.live if (process := _stopped(one))]
+    if not found:
+        return None
+    ranks = [one for one, _ in found]
+    (first, process), *_ = found
+    pids = " ".join(str(each.pid) for one, each in found if one.node == first.node)
+    process_of = "" if process is first.own else f"worker {process.pid} of "
+    text = f"{process_of}{who(ranks)} is stopped by a signal or a debugger"
+    where = f" at {spot(first.where)}" if first.where else ""
+    text = f"{text}{where}{lasting(since(ranks))}{look.others(ranks)}"
+    remedy = f"clusterctl exec --nodes {shlex.quote(first.node)} -- kill -CONT {pids}"
+    return blame("stopped", ranks, text, remedy)
+
+
+def _stopped(one: Doing) -> ProcessDump | None:
+    return next((process for process in one.dump.processes if stopped(process)), None)
+
+
+def ended_rank(look: Look) -> Verdict | None:
+    """Say that a rank has ended while others run."""
+    ranks = [one for one in look.ranks if not one.own]
+    if not ranks or not look.live:
+        return None
+    has = "has" if len(ranks) == 1 else "have"
+    rest = look.others(ranks) or f"; {name_ranks(one.rank for one in look.live)} still run"
+    text = f"{who(ranks)} {has} ended{rest}"
+    return blame("ended", ranks, text, _RANK_LOGS.format(ranks[0].rank))
+
+
+def storage(look: Look) -> Verdict | None:
+    """Say that a rank for which the others wait, or a worker of it, gets no answer of a file."""
+    found = [(one, thread) for one in look.apart or look.live if (thread := _on_storage(one))]
+    if not found or (len(found) == len(look.live) > 1 and look.waiting):
+        return None
+    ranks = [one for one, _ in found]
+    one, thread = found[0]
+    frame = place(thread.frames)
+    worker = "" if thread is one.main else "a data loader's worker of "
+    what = waits_for(thread) or "waits for a disk or a file server"
+    at = f" in {spot(frame)}" if frame and frame.file else ""
+    text = f"{worker}{who(ranks)} {what}{at}{lasting(since(ranks))}{look.others(ranks)}"
+    nodes = ",".join(dict.fromkeys(one.node for one in ranks))
+    remedy = f"clusterctl check --only storage --nodes {shlex.quote(nodes)}"
+    return blame("storage", ranks, text, remedy, frame)
+
+
+def _on_storage(one: Doing) -> ThreadStack | None:
+    """Return the thread that waits for a file: the main one, or a worker's."""
+    if one.operation:
+        return None
+    threads = (main_thread(process) for process in one.dump.processes)
+    return next((one for one in threads if on_mount(one) or one.state == "D"), None)
+
+
+def network(look: Look) -> Verdict | None:
+    """Say that what a rank sends is not taken by another node."""
+    owners = {address: node.node for node in look.nodes for address in node.addresses}
+    for one in look.live:
+        for link in one.dump.connections:
+            if link.retransmits < RETRANSMITS or not link.unacknowledged_bytes:
+                continue
+            peer = owners.get(link.peer, link.peer)
+            text = (
+                f"{peer} does not acknowledge what {who([one])} sends to it"
+                f" ({link.unacknowledged_bytes} bytes, sent {link.retransmits + 1} times)"
+                f"{lasting(since([one]))}; the rank waits {inside(one)}"
+            )
+            return replace(blame("network", [one], text, _NETWORK), nodes=(one.node, peer))
+    return None
+
+
+def lock(look: Look) -> Verdict | None:
+    """Say that threads of a rank wait for each other."""
+    for one in look.apart:
+        waiting = [t for t in _own_threads(one) if waits_for(t) == waits_for(one.main)]
+        if "lock" not in waits_for(one.main) or one.main not in waiting or len(waiting) < 2:  # noqa: PLR2004
+            continue
+        threads = " and ".join(
+            f"{thread.name or thread.id} at {spot(place(thread.frames))}" for thread in waiting[:3]
+        )
+        text = (
+            f"{len(waiting)} threads of {who([one])} wait for locks, probably each other's:"
+            f" {threads}{lasting(since([one]))}{look.others([one])}"
+        )
+        return blame("lock", [one], text, "take the locks in the same order in every thread")
+    return None
+
+
+def _own_threads(one: Doing) -> list[ThreadStack]:
+    """Return the threads that are in the user's own code, and not in a library called by it."""
+    threads = one.own.threads if one.own else ()
+    return [thread for thread in threads if thread.frames and is_own(thread.frames[0])]
+
+
+def data_loader(look: Look) -> Verdict | None:
+    """Say that a rank waits for its data loader, and where its worker is."""
+    ranks = [one for one in look.apart if in_data_loader(one.main) and one.workers]
+    if not ranks:
+        return None
+    one = ranks[0]
+    # Idle ones are in torch's code, where they wait for the next batch that is asked of them.
+    stuck = [w for w in one.workers if any(map(is_own, main_thread(w).frames[:1]))]
+    stuck = stuck or [w for w in one.workers if any(map(is_own, main_thread(w).frames))]
+    worker, frame = "", None
+    if stuck:
+        thread = main_thread(stuck[0])
+        frame = place(thread.frames)
+        words = waits_for(thread) or "is"
+        worker = f", whose worker {stuck[0].pid} {words} at {spot(frame)}"
+    text = f"{who(ranks)} waits for its data loader{worker}{lasting(since(ranks))}"
+    return blame("data-loader", ranks, f"{text}{look.others(ranks)}", _LOADER, frame)
+
+
+def swap(look: Look) -> Verdict | None:
+    """Say that a rank for which the others wait is in swap."""
+    ranks = [one for one in look.apart if _swapped(one) >= MUCH_SWAP]
+    if not ranks:
+        return None
+    size = f"{max(map(_swapped, ranks)) / (1 << 30):.1f} GiB"
+    text = f"{who(ranks)} is slow: {size} of its memory is in swap{lasting(since(ranks))}"
+    remedy = "use less host memory (fewer data workers, a smaller batch): free -m (on the node)"
+    return blame(
+        "swap", ranks, f"{text}; it is at {spot(ranks[0].where)}{look.others(ranks)}", remedy
+    )
+
+
+def _swapped(one: Doing) -> int:
+    return sum(process.swap_bytes for process in one.dump.processes)
+
+
+def order(look: Look) -> Verdict | None:
+    """Say that all ranks wait, but in different collectives."""
+    if look.apart or look.missing or not look.waiting:
+        return None
+    places = Counter(inside(one) for one in look.waiting)
+    if len(places) == 1:
+        return None
+    (common, _), (rare, _) = places.most_common()[0], places.most_common()[-1]
+    ranks = [one for one in look.waiting if inside(one) == rare]
+    rest = [one for one in look.waiting if inside(one) == common]
+    more = f"; {len(places) - 2} more places" if len(places) > 2 else ""  # noqa: PLR2004
+    others = name_ranks(one.rank for one in rest)
+    text = f"{who(ranks)} {waits(ranks)} {rare}, and {others} {common}{more}{lasting(since(ranks))}"
+    return blame("order", ranks, f"{text}: they took different branches", BRANCHED)
+
+
+def absent_node(look: Look) -> Verdict | None:
+    """Say that a node did not answer."""
+    if not look.missing:
+        return None
+    text = f"{named(look.missing)} did not answer: what its ranks do is unknown"
+    if look.waiting:
+        ranks = name_ranks(one.rank for one in look.waiting)
+        text += f"; {ranks} {waits(look.waiting)} {inside(look.waiting[0])}"
+    nodes = shlex.quote(",".join(look.missing))
+    found = blame("node", [], text, f"clusterctl check --nodes {nodes}")
+    return replace(found, nodes=look.missing)
+
+
+def elsewhere(look: Look) -> Verdict | None:
+    """Say where the ranks are that do something else while the others wait."""
+    if not look.apart:
+        return None
+    common, _ = Counter((spot(one.where), does(one)) for one in look.apart).most_common(1)[0]
+    ranks = [one for one in look.apart if (spot(one.where), does(one)) == common]
+    rest = [one for one in look.apart if one not in ranks]
+    more = f" ({who(rest)} elsewhere)" if rest else ""
+    throttled = [w for node in look.nodes if node.node == ranks[0].node for w in node.throttled]
+    slowed = f", and its GPU is slowed down: {throttled[0]}" if throttled else ""
+    text = f"{who(ranks)} {common[1]} at {common[0]}{lasting(since(ranks))}{slowed}{more}"
+    remedy = f"clusterctl dump --rank {fold_ranks(one.rank for one in ranks)} shows its whole stack"
+    return blame("elsewhere", ranks, f"{text}{look.others(look.apart)}", remedy)
+
+
+def all_busy(look: Look) -> Verdict | None:
+    """Say that all ranks compute."""
+    if not look.live or not all(one.busy for one in look.live) or look.missing:
+        return None
+    one = look.live[0]
+    slowed = [words for node in look.nodes for words in node.throttled]
+    more = f"; a GPU is slowed down: {slowed[0]}" if slowed else ""
+    text = f"all ranks compute, such as rank {one.rank} at {spot(one.where)}: slow, not hung{more}"
+    return Verdict(kind="slow", where=one.where, since_s=since([one]), text=text)
+
+
+def together(look: Look) -> Verdict | None:
+    """Say that all ranks wait in one collective."""
+    if not look.waiting or look.apart or look.missing:
+        return None
+    one = look.waiting[0]
+    text = f"all ranks wait {inside(one)}{lasting(since([one]))}, and none is missing"
+    remedy = f"{_NETWORK}; for GPUs, clusterctl check --only accelerator"
+    return Verdict(kind="together", where=one.where, since_s=since([one]), text=text, remedy=remedy)
