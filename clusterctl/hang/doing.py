@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
@@ -26,7 +27,8 @@ _IN_TORCH = (
     (re.compile(r"(?:^|/)torch/nn/parallel/distributed\.py "), "DistributedDataParallel"),
 )
 """In which an idle rank waits for others, or for its GPU, which may wait for others'."""
-_LOADER = re.compile(r"(?:^|/)torch/utils/data/(?:dataloader|_utils/worker)\.py$")
+_LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
+_FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 _MOUNT = re.compile(
     r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
     r"|\bgpfs|\brequest_wait_answer|\bfolio_wait_bit_common.*\bnfs"
@@ -138,10 +140,18 @@ def operation(thread: ThreadStack, *, busy: bool) -> str:
     return found if found == "synchronize" or not busy else ""
 
 
-def in_data_loader(thread: ThreadStack) -> bool:
-    """Tell whether a thread waits for a batch of torch's data loader, or is a worker's."""
+def waits_for_batch(thread: ThreadStack) -> bool:
+    """Tell whether a thread waits for a batch of torch's data loader."""
     library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
     return any(_LOADER.search(frame.file) for frame in library)
+
+
+def at_work(process: ProcessDump) -> ThreadStack | None:
+    """Return the thread of a data loader's worker, without its parent's frames, if it loads."""
+    thread = main_thread(process)
+    frames = tuple(takewhile(lambda frame: frame.function != "_worker_loop", thread.frames))
+    loads = any(_FETCH.search(frame.file) for frame in frames)
+    return replace(thread, frames=frames) if loads else None
 
 
 def waits_for(thread: ThreadStack) -> str:

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from clusterctl.hang.doing import (
     Doing,
     all_doing,
-    in_data_loader,
+    at_work,
     is_own,
-    main_thread,
     spot,
     stopped,
     waits_for,
+    waits_for_batch,
 )
 from clusterctl.logs.entry import Folded, Source
 from clusterctl.logs.lines import Line
-from clusterctl.model.dump import NodeDump, ProcessDump, ThreadStack
+from clusterctl.model.dump import NodeDump, ThreadStack
+from clusterctl.safe_text import strip_controls
 
 MOST_CALLERS = 3
 """Lines of the user's own code that are shown of a stack, innermost first."""
@@ -36,29 +37,28 @@ def fold(dumps: Sequence[NodeDump]) -> list[Folded]:
 
 
 def _lines(one: Doing) -> list[str]:
-    """Return what a rank's main thread does, and a line for each worker that is not idle."""
+    """Return what a rank's main thread does, and a line for each worker that loads a batch."""
     if one.own is None:
         return ["has ended"]
-    lines = [_line(one.own, one.operation)]
-    busy = (worker for worker in one.workers if any(map(is_own, main_thread(worker).frames)))
+    lines = [_line(one.main, one.operation, "stopped" if stopped(one.own) else "")]
+    loading = ((worker, at_work(worker)) for worker in one.workers)
     lines += [
-        f"its worker: {_line(worker)}" for worker in busy if not _idle_worker(main_thread(worker))
+        f"its worker: {_line(thread, note='stopped' if stopped(worker) else '')}"
+        for worker, thread in loading
+        if thread
     ]
     return list(dict.fromkeys(lines))
 
 
-def _idle_worker(thread: ThreadStack) -> bool:
-    """Tell whether a data loader's worker waits for the next batch that is asked of it."""
-    return in_data_loader(thread) and thread.state == "S"
-
-
-def _line(process: ProcessDump, operation: str = "") -> str:
+def _line(thread: ThreadStack, operation: str = "", note: str = "") -> str:
     """Return `all_reduce (torch) ← train.py:88 train_step ← train.py:120 main`."""
-    thread = main_thread(process)
     own = [spot(frame) for frame in thread.frames if is_own(frame)][:MOST_CALLERS]
-    first = f"{operation} (torch)" if operation else ""
-    if not (own or operation):
-        first = spot(next(iter(thread.frames), None)) or thread.wait or process.missing
+    batch = "DataLoader" if waits_for_batch(thread) else ""
+    first = operation or batch
+    if not (own or first):
+        first = spot(next(iter(thread.frames), None)) or thread.wait
+    elif first:
+        first += " (torch)"
     stack = " ← ".join(filter(None, (first, *own))) or "unknown"
-    note = "stopped" if stopped(process) else "" if operation else waits_for(thread)
-    return f"{stack} ({note})" if note else stack
+    note = note or ("" if operation or batch else waits_for(thread))
+    return strip_controls(f"{stack} ({note})" if note else stack)

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from clusterctl.hang.doing import (
     Doing,
-    in_data_loader,
+    at_work,
     is_own,
-    main_thread,
     on_mount,
     place,
     spot,
     stopped,
     waits_for,
+    waits_for_batch,
 )
-from clusterctl.hang.look import Look, blame, does, inside, lasting, named, since, waits, who
+from clusterctl.hang.look import Look, agree, blame, does, inside, lasting, named, says, since, who
 from clusterctl.logs.echoes import BRANCHED
 from clusterctl.logs.ranks import fold_ranks, name_ranks
 from clusterctl.model.dump import ProcessDump, ThreadStack
@@ -44,9 +44,9 @@ def stopped_rank(look: Look) -> Verdict | None:
     (first, process), *_ = found
     pids = " ".join(str(each.pid) for one, each in found if one.node == first.node)
     process_of = "" if process is first.own else f"worker {process.pid} of "
-    text = f"{process_of}{who(ranks)} is stopped by a signal or a debugger"
+    text = f"{process_of}{says(ranks, 'is stopped by a signal or a debugger')}"
     where = f" at {spot(first.where)}" if first.where else ""
-    text = f"{text}{where}{lasting(since(ranks))}{look.others(ranks)}"
+    text = f"{text}{where}{lasting(ranks)}{look.others(ranks)}"
     remedy = f"clusterctl exec --nodes {shlex.quote(first.node)} -- kill -CONT {pids}"
     return blame("stopped", ranks, text, remedy)
 
@@ -60,9 +60,8 @@ def ended_rank(look: Look) -> Verdict | None:
     ranks = [one for one in look.ranks if not one.own]
     if not ranks or not look.live:
         return None
-    has = "has" if len(ranks) == 1 else "have"
     rest = look.others(ranks) or f"; {name_ranks(one.rank for one in look.live)} still run"
-    text = f"{who(ranks)} {has} ended{rest}"
+    text = f"{says(ranks, 'has ended')}{rest}"
     return blame("ended", ranks, text, _RANK_LOGS.format(ranks[0].rank))
 
 
@@ -76,8 +75,9 @@ def storage(look: Look) -> Verdict | None:
     frame = place(thread.frames)
     worker = "" if thread is one.main else "a data loader's worker of "
     what = waits_for(thread) or "waits for a disk or a file server"
-    at = f" in {spot(frame)}" if frame and frame.file else ""
-    text = f"{worker}{who(ranks)} {what}{at}{lasting(since(ranks))}{look.others(ranks)}"
+    at = f" at {spot(frame)}" if frame and frame.file else ""
+    stuck = f"{worker}{who(ranks)} {what if worker else agree(what, ranks)}"
+    text = f"{stuck}{at}{lasting(ranks)}{look.others(ranks)}"
     nodes = ",".join(dict.fromkeys(one.node for one in ranks))
     remedy = f"clusterctl check --only storage --nodes {shlex.quote(nodes)}"
     return blame("storage", ranks, text, remedy, frame)
@@ -87,8 +87,8 @@ def _on_storage(one: Doing) -> ThreadStack | None:
     """Return the thread that waits for a file: the main one, or a worker's."""
     if one.operation:
         return None
-    threads = (main_thread(process) for process in one.dump.processes)
-    return next((one for one in threads if on_mount(one) or one.state == "D"), None)
+    threads = (one.main, *filter(None, map(at_work, one.workers)))
+    return next((each for each in threads if on_mount(each) or each.state == "D"), None)
 
 
 def network(look: Look) -> Verdict | None:
@@ -102,7 +102,7 @@ def network(look: Look) -> Verdict | None:
             text = (
                 f"{peer} does not acknowledge what {who([one])} sends to it"
                 f" ({link.unacknowledged_bytes} bytes, sent {link.retransmits + 1} times)"
-                f"{lasting(since([one]))}; the rank waits {inside(one)}"
+                f"{lasting([one])}; the rank waits {inside(one)}"
             )
             return replace(blame("network", [one], text, _NETWORK), nodes=(one.node, peer))
     return None
@@ -119,7 +119,7 @@ def lock(look: Look) -> Verdict | None:
         )
         text = (
             f"{len(waiting)} threads of {who([one])} wait for locks, probably each other's:"
-            f" {threads}{lasting(since([one]))}{look.others([one])}"
+            f" {threads}{lasting([one])}{look.others([one])}"
         )
         return blame("lock", [one], text, "take the locks in the same order in every thread")
     return None
@@ -133,20 +133,17 @@ def _own_threads(one: Doing) -> list[ThreadStack]:
 
 def data_loader(look: Look) -> Verdict | None:
     """Say that a rank waits for its data loader, and where its worker is."""
-    ranks = [one for one in look.apart if in_data_loader(one.main) and one.workers]
+    ranks = [one for one in look.apart if waits_for_batch(one.main) and one.workers]
     if not ranks:
         return None
-    one = ranks[0]
-    # Idle ones are in torch's code, where they wait for the next batch that is asked of them.
-    stuck = [w for w in one.workers if any(map(is_own, main_thread(w).frames[:1]))]
-    stuck = stuck or [w for w in one.workers if any(map(is_own, main_thread(w).frames))]
+    loading = [(one, each) for one in ranks[0].workers if (each := at_work(one))]
     worker, frame = "", None
-    if stuck:
-        thread = main_thread(stuck[0])
+    if loading:
+        process, thread = loading[0]
         frame = place(thread.frames)
         words = waits_for(thread) or "is"
-        worker = f", whose worker {stuck[0].pid} {words} at {spot(frame)}"
-    text = f"{who(ranks)} waits for its data loader{worker}{lasting(since(ranks))}"
+        worker = f"; its worker {process.pid} {words} at {spot(frame)}"
+    text = f"{says(ranks, 'waits for a batch')}{worker}{lasting(ranks)}"
     return blame("data-loader", ranks, f"{text}{look.others(ranks)}", _LOADER, frame)
 
 
@@ -156,7 +153,7 @@ def swap(look: Look) -> Verdict | None:
     if not ranks:
         return None
     size = f"{max(map(_swapped, ranks)) / (1 << 30):.1f} GiB"
-    text = f"{who(ranks)} is slow: {size} of its memory is in swap{lasting(since(ranks))}"
+    text = f"{says(ranks, 'is slow')}: {size} of memory is in swap{lasting(ranks)}"
     remedy = "use less host memory (fewer data workers, a smaller batch): free -m (on the node)"
     return blame(
         "swap", ranks, f"{text}; it is at {spot(ranks[0].where)}{look.others(ranks)}", remedy
@@ -179,7 +176,7 @@ def order(look: Look) -> Verdict | None:
     rest = [one for one in look.waiting if inside(one) == common]
     more = f"; {len(places) - 2} more places" if len(places) > 2 else ""  # noqa: PLR2004
     others = name_ranks(one.rank for one in rest)
-    text = f"{who(ranks)} {waits(ranks)} {rare}, and {others} {common}{more}{lasting(since(ranks))}"
+    text = f"{says(ranks, 'waits')} {rare}, and {others} {common}{more}{lasting(ranks)}"
     return blame("order", ranks, f"{text}: they took different branches", BRANCHED)
 
 
@@ -190,7 +187,7 @@ def absent_node(look: Look) -> Verdict | None:
     text = f"{named(look.missing)} did not answer: what its ranks do is unknown"
     if look.waiting:
         ranks = name_ranks(one.rank for one in look.waiting)
-        text += f"; {ranks} {waits(look.waiting)} {inside(look.waiting[0])}"
+        text += f"; {ranks} {agree('waits', look.waiting)} {inside(look.waiting[0])}"
     nodes = shlex.quote(",".join(look.missing))
     found = blame("node", [], text, f"clusterctl check --nodes {nodes}")
     return replace(found, nodes=look.missing)
@@ -206,7 +203,7 @@ def elsewhere(look: Look) -> Verdict | None:
     more = f" ({who(rest)} elsewhere)" if rest else ""
     throttled = [w for node in look.nodes if node.node == ranks[0].node for w in node.throttled]
     slowed = f", and its GPU is slowed down: {throttled[0]}" if throttled else ""
-    text = f"{who(ranks)} {common[1]} at {common[0]}{lasting(since(ranks))}{slowed}{more}"
+    text = f"{says(ranks, common[1])} at {common[0]}{lasting(ranks)}{slowed}{more}"
     remedy = f"clusterctl dump --rank {fold_ranks(one.rank for one in ranks)} shows its whole stack"
     return blame("elsewhere", ranks, f"{text}{look.others(look.apart)}", remedy)
 
@@ -227,6 +224,6 @@ def together(look: Look) -> Verdict | None:
     if not look.waiting or look.apart or look.missing:
         return None
     one = look.waiting[0]
-    text = f"all ranks wait {inside(one)}{lasting(since([one]))}, and none is missing"
+    text = f"all ranks wait {inside(one)}{lasting([one])}, and none is missing"
     remedy = f"{_NETWORK}; for GPUs, clusterctl check --only accelerator"
     return Verdict(kind="together", where=one.where, since_s=since([one]), text=text, remedy=remedy)

@@ -12,6 +12,7 @@ from clusterctl.model.dump import Frame, NodeDump
 from clusterctl.model.verdict import HangKind, Verdict
 
 _MINUTE, _HOUR = 60, 3600
+_PLURAL = {"is": "are", "has": "have"}
 
 
 class Look:
@@ -56,8 +57,9 @@ class Look:
         ranks = name_ranks(one.rank for one in waiting)
         common, _ = Counter(inside(one) for one in waiting).most_common(1)[0]
         if not waiting[0].operation:
-            return f"; {ranks} {'is' if len(waiting) == 1 else 'are'} {common}"
-        return f"; {ranks} {waits(waiting)} for {'it' if len(but) == 1 else 'them'} {common}"
+            return f"; {ranks} {agree('is', waiting)} {common}"
+        verb = agree("waits for", waiting)
+        return f"; {ranks} {verb} {'it' if len(but) == 1 else 'them'} {common}"
 
 
 def inside(one: Doing) -> str:
@@ -73,9 +75,17 @@ def who(ranks: Sequence[Doing]) -> str:
     return f"{name_ranks(one.rank for one in ranks)} on {named(nodes)}"
 
 
-def waits(ranks: Sequence[Doing]) -> str:
-    """Return the verb."""
-    return "waits" if len(ranks) == 1 else "wait"
+def agree(words: str, ranks: Sequence[Doing]) -> str:
+    """Return a verb and what follows it for one rank or several: `sleeps`, `sleep`."""
+    if len(ranks) == 1:
+        return words
+    verb, space, rest = words.partition(" ")
+    return f"{_PLURAL.get(verb) or verb.removesuffix('s')}{space}{rest}"
+
+
+def says(ranks: Sequence[Doing], words: str) -> str:
+    """Return the ranks with a verb: `ranks 4-7 on gpu2 sleep`."""
+    return f"{who(ranks)} {agree(words, ranks)}"
 
 
 def named(names: Sequence[str]) -> str:
@@ -98,8 +108,9 @@ def since(ranks: Sequence[Doing]) -> float | None:
     return first.quiet_s if first.quiet_s is not None else first.printed_s
 
 
-def lasting(seconds: float | None) -> str:
+def lasting(ranks: Sequence[Doing]) -> str:
     """Return `, for 5 min`; empty if it is not known."""
+    seconds = since(ranks)
     if seconds is None:
         return ""
     for size, unit in ((_HOUR, "h"), (_MINUTE, "min")):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from clusterctl.hang import kinds
 from clusterctl.hang.look import Look, inside, who
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
+from clusterctl.safe_text import strip_controls
 
 KINDS: tuple[Callable[[Look], Verdict | None], ...] = (
     kinds.stopped_rank,
@@ -30,12 +32,13 @@ def verdict(dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> Verdict:
     """Return the most certain verdict.
 
     Args:
-        dumps: what the nodes answered.
+        dumps: what the nodes answered, each under the name by which it was asked.
         missing: nodes that did not answer.
     """
     look = Look(dumps, missing)
     found = (judge(look) for judge in KINDS)
-    return next(filter(None, found), None) or _unknown(look)
+    first = next(filter(None, found), None) or _unknown(look)
+    return replace(first, text=strip_controls(first.text))
 
 
 def _unknown(look: Look) -> Verdict:

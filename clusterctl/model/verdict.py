@@ -9,7 +9,7 @@ from clusterctl.model.dump import Frame
 from clusterctl.values import dataclass
 
 HangKind = Literal[
-    "stopped", "ended", "storage", "network", "shape", "order", "lock", "data-loader", "absent",
+    "stopped", "ended", "storage", "network", "order", "lock", "data-loader",
     "node", "swap", "elsewhere", "slow", "together", "unknown",
 ]  # fmt: skip
 

@@ -1,0 +1,122 @@
+"""Verdicts and folded stacks of runs that stood still, as py-spy 0.4.3 showed them with torch 2.13.
+
+Each file of `cases/` is a dump of real ranks that were made to hang on one machine, by gloo; where
+something was changed afterwards, `what` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from clusterctl.hang.doing import spot
+from clusterctl.hang.fold import fold
+from clusterctl.hang.verdict import verdict
+from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
+from clusterctl.model.from_json import from_json
+from clusterctl.model.verdict import HangKind
+
+CASES = sorted(Path(__file__).with_name("cases").glob("*.json"))
+TORCH = "/venv/lib/python3.12/site-packages/torch"
+WAITS = (Frame(function="all_reduce", file=f"{TORCH}/distributed/distributed_c10d.py", line=9),)
+STEP = Frame(function="step", file="/job/train.py", line=88)
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[NodeDump]]:
+    case = json.loads(path.read_text())
+    return case, [from_json(NodeDump, dump, "dump") for dump in case["dumps"]]
+
+
+def rank(number: int, *frames: Frame, state: str = "S", wait: str = "") -> RankDump:
+    thread = ThreadStack(id=1, state=state, wait=wait, frames=frames)
+    return RankDump(rank=number, processes=(ProcessDump(pid=1, state=state, threads=(thread,)),))
+
+
+def node(name: str, *ranks: RankDump) -> NodeDump:
+    return NodeDump(run="r", node=name, time=0.0, ranks=ranks)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_each_case_has_its_verdict_in_any_order_of_nodes(path: Path) -> None:
+    case, dumps = read(path)
+    for order in (dumps, dumps[::-1]):
+        found = verdict(order, case["missing"])
+        assert found.kind == case["kind"]
+        assert (list(found.ranks), list(found.nodes)) == (case["ranks"], case["nodes"])
+        assert (spot(found.where), found.since_s) == (case["where"], case["since_s"])
+        assert (found.text, found.remedy) == (case["text"], case["remedy"])
+        assert [f"[{one.label}] {one.line.text}" for one in fold(order)] == case["folded"]
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {read(path)[0]["kind"] for path in CASES} == set(get_args(HangKind))
+
+
+def test_no_dump_at_all_has_no_reason() -> None:
+    assert verdict([]).text == "nothing tells which rank the others wait for"
+    assert verdict([node("a")]).kind == "unknown"
+    assert fold([]) == []
+
+
+def test_the_kernel_alone_tells_of_a_dead_mount() -> None:
+    stuck = rank(1, Frame(function="nfs_wait_bit_killable"), Frame(function="vfs_read"), state="D")
+    found = verdict([node("a", rank(0, *WAITS, STEP)), node("b", stuck)])
+    assert (found.kind, found.ranks, found.nodes) == ("storage", (1,), ("b",))
+    assert found.text == (
+        "rank 1 on b waits for a file server; rank 0 waits for it in all_reduce at train.py:88 step"
+    )
+
+
+def test_ranks_that_all_write_are_no_dead_mount() -> None:
+    saving = [rank(n, STEP, state="D", wait="folio_wait_bit") for n in (0, 1)]
+    assert verdict([node("a", *saving)]).kind == "storage"
+    waiting = [rank(n, *WAITS, STEP, state="D", wait="folio_wait_bit") for n in (0, 1)]
+    assert verdict([node("a", *waiting)]).kind == "together"
+
+
+def test_a_console_script_is_at_its_package_and_not_in_torch() -> None:
+    trainer = Frame(function="fit", file="/v/lib/python3.12/site-packages/axolotl/train.py", line=4)
+    script = Frame(function="<module>", file="/v/bin/axolotl", line=8)
+    read_batch = Frame(function="fetch", file=f"{TORCH}/utils/data/_utils/fetch.py", line=1)
+    asleep = rank(1, read_batch, trainer, script, wait="hrtimer_nanosleep")
+    found = verdict([node("a", rank(0, *WAITS, trainer), asleep)])
+    assert found.where == trainer
+    assert found.text.startswith("rank 1 on a sleeps at train.py:4 fit; rank 0 waits for it in")
+
+
+def test_a_rank_that_spins_in_nccl_waits_and_one_that_computes_a_backward_does_not() -> None:
+    spins = Frame(function="synchronize", file=f"{TORCH}/cuda/__init__.py", line=1162)
+    backward = Frame(function="_engine_run_backward", file=f"{TORCH}/autograd/graph.py", line=2)
+    busy = rank(1, backward, STEP, state="R")
+    found = verdict([node("a", rank(0, spins, STEP, state="R"), busy)])
+    assert (found.kind, found.ranks) == ("elsewhere", (1,))
+    idle = rank(1, backward, STEP, wait="futex_do_wait")
+    assert verdict([node("a", rank(0, backward, STEP), idle)]).kind == "together"
+
+
+def test_ranks_of_many_nodes_are_named_as_sets() -> None:
+    waiting = [node(f"n{n}", rank(n, *WAITS, STEP)) for n in range(60)]
+    asleep = [node(f"n{n}", rank(n, STEP, wait="hrtimer_nanosleep")) for n in range(60, 64)]
+    found = verdict([*waiting, *asleep])
+    assert found.text == (
+        "ranks 60-63 on n60, n61 and 2 more sleep at train.py:88 step;"
+        " ranks 0-59 wait for them in all_reduce at train.py:88 step"
+    )
+
+
+def test_a_loss_for_which_all_wait_names_the_one_that_is_elsewhere() -> None:
+    item = replace(STEP, line=90)
+    found = verdict([node("a", rank(0, item), rank(1, item), rank(2, STEP))])
+    assert (found.kind, found.ranks) == ("elsewhere", (2,))
+    assert found.text == "rank 2 on a is at train.py:88 step; ranks 0-1 are at train.py:90 step"
+
+
+def test_what_a_node_says_stays_one_line() -> None:
+    evil = Frame(function="f\x1b[2J\nforged", file="/job/a.py", line=1)
+    found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, evil))])
+    lines = fold([node("a", rank(1, evil))])
+    assert not any("\n" in text for text in (found.text, lines[0].line.text))
