@@ -21,8 +21,8 @@ from clusterctl.hang.doing import (
     waits_for_batch,
 )
 from clusterctl.hang.look import Look, agree, blame, does, inside, lasting, named, says, since, who
-from clusterctl.logs.echoes import BRANCHED
 from clusterctl.logs.ranks import fold_ranks, name_ranks
+from clusterctl.logs.watchdog import BRANCHED
 from clusterctl.model.dump import ProcessDump, ThreadStack
 from clusterctl.model.verdict import Verdict
 

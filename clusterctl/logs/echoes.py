@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.logs import known_errors
+from clusterctl.logs import known_errors, watchdog
 from clusterctl.logs.excerpt import without_noise
 from clusterctl.node.printed_error import WAITED, PrintedError, all_errors, last_error, plain
 
@@ -25,17 +25,12 @@ WAITING_SECONDS = 15.0
 """Exceptions that a rank printed later than this after the first echo came of its stop."""
 _CAME = "its lines before that collective tell what it did; if it only needs longer, raise timeout="
 NOT_THERE = f"{_CAME} of init_process_group"
-BRANCHED = "let all ranks call the same collectives in the same order, whatever their data says"
 _RAISED = "the script must end when that fails: the other ranks wait for this one"
 _ASKED = re.compile(
     r"^(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException|CancelledError|Rendezvous\w+Error)\b"
     r"|\bkilled by signal: Terminated\b"
 )
 """What is printed because the rank was asked to end."""
-_WORK = re.compile(
-    r"\bWorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+), NumelIn=(?P<size>\d+)"
-)
-_ENQUEUED = re.compile(r"\blast enqueued (?:NCCL )?work: (\d+)")
 
 
 class _Rank(NamedTuple):
@@ -58,21 +53,6 @@ class _Rank(NamedTuple):
         return any(WAITED.search(line) for line in self.lines)
 
 
-class _Work(NamedTuple):
-    """A collective in which a rank waited."""
-
-    number: int
-    kind: str
-    size: int
-    enqueued: str
-    of: _Rank
-
-    def __str__(self) -> str:
-        """Return it as a user reads it."""
-        more = f" (enqueued up to #{self.enqueued})" if self.enqueued else ""
-        return f"#{self.number} {self.kind} of {self.size}{more}"
-
-
 def behind_echoes(reports: Sequence[NodeReport], echoes: Sequence[FirstCause]) -> FirstCause | None:
     """Return what all these failures are echoes of; None: nothing tells."""
     first = min(echoes, key=lambda cause: cause.time)
@@ -86,7 +66,7 @@ def behind_echoes(reports: Sequence[NodeReport], echoes: Sequence[FirstCause]) -
     raised = _raised(ranks, first, waited=waited)
     if raised is not None or not waited:
         return raised
-    return _branched(ranks, first) or _absent(ranks, first)
+    return _behind(ranks, first) or _absent(ranks, first)
 
 
 def _lost(
@@ -189,27 +169,18 @@ def _may_be_cause(rank: _Rank, error: PrintedError, first: FirstCause) -> bool:
     return time is None or time <= first.time + WAITING_SECONDS
 
 
-def _branched(ranks: Sequence[_Rank], first: FirstCause) -> FirstCause | None:
-    """Return that ranks waited in different collectives; the one behind is named."""
-    works = sorted(filter(None, map(_work, ranks)), key=lambda work: work.number)
-    other = next((work for work in works if work[:3] != works[0][:3]), None)
-    if other is None:
-        return None
-    who = f"rank {other.of.rank} of {other.of.node}"
-    message = f"it waited in {works[0]}, and {who} in {other}: they took different branches"
-    silent = [str(rank.rank) for rank in ranks if not rank.waits]
-    if silent:
-        message += f"; no such line of rank {', '.join(silent)}"
-    return _of_rank(works[0].of, first, message, BRANCHED)
-
-
-def _work(rank: _Rank) -> _Work | None:
-    found = next(filter(None, map(_WORK.search, rank.lines)), None)
+def _behind(ranks: Sequence[_Rank], first: FirstCause) -> FirstCause | None:
+    """Return the rank that was behind when NCCL's watchdog ended the others."""
+    known = {rank.rank: rank for rank in ranks}
+    found = watchdog.behind(
+        {rank: each.lines for rank, each in known.items()},
+        {rank: each.node for rank, each in known.items()},
+    )
     if found is None:
         return None
-    enqueued = next(filter(None, map(_ENQUEUED.search, rank.lines)), None)
-    number, kind, size = found["number"], found["kind"], found["size"]
-    return _Work(int(number), kind, int(size), enqueued[1] if enqueued else "", rank)
+    cause = _of_rank(known[found.ranks[0]], first, found.message, found.remedy or NOT_THERE)
+    also = (f"{known[rank].node}:{rank}" for rank in found.ranks[1:])
+    return replace(cause, also=tuple(sorted(also)))
 
 
 def _absent(ranks: Sequence[_Rank], first: FirstCause) -> FirstCause | None:
