@@ -20,8 +20,20 @@ from clusterctl.hang.doing import (
     waits_for,
     waits_for_batch,
 )
-from clusterctl.hang.look import Look, agree, blame, does, inside, lasting, named, says, since, who
-from clusterctl.logs.ranks import fold_ranks, name_ranks
+from clusterctl.hang.look import (
+    Look,
+    agree,
+    blame,
+    does,
+    inside,
+    lasting,
+    named,
+    says,
+    since,
+    who,
+    whole_stack,
+)
+from clusterctl.logs.ranks import name_ranks
 from clusterctl.logs.watchdog import BRANCHED
 from clusterctl.model.dump import ProcessDump, ThreadStack
 from clusterctl.model.verdict import Verdict
@@ -204,8 +216,7 @@ def elsewhere(look: Look) -> Verdict | None:
     throttled = [w for node in look.nodes if node.node == ranks[0].node for w in node.throttled]
     slowed = f", and its GPU is slowed down: {throttled[0]}" if throttled else ""
     text = f"{says(ranks, common[1])} at {common[0]}{lasting(ranks)}{slowed}{more}"
-    remedy = f"clusterctl dump --rank {fold_ranks(one.rank for one in ranks)} shows its whole stack"
-    return blame("elsewhere", ranks, f"{text}{look.others(look.apart)}", remedy)
+    return blame("elsewhere", ranks, f"{text}{look.others(look.apart)}", whole_stack(ranks))
 
 
 def all_busy(look: Look) -> Verdict | None:

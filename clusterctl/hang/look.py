@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from clusterctl.hang.doing import Doing, all_doing, spot, waits_for
-from clusterctl.logs.ranks import name_ranks
+from clusterctl.logs.ranks import fold_ranks, name_ranks
 from clusterctl.model.dump import Frame, NodeDump
 from clusterctl.model.verdict import HangKind, Verdict
 
@@ -100,6 +100,11 @@ def does(one: Doing) -> str:
     if one.busy:
         return "computes"
     return waits_for(one.main) or "is"
+
+
+def whole_stack(ranks: Sequence[Doing]) -> str:
+    """Return the command that shows more of what they do."""
+    return f"clusterctl dump --rank {fold_ranks(one.rank for one in ranks)} shows the whole stack"
 
 
 def since(ranks: Sequence[Doing]) -> float | None:

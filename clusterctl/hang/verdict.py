@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from clusterctl.hang import kinds
 from clusterctl.hang.look import Look, inside, who
+from clusterctl.hang.recorder import recorded
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
 from clusterctl.safe_text import strip_controls
@@ -19,6 +20,7 @@ KINDS: tuple[Callable[[Look], Verdict | None], ...] = (
     kinds.lock,
     kinds.data_loader,
     kinds.swap,
+    recorded,
     kinds.absent_node,
     kinds.order,
     kinds.elsewhere,

@@ -84,6 +84,8 @@ class Collective:
     dtype: str = ""
     state: Literal["scheduled", "started", "completed"] = "scheduled"
     frames: tuple[Frame, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    """Those of its group; only of the newest of a group, and empty if that is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

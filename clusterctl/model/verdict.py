@@ -9,8 +9,8 @@ from clusterctl.model.dump import Frame
 from clusterctl.values import dataclass
 
 HangKind = Literal[
-    "stopped", "ended", "storage", "network", "order", "lock", "data-loader",
-    "node", "swap", "elsewhere", "slow", "together", "unknown",
+    "stopped", "ended", "storage", "network", "lock", "data-loader", "swap", "absent", "shape",
+    "order", "node", "elsewhere", "slow", "together", "unknown",
 ]  # fmt: skip
 
 
@@ -19,8 +19,9 @@ class Verdict:
     """What one look at all ranks says."""
 
     kind: HangKind
-    """`elsewhere`: the others wait for ranks that do something else; `together`: all wait at one
-    place; `slow`: all are busy."""
+    """`absent`: by the flight recorder, these ranks did not enter a collective; `elsewhere`: they
+    do something else while the others wait; `together`: all wait at one place; `slow`: all are
+    busy."""
     ranks: tuple[Rank, ...] = ()
     """For which the others wait."""
     nodes: tuple[str, ...] = ()

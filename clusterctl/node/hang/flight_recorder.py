@@ -1,0 +1,139 @@
+"""Reads what PyTorch's flight recorder wrote when a collective timed out.
+
+Such a file is a pickle, and the user's own program wrote it: nothing that it names is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from clusterctl.node.checkpoints.torch_pickles import SafeUnpickler
+
+VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Each names the files but for the rank at their end."""
+BYTES_LIMIT = 32 * 1024 * 1024
+"""A recorder of 2000 entries writes 3 MB."""
+MOST, MOST_FRAMES, MOST_SIZES, MOST_RANKS = 64, 8, 8, 4096
+_NAME_LIMIT, _FILE_LIMIT = 160, 512
+
+
+class _Plain(SafeUnpickler):
+    """Reads dicts, lists, text and numbers alone."""
+
+    def find_class(self, module: str, name: str) -> type:
+        """Refuse every class."""
+        raise pickle.UnpicklingError("a flight recorder names no class: %s.%s" % (module, name))
+
+
+def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
+    """Return the file that a rank's recorder wrote since its run began, if there is one.
+
+    Args:
+        environ: of the rank's process.
+        rank: its number.
+        began: when the run began, by this node's clock.
+    """
+    named = [environ[name] for name in VARIABLES if environ.get(name)]
+    # Torch 2.7 and later, then earlier ones.
+    home = environ.get("HOME")
+    defaults = [home + "/.cache/torch/comm_lib_trace_rank_"] if home else []
+    for prefix in named[:1] or [*defaults, "/tmp/nccl_trace_rank_"]:  # noqa: S108
+        path = "%s%d" % (prefix, rank)
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if _is_own(found) and found.st_mtime >= began:
+            return path
+    return None
+
+
+def read_collectives(path: str) -> List[Dict[str, Any]]:
+    """Return the collectives of a file as `Collective` has them, the newest first.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no flight recorder's.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        known = os.fstat(descriptor)
+        if not _is_own(known) or known.st_size > BYTES_LIMIT:
+            raise ValueError("%s is no file of this user's, or larger than any" % path)
+        try:
+            return _collectives(_Plain(file).load())
+        except OSError:
+            raise
+        except Exception as error:  # whatever a pickle can do wrong
+            raise ValueError("%s is no flight recorder's: %s" % (path, error)) from error
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _collectives(told: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    entries = [one for one in told["entries"] if not one.get("is_p2p")]
+    entries.sort(key=lambda one: int(one["record_id"]), reverse=True)
+    status, members = told.get("pg_status") or {}, told.get("pg_config") or {}
+    found, groups = [], set()
+    for entry in entries[:MOST]:
+        one = _collective(entry, status)
+        if one["group"] not in groups:  # once a group: the ranks of a thousand nodes are many
+            one["ranks"] = _members(entry, members)
+        groups.add(one["group"])
+        found.append(one)
+    return found
+
+
+def _collective(entry: Mapping[str, Any], status: Mapping[str, Any]) -> Dict[str, Any]:
+    name, sequence = str(entry["profiling_name"]), int(entry["collective_seq_id"])
+    done = status.get(str(entry.get("pg_id")), {}).get("last_completed_collective", -1)
+    # Gloo's stay `scheduled` for ever.
+    completed = entry["state"] == "completed" or entry.get("retired") or sequence <= int(done)
+    started = entry["state"] == "started"
+    return {
+        "group": _group(entry)[:_NAME_LIMIT],
+        "sequence": sequence,
+        "operation": name.rpartition(":")[2][:_NAME_LIMIT],
+        "input_sizes": _sizes(entry.get("input_sizes")),
+        "dtype": str((entry.get("input_dtypes") or [""])[0])[:_NAME_LIMIT],
+        "state": "completed" if completed else "started" if started else "scheduled",
+        "frames": [
+            {
+                "function": str(frame["name"])[:_NAME_LIMIT],
+                "file": str(frame["filename"])[-_FILE_LIMIT:],
+                "line": max(0, int(frame["line"])),
+            }
+            for frame in (entry.get("frames") or [])[:MOST_FRAMES]
+        ],
+        "ranks": [],
+    }
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    name, description = _pair(entry["process_group"])
+    return name if description in ("", "undefined") else "%s (%s)" % (name, description)
+
+
+def _pair(group: Any) -> Tuple[str, str]:  # noqa: ANN401  (a tuple, or a list)
+    return str(group[0]), str(group[1])
+
+
+def _sizes(told: Any) -> List[List[int]]:  # noqa: ANN401  (a list of lists)
+    return [[int(n) for n in one[:MOST_SIZES]] for one in (told or [])[:MOST_SIZES]]
+
+
+def _members(entry: Mapping[str, Any], config: Mapping[str, Any]) -> List[int]:
+    """Return the ranks of an entry's group; none if that is not told."""
+    name, _ = _pair(entry["process_group"])
+    told = config.get(name) or (next(iter(config.values())) if len(config) == 1 else {})
+    try:
+        ranks = json.loads(told.get("ranks") or "[]")
+    except ValueError:
+        return []
+    return [int(rank) for rank in ranks[:MOST_RANKS]]
