@@ -29,6 +29,7 @@ _IN_TORCH = (
 """In which an idle rank waits for others, or for its GPU, which may wait for others'."""
 _LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
+_FOR_A_CHILD = "waits for a process that it started"
 _MOUNT = re.compile(
     r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
     r"|\bgpfs|\brequest_wait_answer|\bfolio_wait_bit_common.*\bnfs"
@@ -40,7 +41,7 @@ _WAITS = tuple(
         (r"folio_wait|io_schedule|wait_on_page|blkdev|jbd2|ext4|xfs_|btrfs", "waits for a disk"),
         (r"nanosleep", "sleeps"),
         (r"futex", "waits for a lock or another thread"),
-        (r"do_wait\b|do_wait4|kernel_wait", "waits for a process that it started"),
+        (r"\bdo_wait\b|kernel_wait4", _FOR_A_CHILD),
         (r"pipe_read|pipe_wait|anon_pipe", "waits for data of a pipe"),
         (r"poll|select|sk_wait|wait_woken|inet_|tcp_|unix_stream", "waits for a socket or a pipe"),
         (r"flock|locks_lock|lease|fcntl_setlk|posix_lock", "waits for the lock of a file"),
@@ -53,50 +54,54 @@ class Doing:
     """A rank, and what it does."""
 
     node: str
+    rank: int
     dump: RankDump
-
-    @property
-    def rank(self) -> int:
-        """Its number."""
-        return self.dump.rank
-
-    @property
-    def own(self) -> ProcessDump | None:
-        """Its own process; None: it has ended."""
-        gone = self.dump.ended or not self.dump.processes
-        first = None if gone else self.dump.processes[0]
-        return None if first and first.state in _ZOMBIE else first
-
-    @property
-    def main(self) -> ThreadStack:
-        """The main thread of its own process."""
-        return main_thread(self.own)
-
-    @property
-    def where(self) -> Frame | None:
-        """The innermost line of the user's own code."""
-        return place(self.main.frames)
-
-    @property
-    def operation(self) -> str:
-        """In which it waits for other ranks, such as `all_reduce`; empty: it does not."""
-        return operation(self.main, busy=self.busy)
-
-    @property
-    def busy(self) -> bool:
-        """Its main thread computes, or would if it got a core."""
-        return self.main.state == "R" or (self.main.cpu_percent or 0) >= BUSY
-
-    @property
-    def workers(self) -> tuple[ProcessDump, ...]:
-        """Data loaders' workers, and whatever else it started."""
-        return self.dump.processes[1:]
+    own: ProcessDump | None
+    """The process of its program; None: it has ended."""
+    workers: tuple[ProcessDump, ...]
+    """Data loaders' workers, and whatever else the program started."""
+    main: ThreadStack
+    """The main thread of its program."""
+    busy: bool
+    """That computes, or would if it got a core."""
+    where: Frame | None
+    """The innermost line of the user's own code."""
+    operation: str
+    """In which it waits for other ranks, such as `all_reduce`; empty: it does not."""
 
 
 def all_doing(dumps: Sequence[NodeDump]) -> tuple[Doing, ...]:
     """Return every rank, in order."""
-    found = (Doing(node=node.node, dump=rank) for node in dumps for rank in node.ranks)
+    found = (_doing(node.node, rank) for node in dumps for rank in node.ranks)
     return tuple(sorted(found, key=lambda one: one.rank))
+
+
+def _doing(node: str, dump: RankDump) -> Doing:
+    own = _program(dump)
+    main = main_thread(own)
+    busy = main.state == "R" or (main.cpu_percent or 0) >= BUSY
+    kernel = Frame(function=main.wait) if main.wait else None
+    return Doing(
+        node=node,
+        rank=dump.rank,
+        dump=dump,
+        own=own,
+        workers=tuple(each for each in dump.processes if each is not own),
+        main=main,
+        busy=busy,
+        where=place(main.frames) or kernel,
+        operation=_operation(main, busy=busy),
+    )
+
+
+def _program(dump: RankDump) -> ProcessDump | None:
+    """Return the process of a rank's program: its own, or what a shell waits for."""
+    live = [each for each in dump.processes if each.state not in _ZOMBIE]
+    if dump.ended or not live:
+        return None
+    python = (each for each in live if any(_python(main_thread(each).frames)))
+    waits = waits_for(main_thread(live[0])) == _FOR_A_CHILD
+    return next(python, live[0]) if waits else live[0]
 
 
 def main_thread(process: ProcessDump | None) -> ThreadStack:
@@ -124,7 +129,7 @@ def place(frames: Sequence[Frame]) -> Frame | None:
     return own or next(packages, None) or next(iter(python or frames), None)
 
 
-def operation(thread: ThreadStack, *, busy: bool) -> str:
+def _operation(thread: ThreadStack, *, busy: bool) -> str:
     """Return what of torch a thread waits in for other ranks; empty: in nothing."""
     python = list(_python(thread.frames))
     if not python:
@@ -133,7 +138,7 @@ def operation(thread: ThreadStack, *, busy: bool) -> str:
     named = [name for frame in inside if (name := _short(frame)) not in _WRAPPERS]
     if named:
         return named[-1]
-    innermost = f"{python[0].file} {python[0].function}"
+    innermost = f"{python[0].file} {_short(python[0])}"
     known = (name for pattern, name in _IN_TORCH if pattern.search(innermost))
     found = next(known, "")
     # NCCL spins: there a rank is busy and waits nevertheless.

@@ -211,7 +211,7 @@ def elsewhere(look: Look) -> Verdict | None:
         return None
     common, _ = Counter((spot(one.where), does(one)) for one in look.apart).most_common(1)[0]
     ranks = [one for one in look.apart if (spot(one.where), does(one)) == common]
-    rest = [one for one in look.apart if one not in ranks]
+    rest = [one for one in look.apart if (spot(one.where), does(one)) != common]
     more = f" ({who(rest)} elsewhere)" if rest else ""
     throttled = [w for node in look.nodes if node.node == ranks[0].node for w in node.throttled]
     slowed = f", and its GPU is slowed down: {throttled[0]}" if throttled else ""

@@ -6,12 +6,15 @@ something was changed afterwards, `what` says so.
 
 from __future__ import annotations
 
+import io
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from rich.console import Console
 
 from clusterctl.hang.doing import spot
 from clusterctl.hang.fold import fold
@@ -19,6 +22,7 @@ from clusterctl.hang.verdict import verdict
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
 from clusterctl.model.from_json import from_json
 from clusterctl.model.verdict import HangKind
+from clusterctl.report.hang import show_verdict
 
 CASES = sorted(Path(__file__).with_name("cases").glob("*.json"))
 TORCH = "/venv/lib/python3.12/site-packages/torch"
@@ -120,3 +124,48 @@ def test_what_a_node_says_stays_one_line() -> None:
     found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, evil))])
     lines = fold([node("a", rank(1, evil))])
     assert not any("\n" in text for text in (found.text, lines[0].line.text))
+
+
+def test_a_script_of_the_shell_is_what_it_waits_for() -> None:
+    asleep = rank(1, STEP, wait="hrtimer_nanosleep").processes[0]
+    waits = ThreadStack(id=7, state="S", wait="do_wait")
+    shell = ProcessDump(
+        pid=7, command="bash train.sh", state="S", source="kernel", threads=(waits,)
+    )
+    scripted = RankDump(rank=1, processes=(shell, asleep))
+    found = verdict([node("a", rank(0, *WAITS, STEP), scripted)])
+    assert (found.kind, found.where) == ("elsewhere", STEP)
+
+
+def test_without_any_stack_the_kernel_tells_who_is_elsewhere() -> None:
+    waiting = [rank(n, wait="futex_do_wait") for n in (0, 1)]
+    found = verdict([node("a", *waiting, rank(2, wait="hrtimer_nanosleep"))])
+    assert found.text == "rank 2 on a sleeps at hrtimer_nanosleep; ranks 0-1 are at futex_do_wait"
+
+
+def test_many_ranks_take_no_time() -> None:
+    """Each of 4000 ranks is looked at once, whatever the others do."""
+    spread = [
+        node(f"n{n}", *(rank(8 * n + i, replace(STEP, line=8 * n + i + 1)) for i in range(8)))
+        for n in range(500)
+    ]
+    began = time.process_time()
+    assert verdict(spread).kind == "unknown"
+    assert len(fold(spread)) == 4000
+    waiting = [node("m", *(rank(4000 + n, *WAITS, STEP) for n in range(40)))]
+    assert len(verdict([*spread, *waiting]).ranks) == 1
+    assert time.process_time() - began < 20
+
+
+def test_the_verdict_is_printed_below_the_stacks() -> None:
+    out = io.StringIO()
+    evil = replace(STEP, function="\x1b]0;owned\x07step")
+    asleep = rank(1, evil, wait="hrtimer_nanosleep")
+    show_verdict(Console(file=out, width=40), [node("a", rank(0, *WAITS, STEP), asleep)], ["b"])
+    assert out.getvalue() == (
+        "[a:0] all_reduce (torch) ← train.py:88 step\n"
+        "[a:1] train.py:88 step (sleeps)\n"
+        "b did not answer: what its ranks do is unknown; rank 0 waits in all_reduce at train.py:88"
+        " step\n"
+        "hint: clusterctl check --nodes b\n"
+    )
