@@ -11,7 +11,7 @@ from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, Thread
 from clusterctl.values import dataclass
 
 BUSY = 50
-"""Percent of a core from which a rank is said to compute."""
+"""Percent of a core: a main thread that uses more computes."""
 _STOPPED, _ZOMBIE = frozenset("Tt"), frozenset("ZX")
 _PACKAGES = re.compile(r"(?:^|/)(?:site|dist)-packages/")
 _LIBRARY = re.compile(_PACKAGES.pattern + r"|/lib/python3[.\d]*/|^<frozen")
@@ -160,7 +160,7 @@ def at_work(process: ProcessDump) -> ThreadStack | None:
 
 
 def waits_for(thread: ThreadStack) -> str:
-    """Return in words for what the kernel lets a thread wait; empty: it runs, or nobody told."""
+    """Return in words what a thread waits for in the kernel; empty: it runs, or that is hidden."""
     kernel = " ".join((thread.wait, *(f.function for f in thread.frames if not f.file)))
     return next((words for pattern, words in _WAITS if pattern.search(kernel)), "")
 

@@ -1,4 +1,4 @@
-"""One small function for each reason why a run stands still; each says nothing if it is not that.
+"""One small function for each reason why a run stands still; None: that is not the reason.
 
 They are asked in the order of `verdict.KINDS`.
 """

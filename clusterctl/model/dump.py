@@ -1,4 +1,4 @@
-"""What a node answers to `dump`: the stacks of a run's ranks, and the evidence beside them."""
+"""What a node answers to `dump`: the stacks of a run's ranks, and more evidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
 from clusterctl.values import dataclass
 
 Source = Literal["py-spy", "faulthandler", "kernel", ""]
-"""Who told a stack: the first that was allowed; empty: nobody."""
+"""Who told a stack: the first that was allowed; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class RankDump:
     printed_s: Seconds | None = None
     """Seconds since it printed something; null: it has not."""
     quiet_s: Seconds | None = None
-    """Seconds since its last sign of life; null: nobody watched."""
+    """Seconds since its last sign of life; null: that was not watched."""
     cpu_percent: Count | None = None
     """CPU time of all its processes during the dump."""
     connections: tuple[StuckConnection, ...] = ()

@@ -29,6 +29,21 @@ class _Plain(SafeUnpickler):
         raise pickle.UnpicklingError("a flight recorder names no class: %s.%s" % (module, name))
 
 
+def collectives_of(environ: Mapping[str, str], rank: int, began: float) -> List[Dict[str, Any]]:
+    """Return what a rank's recorder wrote since its run began; none if it wrote nothing readable.
+
+    Args:
+        environ: of the rank, at least its home and what the job sets.
+        rank: its number.
+        began: when the run began, by this node's clock.
+    """
+    path = find_file(environ, rank, began)
+    try:
+        return read_collectives(path) if path else []
+    except (OSError, ValueError):
+        return []  # it may still be written
+
+
 def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
     """Return the file that a rank's recorder wrote since its run began, if there is one.
 
@@ -93,7 +108,7 @@ def _collectives(told: Mapping[str, Any]) -> List[Dict[str, Any]]:
 def _collective(entry: Mapping[str, Any], status: Mapping[str, Any]) -> Dict[str, Any]:
     name, sequence = str(entry["profiling_name"]), int(entry["collective_seq_id"])
     done = status.get(str(entry.get("pg_id")), {}).get("last_completed_collective", -1)
-    # Gloo's stay `scheduled` for ever.
+    # Gloo's never leave `scheduled`.
     completed = entry["state"] == "completed" or entry.get("retired") or sequence <= int(done)
     started = entry["state"] == "started"
     return {

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.hang.verdict import verdict
 from clusterctl.model.dump import Collective, NodeDump, RankDump
 from clusterctl.model.from_json import from_json
-from clusterctl.node.hang.flight_recorder import MOST, find_file, read_collectives
+from clusterctl.node.hang.flight_recorder import MOST, collectives_of, find_file, read_collectives
 
 TORCH = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -118,6 +118,8 @@ def test_what_is_no_recorders_file_is_refused(tmp_path: Path, data: bytes) -> No
     path.write_bytes(data)
     with pytest.raises(ValueError, match="file"):
         read_collectives(str(path))
+    path.rename(tmp_path / "file0")
+    assert collectives_of({"TORCH_FR_DUMP_TEMP_FILE": str(path)}, 0, 0.0) == []
 
 
 def test_a_pipe_and_a_link_are_not_opened(tmp_path: Path) -> None:
@@ -139,6 +141,8 @@ def test_the_file_of_a_rank_is_found_where_its_environment_says(tmp_path: Path) 
     assert find_file(environ, 2, began) is None
     assert find_file(environ, 3, began + 1) is None  # of an earlier run
     assert find_file({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(tmp_path / "fr_")}, 3, 0.0) == path
+    assert collectives_of(environ, 3, began) == read_collectives(path)
+    assert collectives_of(environ, 2, began) == []
     cache = tmp_path / ".cache" / "torch"
     cache.mkdir(parents=True)
     Path(path).rename(cache / "comm_lib_trace_rank_3")
