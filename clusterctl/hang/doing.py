@@ -29,6 +29,7 @@ _IN_TORCH = (
 """In which an idle rank waits for others, or for its GPU, which may wait for others'."""
 _LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
+_FOR_A_SERVER, _FOR_A_DRIVER = "waits for a file server", "waits for the driver of a GPU"
 _FOR_A_CHILD = "waits for a process that it started"
 _MOUNT = re.compile(
     r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
@@ -37,7 +38,8 @@ _MOUNT = re.compile(
 _WAITS = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        (_MOUNT.pattern, "waits for a file server"),
+        (_MOUNT.pattern, _FOR_A_SERVER),
+        (r"\bnvidia|\buvm_|\bnvkms|\b_?nv\d+rm|\bos_acquire|\bamdgpu|\bkfd_", _FOR_A_DRIVER),
         (r"folio_wait|io_schedule|wait_on_page|blkdev|jbd2|ext4|xfs_|btrfs", "waits for a disk"),
         (r"nanosleep", "sleeps"),
         (r"futex", "waits for a lock or another thread"),
@@ -167,7 +169,12 @@ def waits_for(thread: ThreadStack) -> str:
 
 def on_mount(thread: ThreadStack) -> bool:
     """Tell whether a thread waits for the server of a file system."""
-    return waits_for(thread) == _WAITS[0][1]
+    return waits_for(thread) == _FOR_A_SERVER
+
+
+def in_driver(thread: ThreadStack) -> bool:
+    """Tell whether a thread waits for a GPU's driver."""
+    return waits_for(thread) == _FOR_A_DRIVER
 
 
 def spot(frame: Frame | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from clusterctl.hang.doing import (
     Doing,
     at_work,
+    in_driver,
     is_own,
     on_mount,
     place,
@@ -42,6 +43,7 @@ MUCH_SWAP = 256 << 20
 """Bytes of a rank in swap that slow it down."""
 RETRANSMITS = 3
 """So often in a row the kernel sends the same again only if nothing gets through."""
+_PAIRS = frozenset(("send", "recv", "batch_isend_irecv"))
 _RANK_LOGS = "clusterctl logs --rank {} shows what it printed last"
 _NETWORK = "clusterctl check --only network: it connects every node to every other"
 _LOADER = "num_workers=0 shows the same in the rank itself; a timeout= of DataLoader ends it"
@@ -100,7 +102,11 @@ def _on_storage(one: Doing) -> ThreadStack | None:
     if one.operation:
         return None
     threads = (one.main, *filter(None, map(at_work, one.workers)))
-    return next((each for each in threads if on_mount(each) or each.state == "D"), None)
+    found = next((each for each in threads if on_mount(each) or each.state == "D"), None)
+    if found is None or on_mount(found):
+        return found
+    # A GPU's driver keeps threads in state D, too, and so does memory that is read from swap.
+    return None if in_driver(found) or _swapped(one) >= MUCH_SWAP else found
 
 
 def network(look: Look) -> Verdict | None:
@@ -189,7 +195,9 @@ def order(look: Look) -> Verdict | None:
     more = f"; {len(places) - 2} more places" if len(places) > 2 else ""  # noqa: PLR2004
     others = name_ranks(one.rank for one in rest)
     text = f"{says(ranks, 'waits')} {rare}, and {others} {common}{more}{lasting(ranks)}"
-    return blame("order", ranks, f"{text}: they took different branches", BRANCHED)
+    pairs = {one.operation for one in look.waiting} & _PAIRS
+    why = "they wait for each other" if pairs else "they took different branches"
+    return blame("order", ranks, f"{text}: {why}, or are of different process groups", BRANCHED)
 
 
 def absent_node(look: Look) -> Verdict | None:

@@ -82,6 +82,29 @@ def test_ranks_that_all_write_are_no_dead_mount() -> None:
     assert verdict([node("a", *waiting)]).kind == "together"
 
 
+@pytest.mark.parametrize("wait", ["uvm_va_space_down_write", "os_acquire_rwlock_write"])
+def test_a_driver_that_keeps_a_rank_is_no_disk(wait: str) -> None:
+    found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, STEP, state="D", wait=wait))])
+    assert found.kind == "elsewhere"
+    assert found.text.startswith("rank 1 on a waits for the driver of a GPU at train.py:88 step;")
+
+
+def test_memory_that_comes_from_swap_is_no_disk_of_its_own() -> None:
+    slow = rank(1, STEP, state="D", wait="folio_wait_bit_common")
+    swapped = replace(slow, processes=(replace(slow.processes[0], swap_bytes=1 << 30),))
+    assert verdict([node("a", rank(0, *WAITS, STEP), slow)]).kind == "storage"
+    assert verdict([node("a", rank(0, *WAITS, STEP), swapped)]).kind == "swap"
+
+
+def test_stages_of_a_pipeline_wait_for_each_other() -> None:
+    receives = replace(WAITS[0], function="recv")
+    found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, receives, replace(STEP, line=9)))])
+    assert found.text == (
+        "rank 1 on a waits in recv at train.py:9 step, and rank 0 in all_reduce at train.py:88"
+        " step: they wait for each other, or are of different process groups"
+    )
+
+
 def test_a_console_script_is_at_its_package_and_not_in_torch() -> None:
     trainer = Frame(function="fit", file="/v/lib/python3.12/site-packages/axolotl/train.py", line=4)
     script = Frame(function="<module>", file="/v/bin/axolotl", line=8)
