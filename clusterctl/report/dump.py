@@ -11,13 +11,15 @@ from rich.console import Console
 
 from clusterctl.checks.wording import counted
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
-from clusterctl.report.console import Screen, safe_text
+from clusterctl.report.console import Screen, listed, safe_text
+from clusterctl.report.hang import show_verdict
 from clusterctl.report.status import age
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice
 
 _STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
 _SHOWN_FRAMES = 12
+_SHOWN_LABELS = 4
 _PLACE_LIMIT = 200
 """Characters of a function, and of a file's name: a function of C++ has its templates in it."""
 _LIBRARY = re.compile(r"^/.*/(?:lib/python3\.\d+|site-packages|dist-packages)/")
@@ -36,12 +38,16 @@ def show_dump(
         every_thread: not only the main thread of each rank.
         folder: where they were written instead.
     """
-    if folder is not None:
-        for dump in result.dumps:
+    for dump in result.dumps:
+        if folder is not None:
             screen.out.print(safe_text(folder / f"{dump.node}.json"), soft_wrap=True)
-    else:
-        for dump in result.dumps:
-            _show_node(screen.out, result, dump, every_thread=every_thread)
+            continue
+        _show_about(screen.out, result, dump)
+        if not result.whole:
+            _show_ranks(screen.out, dump, every_thread=every_thread)
+    if result.whole and result.dumps and folder is None:
+        show_verdict(screen.out, result.dumps, [error.node for error in result.silent])
+        _say_unseen(screen, result)
     show_missing(screen, result)
 
 
@@ -56,12 +62,31 @@ def show_missing(screen: Screen, result: DumpResult) -> None:
     screen.show_errors(result.silent)
 
 
-def _show_node(console: Console, result: DumpResult, dump: NodeDump, *, every_thread: bool) -> None:
+def _say_unseen(screen: Screen, result: DumpResult) -> None:
+    """Warn of what the stacks lack, once for all ranks that lack the same."""
+    lacking: dict[str, dict[str, None]] = {}
+    for dump in result.dumps:
+        for rank in dump.ranks:
+            for process in rank.processes:
+                if process.missing:
+                    label = f"{dump.node}:{rank.rank}"
+                    lacking.setdefault(process.missing, {})[label] = None
+    for words, labels in lacking.items():
+        text = f"[{listed(list(labels), _SHOWN_LABELS)}] not seen: {words}"
+        screen.say(Notice(text=text, level="warning"))
+
+
+def _show_about(console: Console, result: DumpResult, dump: NodeDump) -> None:
+    """Print what is known of a node beside its ranks."""
     if result.states.get(dump.node) not in _LIVE:
         text = f"{dump.node}: as it was {age(time.time() - dump.time)} ago"
         console.print(safe_text(text, "yellow"))
     for words in dump.throttled:
         console.print(safe_text(f"{dump.node}: {words}", "yellow"))
+
+
+def _show_ranks(console: Console, dump: NodeDump, *, every_thread: bool) -> None:
+    """Print the stacks of a node's ranks in full."""
     for rank in dump.ranks:
         console.print(safe_text(f"[{dump.node}:{rank.rank}] {_about(rank)}", "bold"))
         for process in rank.processes:

@@ -12,7 +12,7 @@ from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, S
 
 from clusterctl.node.agent.child_tasks import gather, run_program
 from clusterctl.node.file_io import read_json
-from clusterctl.node.hang import proc, py_spy, tools
+from clusterctl.node.hang import flight_recorder, proc, py_spy, tools
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import to_json
@@ -145,8 +145,21 @@ def _rank(
         "quiet_s": quiet.get(rank["rank"]),
         "cpu_percent": sum(percents) if told else None,
         "connections": proc.stuck_connections(pids),
-        "collectives": [],
+        "collectives": _collectives(rank, told),
     }
+
+
+def _collectives(
+    rank: Mapping[str, Any], told: Sequence[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Return what PyTorch's flight recorder told of a rank's collectives."""
+    pid = rank["pid"]
+    # To read the environment of a process stuck in the kernel can hang the reader.
+    if not pid or any(one["state"] == "D" for one in told):
+        return []
+    entries = os.fsdecode(processes.read_proc(pid, "environ")).split("\0")
+    environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return flight_recorder.collectives_of(environ, rank["rank"], rank.get("began") or 0.0)
 
 
 def _printed_s(paths: NodePaths, rank: int) -> Optional[float]:

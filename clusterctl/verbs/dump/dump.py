@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.errors import NodeError, UsageError
+from clusterctl.hang.verdict import verdict
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.select import named
 from clusterctl.logs import ranks
 from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.dump import NodeDump
+from clusterctl.model.verdict import Verdict
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
@@ -68,12 +70,22 @@ class DumpResult:
     """Node → what was not as it should be."""
     silent: tuple[NodeError, ...]
     """The nodes that did not answer, and why."""
+    whole: bool = True
+    """All ranks of the run were asked for."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return why the run stands still; None: that takes the stacks of all ranks."""
+        if not self.whole or not self.dumps:
+            return None
+        return verdict(self.dumps, [error.node for error in self.silent])
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `dump --json` prints."""
         silent = {error.node: str(error) for error in self.silent}
         known = {name: plain(getattr(self, name)) for name in ("run", "time", "states", "notes")}
-        return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), "silent": silent}
+        judged = {"verdict": plain(self.verdict), "silent": silent}
+        return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), **judged}
 
 
 def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Emit) -> DumpResult:
@@ -110,6 +122,7 @@ def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Em
         states={name: one.state for name, one in answers.items()},
         notes={name: one.note for name, one in answers.items() if one.note},
         silent=tuple(errors),
+        whole=query.node is None and query.rank is None,
     )
 
 
