@@ -38,11 +38,13 @@ def show_dump(
         every_thread: not only the main thread of each rank.
         folder: where they were written instead.
     """
+    _show_age(screen.out, result)
     for dump in result.dumps:
         if folder is not None:
             screen.out.print(safe_text(folder / f"{dump.node}.json"), soft_wrap=True)
             continue
-        _show_about(screen.out, result, dump)
+        for words in dump.throttled:
+            screen.out.print(safe_text(f"{dump.node}: {words}", "yellow"))
         if not result.whole:
             _show_ranks(screen.out, dump, every_thread=every_thread)
     if result.whole and result.dumps and folder is None:
@@ -76,13 +78,15 @@ def _say_unseen(screen: Screen, result: DumpResult) -> None:
         screen.say(Notice(text=text, level="warning"))
 
 
-def _show_about(console: Console, result: DumpResult, dump: NodeDump) -> None:
-    """Print what is known of a node beside its ranks."""
-    if result.states.get(dump.node) not in _LIVE:
-        text = f"{dump.node}: as it was {age(time.time() - dump.time)} ago"
-        console.print(safe_text(text, "yellow"))
-    for words in dump.throttled:
-        console.print(safe_text(f"{dump.node}: {words}", "yellow"))
+def _show_age(console: Console, result: DumpResult) -> None:
+    """Print how old the stacks are that nodes had kept."""
+    kept = [one for one in result.dumps if result.states.get(one.node) not in _LIVE]
+    if kept:
+        times = [one.time for one in kept]
+        ages = (age(time.time() - moment) for moment in (max(times), min(times)))
+        spread = " to ".join(dict.fromkeys(ages))
+        text = f"as it was {spread} ago: {listed([one.node for one in kept], _SHOWN_LABELS)}"
+        console.print(safe_text(text, "yellow"), soft_wrap=True)
 
 
 def _show_ranks(console: Console, dump: NodeDump, *, every_thread: bool) -> None:

@@ -19,9 +19,9 @@ from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.hang import py_spy, stacks, tools
+from clusterctl.node.hang.dump import dump
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.dump import dump
 from clusterctl.node.run.processes import processes
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
 from tests.node.conftest import Run
