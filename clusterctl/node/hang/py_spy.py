@@ -46,7 +46,7 @@ def is_python(pid: int, *, uninterruptible: bool) -> bool:
     try:
         name = os.path.basename(os.readlink("/proc/%d/exe" % pid))
     except OSError:
-        return True  # another user's: whoever reads its stack says what is missing
+        return True  # another user's: py-spy says what is missing
     if _INTERPRETER.fullmatch(name):
         return True
     # The memory map of a process that is stuck in the kernel may hang its reader.

@@ -40,7 +40,7 @@ class DumpQuery:
     with_locals: bool = False
     """With the values of local variables."""
     keep: bool = False
-    """Keep them on the nodes, too: there they are told once the run is over."""
+    """Keep them on the nodes, too, for when the run is over."""
 
     def args(self) -> dict[str, Any]:
         """Return the arguments of the operation.
