@@ -50,6 +50,11 @@ _WAITS = tuple(
     )
 )
 
+_IN_PYTHON = (
+    (re.compile(r"/pdb\.py "), "waits in the debugger"),
+    (re.compile(r"/threading\.py _shutdown$"), "waits at its end for its other threads"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
@@ -163,6 +168,11 @@ def at_work(process: ProcessDump) -> ThreadStack | None:
 
 def waits_for(thread: ThreadStack) -> str:
     """Return in words what a thread waits for in the kernel; empty: it runs, or that is hidden."""
+    library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
+    calls = [f"{frame.file} {_short(frame)}" for frame in library]
+    for pattern, words in _IN_PYTHON:
+        if any(map(pattern.search, calls)):
+            return words
     kernel = " ".join((thread.wait, *(f.function for f in thread.frames if not f.file)))
     return next((words for pattern, words in _WAITS if pattern.search(kernel)), "")
 
