@@ -8,7 +8,7 @@ one for which the others waited.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from clusterctl.logs.ranks import name_ranks
@@ -19,6 +19,7 @@ _WORK = re.compile(
     r"\bWork\w+\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+), NumelIn=(?P<size>\d+)"
 )
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(?P<group>[^\]]+?) Rank \d+\]")
+_AT = re.compile(r"\bat work(?: sequence id)?: (\d+)")
 _STATUS = re.compile(
     r"\blast enqueued (?:\w+ )?work: (?P<enqueued>\d+)"
     r"(?:, last completed (?:\w+ )?work: (?P<completed>\d+))?",
@@ -73,8 +74,9 @@ def behind(lines: Mapping[int, Sequence[str]], nodes: Mapping[int, str]) -> Behi
         for group, standing in _standings(rank, printed).items():
             groups.setdefault(group, []).append(standing)
     silent = [rank for rank, printed in lines.items() if not _standings(rank, printed)]
+    waiting = {each.rank for found in groups.values() for each in found if each.work}
     for found in groups.values():
-        known = _branched(found, nodes, silent) or _late(found, nodes)
+        known = _branched(found, nodes, silent) or _late(found, nodes, waiting)
         if known is not None:
             return known
     return None
@@ -83,23 +85,30 @@ def behind(lines: Mapping[int, Sequence[str]], nodes: Mapping[int, str]) -> Behi
 def _standings(rank: int, lines: Sequence[str]) -> dict[str, Standing]:
     """Return how far a rank had come in each group of which it printed something."""
     found: dict[str, Standing] = {}
-    pending: Standing | None = None
+    pending: dict[str, Standing] = {}
+    """By the number of the collective: several groups may time out at once."""
     for line in lines:
         group = _GROUP.search(line)
         status = _STATUS.search(line)
         work = _WORK.search(line)
-        if work and not group and pending is None:
-            pending = Standing(rank, (int(work["number"]), work["kind"], int(work["size"])))
-        if not (group and status):
-            continue
-        # The line with the group follows the one with the collective.
-        known = found.get(group["group"]) or pending or Standing(rank)
-        pending = None
-        enqueued, completed = status["enqueued"], status["completed"]
-        found[group["group"]] = known._replace(
-            enqueued=int(enqueued), completed=int(completed) if completed else None
-        )
-    return found if pending is None else {"": pending, **found}
+        if work:
+            waits = Standing(rank, (int(work["number"]), work["kind"], int(work["size"])))
+            if group:
+                found.setdefault(group["group"], waits)
+            elif all(known.work != waits.work for known in found.values()):
+                pending.setdefault(work["number"], waits)
+        elif group and status:
+            # The line with the group follows the one with the collective.
+            at = _AT.search(line)
+            waits = pending.pop(at[1], Standing(rank)) if at else Standing(rank)
+            known = found.get(group["group"]) or waits
+            enqueued, completed = status["enqueued"], status["completed"]
+            found[group["group"]] = known._replace(
+                enqueued=int(enqueued), completed=int(completed) if completed else None
+            )
+    if pending:
+        found.setdefault("", next(iter(pending.values())))
+    return found
 
 
 def _branched(
@@ -125,8 +134,13 @@ def _differ(one: Standing, other: Standing) -> bool:
     return bool(_SAME_SIZE.search(one.work[1])) and one.work[2] != other.work[2]
 
 
-def _late(found: Sequence[Standing], nodes: Mapping[int, str]) -> Behind | None:
-    """Return the ranks of a group that had not come to the collective in which others waited."""
+def _late(
+    found: Sequence[Standing], nodes: Mapping[int, str], waiting: Container[int]
+) -> Behind | None:
+    """Return the ranks of a group that had not come to the collective in which others waited.
+
+    A rank that waited in another group had a reason not to come.
+    """
     waited = [each for each in found if each.work and each.work[1] not in _PAIRS]
     if not waited or waited[0].work is None:
         return None
@@ -134,7 +148,7 @@ def _late(found: Sequence[Standing], nodes: Mapping[int, str]) -> Behind | None:
     late = [
         each
         for each in found
-        if each.work is None and each.enqueued is not None and each.enqueued < number
+        if each.rank not in waiting and each.enqueued is not None and each.enqueued < number
     ]
     if not late:
         return None

@@ -66,6 +66,10 @@ def test_a_rank_that_had_come_is_not_behind() -> None:
 def test_ranks_that_wait_in_different_process_groups_took_no_different_branches() -> None:
     lines = {0: waits(0, 9, group="2(tp)"), 1: waits(1, 5, group="3(dp)")}
     assert who(lines) is None
+    assert who({0: waits(0, 22), 1: [*waits(1, 5, group="3(dp)"), *asked(1, 21)]}) is None
+    both = [waits(0, 9, group="2(tp)"), waits(0, 4)]
+    mixed = [both[0][0], both[1][0], both[1][1], both[0][1]]
+    assert who({0: mixed, 1: waits(1, 4), 2: waits(2, 9, group="2(tp)")}) is None
     old = [line.replace("PG ID 0 PG GUID 2(tp)", "PG 2") for line in waits(0, 9, group="2(tp)")]
     assert who({0: old, 1: waits(1, 5, group="1")}) is None
 
@@ -102,6 +106,22 @@ def test_without_the_line_of_the_group_collectives_are_still_compared() -> None:
         "it waited in #3 ALLREDUCE of 1, and rank 1 of n1 in #4 ALLREDUCE of 1:"
         " they took different branches"
     )
+
+
+def test_the_last_words_alone_tell_group_and_collective() -> None:
+    """Of a long C++ stack only the end is kept."""
+
+    def last(rank: int, number: int) -> list[str]:
+        said = waits(rank, number)[0].partition("] ")[2]
+        died = "Process group watchdog thread terminated with exception"
+        return [f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank {rank}] {died}: {said}", "frame"]
+
+    found = who({0: last(0, 4), 1: waits(1, 3)})
+    assert found
+    assert found.ranks == (1,)
+    assert found.message.endswith("rank 0 of n0 in #4 ALLREDUCE of 1: they took different branches")
+    both = [*waits(1, 3), *last(1, 3), waits(1, 3)[0]]
+    assert who({0: waits(0, 3), 1: both}) is None
 
 
 def test_the_first_cause_is_the_rank_behind_and_not_the_first_that_aborted() -> None:
