@@ -44,6 +44,11 @@ def verdict(dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> Verdict:
 
 
 def _unknown(look: Look) -> Verdict:
-    places = [f"{who([one])} is {inside(one)}" for one in look.live if inside(one)][:2]
-    where = f": {', '.join(places)}" if places else ""
-    return Verdict(kind="unknown", text=f"nothing tells which rank the others wait for{where}")
+    """Return what is known although nothing tells who is at fault, or why it is not known."""
+    places = [f"{who([one])} is {inside(one)}" for one in look.live if inside(one)]
+    unseen = [
+        f"{who([one])}: {one.own.missing}" for one in look.live if one.own and one.own.missing
+    ]
+    more = ", ".join(places[:2] + unseen[:1])
+    text = "nothing tells which rank the others wait for"
+    return Verdict(kind="unknown", text=f"{text}: {more}" if more else text)

@@ -19,7 +19,14 @@ from rich.console import Console
 from clusterctl.hang.doing import spot
 from clusterctl.hang.fold import fold
 from clusterctl.hang.verdict import verdict
-from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
+from clusterctl.model.dump import (
+    Frame,
+    NodeDump,
+    ProcessDump,
+    RankDump,
+    StuckConnection,
+    ThreadStack,
+)
 from clusterctl.model.from_json import from_json
 from clusterctl.model.verdict import HangKind
 from clusterctl.report.hang import show_verdict
@@ -103,6 +110,54 @@ def test_stages_of_a_pipeline_wait_for_each_other() -> None:
         "rank 1 on a waits in recv at train.py:9 step, and rank 0 in all_reduce at train.py:88"
         " step: they wait for each other, or are of different process groups"
     )
+
+
+def test_what_could_not_be_seen_is_told() -> None:
+    blind = ProcessDump(pid=1, state="S", missing="its Python stack: not permitted")
+    ranks = [RankDump(rank=n, processes=(blind,)) for n in (0, 1)]
+    assert verdict([node("a", *ranks)]).text == (
+        "nothing tells which rank the others wait for: rank 0 on a: its Python stack: not permitted"
+    )
+
+
+@pytest.mark.parametrize(("retransmits", "size", "kind"), [(3, 1, "network"), (2, 1, "together")])
+def test_data_that_was_sent_again_once_or_twice_is_no_broken_network(
+    retransmits: int, size: int, kind: str
+) -> None:
+    link = StuckConnection(
+        peer="10.0.0.9", port=29500, unacknowledged_bytes=size, retransmits=retransmits
+    )
+    sends = replace(rank(0, *WAITS, STEP), connections=(link,))
+    found = verdict([node("a", sends, rank(1, *WAITS, STEP))])
+    assert found.kind == kind
+    if kind == "network":  # no node has that address
+        assert found.nodes == ("a", "10.0.0.9")
+        assert found.text.startswith("10.0.0.9 does not acknowledge what rank 0 on a sends to it (")
+
+
+def test_a_little_swap_and_a_rank_that_waits_are_no_reason() -> None:
+    asleep = rank(1, STEP, wait="hrtimer_nanosleep")
+    for size, kind in ((255 << 20, "elsewhere"), (256 << 20, "swap")):
+        swapped = replace(asleep, processes=(replace(asleep.processes[0], swap_bytes=size),))
+        assert verdict([node("a", rank(0, *WAITS, STEP), swapped)]).kind == kind
+    waits = rank(0, *WAITS, STEP)
+    swapped = replace(waits, processes=(replace(waits.processes[0], swap_bytes=1 << 33),))
+    assert verdict([node("a", swapped, rank(1, *WAITS, STEP))]).kind == "together"
+
+
+def test_one_thread_that_waits_for_a_lock_is_no_deadlock_of_two() -> None:
+    locked = rank(1, STEP, wait="futex_do_wait")
+    found = verdict([node("a", rank(0, *WAITS, STEP), locked)])
+    assert found.kind == "elsewhere"
+    assert "waits for a lock or another thread at train.py:88 step" in found.text
+
+
+def test_a_stopped_worker_is_named_by_its_own_pid() -> None:
+    worker = ProcessDump(pid=77, state="T", threads=(ThreadStack(id=77, state="T"),))
+    loads = replace(rank(1, STEP), processes=(*rank(1, STEP).processes, worker))
+    found = verdict([node("a b", rank(0, *WAITS, STEP), loads)])
+    assert found.text.startswith("worker 77 of rank 1 on a b is stopped by a signal")
+    assert found.remedy == "clusterctl exec --nodes 'a b' -- kill -CONT 77"
 
 
 def test_a_console_script_is_at_its_package_and_not_in_torch() -> None:
