@@ -10,6 +10,11 @@ from itertools import takewhile
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
 from clusterctl.values import dataclass
 
+_SHOWN = 120
+"""Characters of a function, and of a file's name."""
+_LONGEST_FILE = 512
+_MOST_FRAMES = 64
+"""Frames of the kernel that may tell for what a thread waits."""
 BUSY = 50
 """Percent of a core: a main thread that uses more computes."""
 _STOPPED, _ZOMBIE = frozenset("Tt"), frozenset("ZX")
@@ -33,7 +38,7 @@ _FOR_A_SERVER, _FOR_A_DRIVER = "waits for a file server", "waits for the driver 
 _FOR_A_CHILD = "waits for a process that it started"
 _MOUNT = re.compile(
     r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
-    r"|\bgpfs|\brequest_wait_answer|\bfolio_wait_bit_common.*\bnfs"
+    r"|\bgpfs|\brequest_wait_answer"
 )
 _WAITS = tuple(
     (re.compile(pattern), words)
@@ -124,7 +129,7 @@ def stopped(process: ProcessDump) -> bool:
 def is_own(frame: Frame) -> bool:
     """Tell whether a frame is of the user's own code, and of no library."""
     return frame.file.endswith((".py", ".ipynb", ">")) and not (
-        _LIBRARY.search(frame.file) or _COLLECTIVE.search(frame.file)
+        _LIBRARY.search(_file(frame)) or _COLLECTIVE.search(_file(frame))
     )
 
 
@@ -132,7 +137,7 @@ def place(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame of the user's own code; else of a package but torch; else any."""
     python = list(_python(frames))
     own = next(filter(is_own, python), None)
-    packages = (f for f in python if _PACKAGES.search(f.file) and not _TORCH.search(f.file))
+    packages = (f for f in python if _PACKAGES.search(_file(f)) and not _TORCH.search(_file(f)))
     return own or next(packages, None) or next(iter(python or frames), None)
 
 
@@ -141,11 +146,11 @@ def _operation(thread: ThreadStack, *, busy: bool) -> str:
     python = list(_python(thread.frames))
     if not python:
         return ""
-    inside = list(takewhile(lambda frame: _COLLECTIVE.search(frame.file), python))
+    inside = list(takewhile(lambda frame: _COLLECTIVE.search(_file(frame)), python))
     named = [name for frame in inside if (name := _short(frame)) not in _WRAPPERS]
     if named:
         return named[-1]
-    innermost = f"{python[0].file} {_short(python[0])}"
+    innermost = f"{_file(python[0])} {_short(python[0])}"
     known = (name for pattern, name in _IN_TORCH if pattern.search(innermost))
     found = next(known, "")
     # NCCL spins: there a rank is busy and waits nevertheless.
@@ -155,25 +160,26 @@ def _operation(thread: ThreadStack, *, busy: bool) -> str:
 def waits_for_batch(thread: ThreadStack) -> bool:
     """Tell whether a thread waits for a batch of torch's data loader."""
     library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
-    return any(_LOADER.search(frame.file) for frame in library)
+    return any(_LOADER.search(_file(frame)) for frame in library)
 
 
 def at_work(process: ProcessDump) -> ThreadStack | None:
     """Return the thread of a data loader's worker, without its parent's frames, if it loads."""
     thread = main_thread(process)
     frames = tuple(takewhile(lambda frame: frame.function != "_worker_loop", thread.frames))
-    loads = any(_FETCH.search(frame.file) for frame in frames)
+    loads = any(_FETCH.search(_file(frame)) for frame in frames)
     return replace(thread, frames=frames) if loads else None
 
 
 def waits_for(thread: ThreadStack) -> str:
     """Return in words what a thread waits for in the kernel; empty: it runs, or that is hidden."""
     library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
-    calls = [f"{frame.file} {_short(frame)}" for frame in library]
+    calls = [f"{_file(frame)} {_short(frame)}" for frame in library]
     for pattern, words in _IN_PYTHON:
         if any(map(pattern.search, calls)):
             return words
-    kernel = " ".join((thread.wait, *(f.function for f in thread.frames if not f.file)))
+    inside = (frame.function for frame in thread.frames[:_MOST_FRAMES] if not frame.file)
+    kernel = " ".join(word[:_SHOWN] for word in (thread.wait, *inside))
     return next((words for pattern, words in _WAITS if pattern.search(kernel)), "")
 
 
@@ -191,14 +197,19 @@ def spot(frame: Frame | None) -> str:
     """Return `train.py:88 train_step`."""
     if frame is None:
         return ""
-    file = frame.file.rpartition("/")[2]
+    file = frame.file.rpartition("/")[2][-_SHOWN:]
     line = f":{frame.line}" if frame.line else ""
-    return " ".join(filter(None, (f"{file}{line}" if file else "", frame.function)))
+    return " ".join(filter(None, (f"{file}{line}" if file else "", frame.function[:_SHOWN])))
+
+
+def _file(frame: Frame) -> str:
+    """Return the end of a file's name: no node makes us search more."""
+    return frame.file[-_LONGEST_FILE:]
 
 
 def _short(frame: Frame) -> str:
     """Return a function's name without its class, or the function that it is defined in."""
-    return frame.function.rpartition(".")[2]
+    return frame.function[-_SHOWN:].rpartition(".")[2]
 
 
 def _python(frames: Sequence[Frame]) -> Iterator[Frame]:

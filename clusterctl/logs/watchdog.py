@@ -18,7 +18,7 @@ SIZES = "give all ranks tensors of the same size: print their shapes before that
 _WORK = re.compile(
     r"\bWork\w+\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+), NumelIn=(?P<size>\d+)"
 )
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(?P<group>[^\]]+?) Rank \d+\]")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(?P<group>[^\]]{1,200}?) Rank \d+\]")
 _AT = re.compile(r"\bat work(?: sequence id)?: (\d+)")
 _STATUS = re.compile(
     r"\blast enqueued (?:\w+ )?work: (?P<enqueued>\d+)"
@@ -29,6 +29,8 @@ _SAME_SIZE = re.compile(r"ALLREDUCE|BROADCAST|REDUCE\b|_REDUCE_OOP|ALLGATHER|RED
 """Of these all ranks of a group give as many elements."""
 _PAIRS = frozenset(("SEND", "RECV"))
 """Each of two ranks counts them by itself."""
+_LONGEST = 2000
+"""Characters in which torch says it."""
 _NO_SIZE = 1 << 63
 """Torch writes such a size where there is none."""
 
@@ -87,7 +89,7 @@ def _standings(rank: int, lines: Sequence[str]) -> dict[str, Standing]:
     found: dict[str, Standing] = {}
     pending: dict[str, Standing] = {}
     """By the number of the collective: several groups may time out at once."""
-    for line in lines:
+    for line in (line[:_LONGEST] for line in lines):
         group = _GROUP.search(line)
         status = _STATUS.search(line)
         work = _WORK.search(line)

@@ -204,6 +204,15 @@ def test_what_a_node_says_stays_one_line() -> None:
     assert not any("\n" in text for text in (found.text, lines[0].line.text))
 
 
+def test_endless_names_take_neither_time_nor_room() -> None:
+    names = Frame(function="f" * 1_000_000, file=f"/{'g' * 1_000_000}.py", line=1)
+    kernel = [Frame(function=name) for name in ("folio_wait_bit_common", "rpc_", "nv0") * 30_000]
+    evil = rank(1, names, *kernel, state="D", wait="fuse" * 100_000)
+    found = verdict([node("a", rank(0, *WAITS, STEP), evil)])
+    assert len(found.text) < 1000
+    assert len(fold([node("a", evil)])[0].line.text) < 1000
+
+
 def test_a_script_of_the_shell_is_what_it_waits_for() -> None:
     asleep = rank(1, STEP, wait="hrtimer_nanosleep").processes[0]
     waits = ThreadStack(id=7, state="S", wait="do_wait")

@@ -124,6 +124,10 @@ def test_the_last_words_alone_tell_group_and_collective() -> None:
     assert who({0: waits(0, 3), 1: both}) is None
 
 
+def test_a_line_without_end_takes_no_time() -> None:
+    assert who({0: ["[PG " * 250_000, "WorkNCCL(" * 100_000], 1: waits(1, 3)}) is None
+
+
 def test_the_first_cause_is_the_rank_behind_and_not_the_first_that_aborted() -> None:
     def report(rank: int, lines: list[str], time: float) -> NodeReport:
         end = {"kind": "rank-ended", "time": time, "rank": rank, "exit_code": None, "signal": 6}
