@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from clusterctl.hang.doing import Doing, place, spot
 from clusterctl.hang.look import Look, agree, blame, does, lasting, says, who, whole_stack
@@ -20,30 +20,55 @@ _SAME_SIZES = frozenset((
 """Of these all ranks of a group give as many elements."""
 
 
+class _Group:
+    """What each rank entered in one process group."""
+
+    def __init__(self) -> None:
+        self.entered: dict[int, dict[int, tuple[Doing, Collective]]] = {}
+        """Number of a collective → rank → what it entered."""
+        self.ranks: dict[int, Doing] = {}
+        self.newest: dict[int, int] = {}
+        """Rank → the highest number."""
+        self.waiting: set[int] = set()
+        """The ranks that have not completed all that they entered."""
+
+    def add(self, one: Doing, each: Collective) -> None:
+        """Take one collective of a rank."""
+        self.entered.setdefault(each.sequence, {})[one.rank] = (one, each)
+        self.ranks[one.rank] = one
+        self.newest[one.rank] = max(each.sequence, self.newest.get(one.rank, 0))
+        if each.state != "completed":
+            self.waiting.add(one.rank)
+
+    def behind(self, sequence: int) -> list[Doing]:
+        """Return the ranks that completed all that they entered, and that not."""
+        ranks = sorted(set(self.ranks) - self.waiting)
+        return [self.ranks[rank] for rank in ranks if self.newest.get(rank, 0) < sequence]
+
+
 def recorded(look: Look) -> Verdict | None:
     """Say which rank did not enter the first collective that not all entered alike."""
-    told = [one for one in look.ranks if one.dump.collectives]
-    groups = dict.fromkeys(each.group for one in told for each in one.dump.collectives)
     found = (
-        _differ(at, sequence) or _lacking(told, at, group, sequence)
-        for group in groups
-        for sequence, at in _unfinished(told, group)
+        _differ(at, sequence) or _lacking(group, name, at, sequence)
+        for name, group in _groups(look).items()
+        for sequence, at in sorted(group.entered.items())
+        if any(each.state != "completed" for _, each in at.values())
     )
     return next(filter(None, found), None)
 
 
-def _unfinished(
-    told: list[Doing], group: str
-) -> Iterator[tuple[int, Mapping[int, tuple[Doing, Collective]]]]:
-    """Yield what each rank entered as a group's collectives that not all of them completed."""
-    by_number: dict[int, dict[int, tuple[Doing, Collective]]] = {}
-    for one in told:
+def _groups(look: Look) -> dict[str, _Group]:
+    """Return all groups by name, with the members that recorded nothing in them."""
+    groups: dict[str, _Group] = {}
+    told = {one.rank: one for one in look.ranks if one.dump.collectives}
+    for one in told.values():
         for each in one.dump.collectives:
-            if each.group == group:
-                by_number.setdefault(each.sequence, {})[one.rank] = (one, each)
-    for sequence in sorted(by_number):
-        if any(each.state != "completed" for _, each in by_number[sequence].values()):
-            yield sequence, by_number[sequence]
+            group = groups.setdefault(each.group, _Group())
+            group.add(one, each)
+            for rank in each.ranks:
+                if rank in told:
+                    group.ranks.setdefault(rank, told[rank])
+    return groups
 
 
 def _differ(at: Mapping[int, tuple[Doing, Collective]], sequence: int) -> Verdict | None:
@@ -76,39 +101,19 @@ def _form(each: Collective, *, same: bool) -> str:
 
 
 def _lacking(
-    told: list[Doing],
-    at: Mapping[int, tuple[Doing, Collective]],
-    group: str,
-    sequence: int,
+    group: _Group, name: str, at: Mapping[int, tuple[Doing, Collective]], sequence: int
 ) -> Verdict | None:
-    """Say which ranks have completed all before a collective, and did not enter it."""
-    ranks = [
-        one
-        for one in told
-        if one.rank in _members(told, group)
-        and all(
-            each.sequence < sequence and each.state == "completed"
-            for each in one.dump.collectives
-            if each.group == group
-        )
-    ]
-    if not ranks or any(one.rank in at for one in ranks):
+    """Say which ranks did not enter a collective in which others wait."""
+    ranks = group.behind(sequence)
+    if not ranks:
         return None
     waiting = [one for one, _ in at.values()]
-    first, operation = spot(place(at[waiting[0].rank][1].frames)), at[waiting[0].rank][1].operation
-    where = f" {agree(does(ranks[0]), ranks)} at {spot(ranks[0].where)}" if ranks[0].own else ""
-    did = f"{'and ' if where else ''}did not enter #{sequence} {operation}"
+    _, first = at[waiting[0].rank]
+    where = f" {agree(does(ranks[0]), ranks)} at {spot(ranks[0].where)} and" if ranks[0].own else ""
+    of = "" if "default_pg" in name else f" of group {name}"
     names = name_ranks(one.rank for one in waiting)
-    of = "" if "default_pg" in group else f" of group {group}"
     text = (
-        f"{who(ranks)}{where} {did}{of}{lasting(ranks)};"
-        f" {names} {agree('waits', waiting)} in it at {first}"
+        f"{who(ranks)}{where} did not enter #{sequence} {first.operation}{of}{lasting(ranks)};"
+        f" {names} {agree('waits', waiting)} in it at {spot(place(first.frames))}"
     )
     return blame("absent", ranks, text, whole_stack(ranks))
-
-
-def _members(told: list[Doing], group: str) -> frozenset[int]:
-    """Return the ranks of a group: as a recorder tells, else those that recorded it."""
-    mine = [(one, each) for one in told for each in one.dump.collectives if each.group == group]
-    ranks = {rank for _, each in mine for rank in each.ranks}
-    return frozenset(ranks or {one.rank for one, _ in mine})

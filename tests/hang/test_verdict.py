@@ -20,6 +20,7 @@ from clusterctl.hang.doing import spot
 from clusterctl.hang.fold import fold
 from clusterctl.hang.verdict import verdict
 from clusterctl.model.dump import (
+    Collective,
     Frame,
     NodeDump,
     ProcessDump,
@@ -202,6 +203,29 @@ def test_what_a_node_says_stays_one_line() -> None:
     found = verdict([node("a", rank(0, *WAITS, STEP), rank(1, evil))])
     lines = fold([node("a", rank(1, evil))])
     assert not any("\n" in text for text in (found.text, lines[0].line.text))
+
+
+def test_recorders_of_many_ranks_take_no_time() -> None:
+    def told(group: str, count: int) -> tuple[Collective, ...]:
+        """Return what a rank recorded, the newest first, of which it completed all but that."""
+        each = Collective(group=group, sequence=1, operation="all_reduce", frames=(STEP,))
+        done = replace(each, state="completed")
+        older = (replace(done, sequence=number) for number in range(count - 1, 0, -1))
+        return (replace(each, sequence=count), *older)
+
+    ranks = [
+        replace(rank(n, *WAITS, STEP), collectives=(*told(f"tp {n // 8}", 40), *told("dp", 24)))
+        for n in range(256)
+    ]
+    late = replace(rank(256, STEP), collectives=told("dp", 24)[1:])
+    found = verdict([node("a", *ranks), node("b", late)])
+    assert (found.kind, found.ranks) == ("absent", (256,))
+    assert found.text == (
+        "rank 256 on b is at train.py:88 step and did not enter #24 all_reduce of group dp;"
+        " ranks 0-255 wait in it at train.py:88 step"
+    )
+    forged = tuple(replace(told(f"g{n}", 1)[0], sequence=n) for n in range(20_000))
+    assert verdict([node("a", replace(ranks[0], collectives=forged))]).kind == "together"
 
 
 def test_endless_names_take_neither_time_nor_room() -> None:
