@@ -18,7 +18,7 @@ VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 BYTES_LIMIT = 32 * 1024 * 1024
 """A recorder of 2000 entries writes 3 MB."""
 MOST, MOST_FRAMES, MOST_SIZES, MOST_RANKS = 64, 8, 8, 4096
-_NAME_LIMIT, _FILE_LIMIT = 160, 512
+_TEXT_LIMIT = 512
 
 
 class _Plain(SafeUnpickler):
@@ -96,33 +96,37 @@ def _collectives(told: Mapping[str, Any]) -> List[Dict[str, Any]]:
     entries.sort(key=lambda one: int(one["record_id"]), reverse=True)
     status, members = told.get("pg_status") or {}, told.get("pg_config") or {}
     found, groups = [], set()
-    for entry in entries[:MOST]:
+    for entry in entries:
+        group = _group(entry)
+        # The newest of each group: without it, a rank would seem never to have entered one.
+        if len(found) >= MOST and (group in groups or len(found) >= 2 * MOST):
+            continue
         one = _collective(entry, status)
-        if one["group"] not in groups:  # once a group: the ranks of a thousand nodes are many
+        if group not in groups:  # once a group: the ranks of a thousand nodes are many
             one["ranks"] = _members(entry, members)
-        groups.add(one["group"])
+        groups.add(group)
         found.append(one)
     return found
 
 
 def _collective(entry: Mapping[str, Any], status: Mapping[str, Any]) -> Dict[str, Any]:
-    name, sequence = str(entry["profiling_name"]), int(entry["collective_seq_id"])
+    name, sequence = _text(entry["profiling_name"]), _count(entry["collective_seq_id"])
     done = status.get(str(entry.get("pg_id")), {}).get("last_completed_collective", -1)
     # Gloo's never leave `scheduled`.
     completed = entry["state"] == "completed" or entry.get("retired") or sequence <= int(done)
     started = entry["state"] == "started"
     return {
-        "group": _group(entry)[:_NAME_LIMIT],
+        "group": _group(entry),
         "sequence": sequence,
-        "operation": name.rpartition(":")[2][:_NAME_LIMIT],
+        "operation": name.rpartition(":")[2],
         "input_sizes": _sizes(entry.get("input_sizes")),
-        "dtype": str((entry.get("input_dtypes") or [""])[0])[:_NAME_LIMIT],
+        "dtype": _text((entry.get("input_dtypes") or [""])[0]),
         "state": "completed" if completed else "started" if started else "scheduled",
         "frames": [
             {
-                "function": str(frame["name"])[:_NAME_LIMIT],
-                "file": str(frame["filename"])[-_FILE_LIMIT:],
-                "line": max(0, int(frame["line"])),
+                "function": _text(frame["name"]),
+                "file": _text(frame["filename"]),
+                "line": _count(frame["line"]),
             }
             for frame in (entry.get("frames") or [])[:MOST_FRAMES]
         ],
@@ -136,11 +140,24 @@ def _group(entry: Mapping[str, Any]) -> str:
 
 
 def _pair(group: Any) -> Tuple[str, str]:  # noqa: ANN401  (a tuple, or a list)
-    return str(group[0]), str(group[1])
+    return _text(group[0]), _text(group[1])
+
+
+def _text(told: object) -> str:
+    """Return the end of a text, as UTF-8 can hold it."""
+    return str(told)[-_TEXT_LIMIT:].encode("utf-8", "replace").decode("utf-8")
+
+
+def _count(told: Any) -> int:  # noqa: ANN401  (a number)
+    """Return a number as a dump may hold it; raise ValueError for others."""
+    count = int(told)
+    if not 0 <= count < 1 << 53:
+        raise ValueError("no count: %d" % count)
+    return count
 
 
 def _sizes(told: Any) -> List[List[int]]:  # noqa: ANN401  (a list of lists)
-    return [[int(n) for n in one[:MOST_SIZES]] for one in (told or [])[:MOST_SIZES]]
+    return [[_count(n) for n in one[:MOST_SIZES]] for one in (told or [])[:MOST_SIZES]]
 
 
 def _members(entry: Mapping[str, Any], config: Mapping[str, Any]) -> List[int]:
@@ -151,4 +168,4 @@ def _members(entry: Mapping[str, Any], config: Mapping[str, Any]) -> List[int]:
         ranks = json.loads(told.get("ranks") or "[]")
     except ValueError:
         return []
-    return [int(rank) for rank in ranks[:MOST_RANKS]]
+    return [rank for rank in map(_count, ranks[:MOST_RANKS]) if rank <= 1 << 20]

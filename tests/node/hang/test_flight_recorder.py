@@ -78,13 +78,20 @@ def test_a_group_without_a_name_of_its_own_is_told_by_number(tmp_path: Path) -> 
     path = written(tmp_path, entry(0, process_group=["7", "undefined"], state="started"))
     (one,) = read(path)
     assert (one.group, one.state) == ("7", "started")
+    path = written(tmp_path, entry(0, "gloo:\udcff" + "x" * 9999))
+    (one,) = read(path)
+    assert len(one.operation.encode()) == 512
 
 
 def test_messages_between_two_ranks_are_left_out_and_the_oldest_are_cut(tmp_path: Path) -> None:
     sent = entry(500, "nccl:send 0->1", is_p2p=True)
-    found = read(written(tmp_path, sent, *(entry(number) for number in range(400))))
-    assert len(found) == MOST
-    assert found[0].sequence == 400
+    rare = [entry(number, process_group=(f"{number}", "undefined")) for number in range(2)]
+    found = read(written(tmp_path, sent, *rare, *(entry(number) for number in range(2, 400))))
+    assert len(found) == MOST + 2
+    assert [one.sequence for one in (found[0], found[MOST - 1])] == [400, 401 - MOST]
+    assert [one.group for one in found[MOST:]] == ["1", "0"]
+    many = [entry(number, process_group=(f"{number}", "undefined")) for number in range(400)]
+    assert len(read(written(tmp_path, *many))) == 2 * MOST
 
 
 class _Evil:
@@ -110,6 +117,8 @@ def test_a_pickle_that_names_a_function_is_refused_and_calls_nothing(tmp_path: P
         b"{}",
         pickle.dumps([1]),
         pickle.dumps({"entries": [{"record_id": "x"}]}),
+        pickle.dumps({"entries": [entry(1 << 60)]}),
+        pickle.dumps({"entries": [entry(0, input_sizes=[[-1]])]}),
         b"\x80\x02]r\xff\xff\xff\x7f.",  # asks for a memo of 16 GB
     ],
 )
