@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 import stat
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from clusterctl.node.checkpoints.torch_pickles import SafeUnpickler
 
@@ -95,7 +95,8 @@ def _collectives(told: Mapping[str, Any]) -> List[Dict[str, Any]]:
     entries = [one for one in told["entries"] if not one.get("is_p2p")]
     entries.sort(key=lambda one: int(one["record_id"]), reverse=True)
     status, members = told.get("pg_status") or {}, told.get("pg_config") or {}
-    found, groups = [], set()
+    found: List[Dict[str, Any]] = []
+    groups: Set[str] = set()
     for entry in entries:
         group = _group(entry)
         # The newest of each group: without it, a rank would seem never to have entered one.
