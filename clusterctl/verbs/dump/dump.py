@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import ClusterError, NodeError, UsageError
 from clusterctl.hang.verdict import verdict
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.select import named
@@ -16,6 +18,7 @@ from clusterctl.logs import ranks
 from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
+from clusterctl.own_files import replace_file
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
@@ -164,3 +167,18 @@ def _ask(
         if lacking and tool:
             body = tool.packed
     return {node.name: answers[node.name] for node in asked if node.name in answers}, errors
+
+
+def write_dumps(folder: Path, result: DumpResult) -> None:
+    """Write a file for each node; only this user may read it.
+
+    Raises:
+        ClusterError: that failed.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for dump in result.dumps:
+            data = json.dumps(plain(dump), indent=1).encode()
+            replace_file(folder / f"{dump.node}.json", data)
+    except OSError as error:
+        raise ClusterError(f"cannot write to {folder}: {error.strerror}") from error

@@ -13,7 +13,7 @@ from clusterctl.errors import NodeError
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.from_json import from_json
 from clusterctl.report.console import Screen, make_console
-from clusterctl.report.dump import show_dump
+from clusterctl.report.stacks.dump import show_dump
 from clusterctl.verbs.dump.dump import DumpResult
 from tests.verbs.hostile import stood_still
 from tests.verbs.run_answers import RUN
