@@ -38,8 +38,9 @@ from clusterctl.inventory.settings import settings_of
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
-from clusterctl.model.node_run import Hung, LastLine, NodeEnd, RankState, Supervisor, Usage
 from clusterctl.model.dump import NodeDump
+from clusterctl.model.node_run import Hung, LastLine, NodeEnd, RankState, Supervisor, Usage
+from clusterctl.model.verdict import Verdict
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -463,6 +464,8 @@ class DumpDocument(TypedDict):
     """The state of the run on each node that answered, by the node's name."""
     notes: dict[str, str]
     """What was not as it should be, by the node's name."""
+    verdict: Verdict | None
+    """Why the run stands still; null with `--rank` or `--nodes`, or if no node told anything."""
     silent: dict[str, str]
     """Why a node did not answer, by its name."""
 

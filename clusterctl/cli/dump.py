@@ -8,12 +8,9 @@ from pathlib import Path
 
 from clusterctl.cli.shared.options import add_json
 from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
-from clusterctl.errors import ClusterError
-from clusterctl.own_files import replace_file
 from clusterctl.report.console import Screen
-from clusterctl.report.dump import show_dump
-from clusterctl.verbs.dump.dump import DumpQuery, DumpResult
-from clusterctl.wire import plain
+from clusterctl.report.stacks.dump import show_dump
+from clusterctl.verbs.dump.dump import DumpQuery, write_dumps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,18 +38,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         show_dump(screen, result, every_thread=args.rank is not None, folder=args.output)
     return EXIT_SILENT if result.silent else 0
-
-
-def write_dumps(folder: Path, result: DumpResult) -> None:
-    """Write a file for each node; only this user may read it.
-
-    Raises:
-        ClusterError: that failed.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for dump in result.dumps:
-            data = json.dumps(plain(dump), indent=1).encode()
-            replace_file(folder / f"{dump.node}.json", data)
-    except OSError as error:
-        raise ClusterError(f"cannot write to {folder}: {error.strerror}") from error

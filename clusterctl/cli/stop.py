@@ -13,7 +13,7 @@ from clusterctl.cli.shared.options import add_json, seconds
 from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Progressing, Screen
-from clusterctl.report.dump import show_missing
+from clusterctl.report.stacks.dump import show_missing
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.dump.dump import DumpQuery
 from clusterctl.verbs.events import Notice

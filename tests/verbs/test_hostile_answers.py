@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 import pytest
 from hypothesis import example, given, settings
 
-from clusterctl.cli.dump import write_dumps
 from clusterctl.errors import ClusterError
 from clusterctl.facts.network.counters import Counters
 from clusterctl.facts.nodefacts import NodeFacts
@@ -23,16 +22,16 @@ from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.network.choice import Network
 from clusterctl.report.console import Screen, make_console
 from clusterctl.report.copies import show_sync
-from clusterctl.report.dump import show_dump
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.lines import Timestamped
 from clusterctl.report.runs import show_prunable, show_pruned, show_runs
+from clusterctl.report.stacks.dump import show_dump
 from clusterctl.report.status import show_status
 from clusterctl.report.stop import show_stop
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose
-from clusterctl.verbs.dump.dump import DumpQuery, dump
+from clusterctl.verbs.dump.dump import DumpQuery, dump, write_dumps
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor

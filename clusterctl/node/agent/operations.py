@@ -9,7 +9,7 @@ from __future__ import annotations
 OPERATIONS: dict[str, str] = {
     "checkpoints": "clusterctl.node.checkpoints.checkpoints:checkpoints",
     "collect-facts": "clusterctl.node.probe.read:collect_facts",
-    "dump": "clusterctl.node.run.operations.dump:dump",
+    "dump": "clusterctl.node.hang.dump:dump",
     "echo": "clusterctl.node.agent.main:echo",
     "exec": "clusterctl.node.commands.exec_command:exec_command",
     "hello": "clusterctl.node.agent.main:hello",

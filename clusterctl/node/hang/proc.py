@@ -14,7 +14,7 @@ from clusterctl.node.tcp_sockets import ESTABLISHED, is_loopback, read_tcp, sock
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 MOST_THREADS = 256
-"""Threads of a process that are looked at: a rank of a large job has some dozens."""
+"""Most threads of a process that are read: a rank of a large job has some dozens."""
 WORD_LIMIT = 300
 """Characters of a command, a name or a path."""
 MOST_CONNECTIONS = 32

@@ -46,7 +46,7 @@ def is_python(pid: int, *, uninterruptible: bool) -> bool:
     try:
         name = os.path.basename(os.readlink("/proc/%d/exe" % pid))
     except OSError:
-        return True  # another user's: whoever reads its stack says what is missing
+        return True  # another user's: py-spy says what is missing
     if _INTERPRETER.fullmatch(name):
         return True
     # The memory map of a process that is stuck in the kernel may hang its reader.
@@ -75,8 +75,10 @@ def read_stacks(
         _let_run(may_pause)
         stopped = "it is stopped, or waits in the kernel"
         paused = {pid: problems[pid] if pid in may_pause else stopped for pid in problems}
-    for _ in range(ATTEMPTS):
-        left = [pid for pid in states if pid not in found and _may_pass(pid)]
+    for attempt in range(ATTEMPTS):
+        left = [pid for pid in states if pid not in found]
+        if attempt:
+            left = [pid for pid in left if _may_pass(pid)]
         _read_some(program, left, wanted._replace(native=False), until, found, problems)
     for pid, why in paused.items():
         problems.setdefault(pid, "its native frames: " + why)

@@ -1,4 +1,4 @@
-"""Takes the stacks of a run's ranks on this node, with what the kernel knows beside them.
+"""Takes the stacks of a run's ranks on this node, and what the kernel knows of them.
 
 It waits for children of its own, and reading /proc of a process that is stuck in the kernel can
 hang. So it runs in a process of its own (`take`), never in the supervisor's.
@@ -12,7 +12,7 @@ from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, S
 
 from clusterctl.node.agent.child_tasks import gather, run_program
 from clusterctl.node.file_io import read_json
-from clusterctl.node.hang import proc, py_spy, tools
+from clusterctl.node.hang import flight_recorder, proc, py_spy, tools
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import to_json
@@ -22,7 +22,7 @@ SECONDS, NATIVE_SECONDS = 4.0, 20.0
 CPU_SECONDS = 0.3
 """How long CPU use is measured at least: the kernel counts in ticks of 0.01 s."""
 MOST_PROCESSES = 64
-"""Processes of a rank that are looked at: its own and data loaders' workers."""
+"""Most processes of a rank that are read: its own and data loaders' workers."""
 BYTES_LIMIT = 2 * 1024 * 1024
 """Bytes of a node's dump as JSON."""
 GPU_SECONDS = 1.0
@@ -36,7 +36,7 @@ _REASONS = {
 _FIELDS = ("index", *("clocks_throttle_reasons." + name for name in _REASONS))
 _QUERY = ("nvidia-smi", "--query-gpu=" + ",".join(_FIELDS), "--format=csv,noheader")
 BUSY_PERCENT = 1
-"""A thread without a Python stack is told if it uses that much, or waits uninterruptibly."""
+"""A thread without a Python stack counts if it uses that much, or waits uninterruptibly."""
 
 
 def dump_ranks(
@@ -55,7 +55,7 @@ def dump_ranks(
         paths: of the run's folder on this node.
         ranks: as in supervisor.json: `rank`, `pid`, `state`.
         only: these ranks alone; None: all.
-        quiet: seconds since the last sign of life by rank, where somebody watched.
+        quiet: seconds since the last sign of life by rank, if that was watched.
         native: with the frames of C and C++.
         with_locals: with the values of local variables.
         seconds: how long all of it may take.
@@ -145,8 +145,21 @@ def _rank(
         "quiet_s": quiet.get(rank["rank"]),
         "cpu_percent": sum(percents) if told else None,
         "connections": proc.stuck_connections(pids),
-        "collectives": [],
+        "collectives": _collectives(rank, told),
     }
+
+
+def _collectives(
+    rank: Mapping[str, Any], told: Sequence[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Return what PyTorch's flight recorder told of a rank's collectives."""
+    pid = rank["pid"]
+    # To read the environment of a process stuck in the kernel can hang the reader.
+    if not pid or any(one["state"] == "D" for one in told):
+        return []
+    entries = os.fsdecode(processes.read_proc(pid, "environ")).split("\0")
+    environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return flight_recorder.collectives_of(environ, rank["rank"], rank.get("began") or 0.0)
 
 
 def _printed_s(paths: NodePaths, rank: int) -> Optional[float]:

@@ -1,8 +1,8 @@
-"""Takes a dump in a process of its own, which the supervisor starts, or whoever asks.
+"""Takes a dump in a process of its own, which the supervisor starts.
 
     python3 -X utf8 -I -S AGENT clusterctl.node.hang.take:main FOLDER ORDER
 
-Below the supervisor it is a process that the ranks allow to read them: see `exec shim`.
+The ranks allow the supervisor's own processes to read them: see `allow_reading_by`.
 """
 
 from __future__ import annotations

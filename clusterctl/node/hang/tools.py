@@ -50,12 +50,12 @@ def keep_tool(paths: NodePaths, digest: str, program: bytes) -> None:
     replace_file(os.path.join(folder, PREFIX + digest), program, mode=0o700)
 
 
-def find_tool(paths: NodePaths, beside: Iterable[str]) -> Tuple[Optional[str], str]:
+def find_tool(paths: NodePaths, programs: Iterable[str]) -> Tuple[Optional[str], str]:
     """Return py-spy's path, or None and why there is none.
 
     Args:
         paths: of the run's folder.
-        beside: programs of the job, such as its interpreter: py-spy may be in the same folder.
+        programs: of the job, such as its interpreter: py-spy may be in the same folder.
     """
     folder = _folder(paths)
     problem = "py-spy is not on this node"
@@ -65,7 +65,7 @@ def find_tool(paths: NodePaths, beside: Iterable[str]) -> Tuple[Optional[str], s
             if os.access(path, os.X_OK):
                 return path, ""
             problem = "%s cannot be run from there: is it mounted noexec?" % path
-    for program in beside:
+    for program in programs:
         found = shutil.which("py-spy", path=os.path.dirname(program))
         if os.path.isabs(program) and found:
             return found, ""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import ClusterError, NodeError, UsageError
+from clusterctl.hang.verdict import verdict
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.select import named
 from clusterctl.logs import ranks
 from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.dump import NodeDump
+from clusterctl.model.verdict import Verdict
+from clusterctl.own_files import replace_file
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
@@ -38,7 +43,7 @@ class DumpQuery:
     with_locals: bool = False
     """With the values of local variables."""
     keep: bool = False
-    """Keep them on the nodes, too: there they are told once the run is over."""
+    """Keep them on the nodes, too, for when the run is over."""
 
     def args(self) -> dict[str, Any]:
         """Return the arguments of the operation.
@@ -68,12 +73,22 @@ class DumpResult:
     """Node → what was not as it should be."""
     silent: tuple[NodeError, ...]
     """The nodes that did not answer, and why."""
+    whole: bool = True
+    """All ranks of the run were asked for."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return why the run stands still; None: that takes the stacks of all ranks."""
+        if not self.whole or not self.dumps:
+            return None
+        return verdict(self.dumps, [error.node for error in self.silent])
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `dump --json` prints."""
         silent = {error.node: str(error) for error in self.silent}
         known = {name: plain(getattr(self, name)) for name in ("run", "time", "states", "notes")}
-        return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), "silent": silent}
+        judged = {"verdict": plain(self.verdict), "silent": silent}
+        return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), **judged}
 
 
 def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Emit) -> DumpResult:
@@ -110,6 +125,7 @@ def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Em
         states={name: one.state for name, one in answers.items()},
         notes={name: one.note for name, one in answers.items() if one.note},
         silent=tuple(errors),
+        whole=query.node is None and query.rank is None,
     )
 
 
@@ -151,3 +167,18 @@ def _ask(
         if lacking and tool:
             body = tool.packed
     return {node.name: answers[node.name] for node in asked if node.name in answers}, errors
+
+
+def write_dumps(folder: Path, result: DumpResult) -> None:
+    """Write a file for each node; only this user may read it.
+
+    Raises:
+        ClusterError: that failed.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for dump in result.dumps:
+            data = json.dumps(plain(dump), indent=1).encode()
+            replace_file(folder / f"{dump.node}.json", data)
+    except OSError as error:
+        raise ClusterError(f"cannot write to {folder}: {error.strerror}") from error

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,20 @@ from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.hang import py_spy, stacks, tools
+from clusterctl.node.hang.dump import dump
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.dump import dump
 from clusterctl.node.run.processes import processes
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
 from tests.node.conftest import Run
-from tests.waiting import wait_until
+from tests.waiting import BUSY, wait_until
 
 MakeRun = Callable[..., Run]
 Head = dict[str, Any]
 
+NOBODY = 65534
 WAITS = """
 import os, threading, time
 def train_step(secret):
@@ -121,7 +125,7 @@ def test_without_py_spy_the_kernel_tells_and_what_is_missing_is_named(
 ) -> None:
     run = make_run(WAITS).start()
     run.wait_for_log(0, b"here")
-    monkeypatch.setattr(tools.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     # A supervisor of an earlier version knows no such question: this process takes the dump.
     monkeypatch.setattr(run_lock, "query", lambda *_, **__: {"error": "no such question"})
     channel: CallChannel = None  # type: ignore[assignment]  # it is not used
@@ -216,11 +220,26 @@ def test_why_a_tool_tells_nothing(tmp_path: Path, script: str, why: str) -> None
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
-    until = stacks.time.monotonic() + (0.5 if "sleep" in script else 60)
+    until = time.monotonic() + (0.5 if "sleep" in script else 60)
     pid = os.getpid()
     found, problems = py_spy.read_stacks(str(tool), {pid: "S"}, py_spy.Wanted(), until)
     assert found == {}
     assert problems == {pid: why}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_a_user_may_not_read_anothers_process_and_learns_why() -> None:
+    pid = os.getpid()
+
+    def look() -> object:
+        os.setgroups([])
+        os.setuid(NOBODY)
+        until = time.monotonic() + BUSY
+        return py_spy.read_stacks("/bin/false", {pid: "S"}, py_spy.Wanted(), until)
+
+    found, problems = run_with_timeout(BUSY, look)
+    assert found == {}
+    assert problems[str(pid)].startswith("it runs as root: only that user and root")
 
 
 def test_who_may_not_read_a_process_is_told_why(
@@ -232,7 +251,7 @@ def test_who_may_not_read_a_process_is_told_why(
     assert "kernel.yama.ptrace_scope is 2" in py_spy._forbidden(os.getpid())
     scope.write_text("0\n")
     assert "the kernel does not let this user" in py_spy._forbidden(os.getpid())
-    monkeypatch.setattr(py_spy.os, "getuid", lambda: 4711)
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
     assert "only that user and root" in py_spy._forbidden(os.getpid())
 
 

@@ -15,7 +15,7 @@ import pytest
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.supervisor.shutdown import Cause
-from clusterctl.node.tcp_sockets import tcp_table
+from clusterctl.node.tcp_sockets import TcpSocket, tcp_table
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -190,6 +190,6 @@ def test_each_end_that_nobody_knows_yet_is_looked_for_as_long_as_the_others(
 
 def test_sockets_are_read_as_the_kernel_prints_them() -> None:
     assert tcp_table(TCP) == [
-        ("0A", 29509, 0, "4711", 0, "0.0.0.0"),
-        ("01", 36370, 29509, "4712", 0, "127.0.0.1"),
+        TcpSocket("0A", 29509, 0, "4711", 0, "0.0.0.0"),
+        TcpSocket("01", 36370, 29509, "4712", 0, "127.0.0.1"),
     ]

@@ -11,13 +11,15 @@ from rich.console import Console
 
 from clusterctl.checks.wording import counted
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
-from clusterctl.report.console import Screen, safe_text
+from clusterctl.report.console import Screen, listed, safe_text
+from clusterctl.report.hang import show_verdict
 from clusterctl.report.status import age
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice
 
 _STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
 _SHOWN_FRAMES = 12
+_SHOWN_LABELS = 4
 _PLACE_LIMIT = 200
 """Characters of a function, and of a file's name: a function of C++ has its templates in it."""
 _LIBRARY = re.compile(r"^/.*/(?:lib/python3\.\d+|site-packages|dist-packages)/")
@@ -36,12 +38,18 @@ def show_dump(
         every_thread: not only the main thread of each rank.
         folder: where they were written instead.
     """
-    if folder is not None:
-        for dump in result.dumps:
+    _show_age(screen.out, result)
+    for dump in result.dumps:
+        if folder is not None:
             screen.out.print(safe_text(folder / f"{dump.node}.json"), soft_wrap=True)
-    else:
-        for dump in result.dumps:
-            _show_node(screen.out, result, dump, every_thread=every_thread)
+            continue
+        for words in dump.throttled:
+            screen.out.print(safe_text(f"{dump.node}: {words}", "yellow"))
+        if not result.whole:
+            _show_ranks(screen.out, dump, every_thread=every_thread)
+    if result.whole and result.dumps and folder is None:
+        show_verdict(screen.out, result.dumps, [error.node for error in result.silent])
+        _say_unseen(screen, result)
     show_missing(screen, result)
 
 
@@ -56,12 +64,33 @@ def show_missing(screen: Screen, result: DumpResult) -> None:
     screen.show_errors(result.silent)
 
 
-def _show_node(console: Console, result: DumpResult, dump: NodeDump, *, every_thread: bool) -> None:
-    if result.states.get(dump.node) not in _LIVE:
-        text = f"{dump.node}: as it was {age(time.time() - dump.time)} ago"
-        console.print(safe_text(text, "yellow"))
-    for words in dump.throttled:
-        console.print(safe_text(f"{dump.node}: {words}", "yellow"))
+def _say_unseen(screen: Screen, result: DumpResult) -> None:
+    """Warn of what the stacks lack, once for all ranks that lack the same."""
+    lacking: dict[str, dict[str, None]] = {}
+    for dump in result.dumps:
+        for rank in dump.ranks:
+            for process in rank.processes:
+                if process.missing:
+                    label = f"{dump.node}:{rank.rank}"
+                    lacking.setdefault(process.missing, {})[label] = None
+    for words, labels in lacking.items():
+        text = f"[{listed(list(labels), _SHOWN_LABELS)}] not seen: {words}"
+        screen.say(Notice(text=text, level="warning"))
+
+
+def _show_age(console: Console, result: DumpResult) -> None:
+    """Print how old the stacks are that nodes had kept."""
+    kept = [one for one in result.dumps if result.states.get(one.node) not in _LIVE]
+    if kept:
+        times = [one.time for one in kept]
+        ages = (age(time.time() - moment) for moment in (max(times), min(times)))
+        spread = " to ".join(dict.fromkeys(ages))
+        text = f"as it was {spread} ago: {listed([one.node for one in kept], _SHOWN_LABELS)}"
+        console.print(safe_text(text, "yellow"), soft_wrap=True)
+
+
+def _show_ranks(console: Console, dump: NodeDump, *, every_thread: bool) -> None:
+    """Print the stacks of a node's ranks in full."""
     for rank in dump.ranks:
         console.print(safe_text(f"[{dump.node}:{rank.rank}] {_about(rank)}", "bold"))
         for process in rank.processes:

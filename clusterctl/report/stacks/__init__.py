@@ -1,0 +1,1 @@
+"""Prints the stacks of a run's ranks."""

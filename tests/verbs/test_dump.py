@@ -1,0 +1,84 @@
+"""`dump` asks every node once, and sends py-spy only to those that lack it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterctl.errors import NodeError, UsageError
+from clusterctl.transport.interface import Reply, Request
+from clusterctl.verbs.dump import dump as module
+from clusterctl.verbs.dump.dump import DumpQuery, dump
+from clusterctl.verbs.dump.own_py_spy import OwnPySpy
+from clusterctl.verbs.events import ignore
+from clusterctl.wire import Message
+from tests.fake_pool import FakePool
+from tests.verbs.hostile import stood_still
+from tests.verbs.run_answers import CLUSTER, RUN
+
+SPY = OwnPySpy(program=b"\x7fELF and more", machine="x86_64")
+
+
+@pytest.fixture(autouse=True)
+def spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_py_spy", lambda: SPY)
+
+
+def has_it(node: str) -> list[Message]:
+    return [Message({"dump": stood_still(node), "state": "running"})]
+
+
+def lacks_it(request: Request) -> list[Message]:
+    return has_it("b") if request.body else [Message({"needs_tool": True})]
+
+
+def test_py_spy_goes_only_to_the_nodes_that_lack_it() -> None:
+    pool = FakePool(CLUSTER, {"a": {"dump": has_it("a")}, "b": {"dump": lacks_it}})
+    result = dump(pool, RUN, CLUSTER, DumpQuery(), emit=ignore)
+    assert [one.node for one in result.dumps] == ["a", "b"]
+    assert [(name, request.body) for name, request in pool.requests] == [
+        ("a", b""), ("b", b""), ("b", SPY.packed),
+    ]  # fmt: skip
+    assert result.verdict is not None
+    assert result.document()["verdict"]["text"]
+
+
+def test_without_py_spy_no_node_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_py_spy", lambda: None)
+    pool = FakePool(CLUSTER, {"a": {"dump": has_it("a")}, "b": {"dump": lacks_it}})
+    result = dump(pool, RUN, CLUSTER, DumpQuery(), emit=ignore)
+    assert [one.node for one in result.dumps] == ["a"]
+    assert len(pool.requests) == 2
+
+
+def test_a_silent_node_is_named_and_counts_for_the_verdict() -> None:
+    dead = Reply.failed("b", NodeError("timeout", "connect", "no answer in 5 s"))
+    pool = FakePool(CLUSTER, {"a": {"dump": has_it("a")}, "b": {"dump": dead}})
+    result = dump(pool, RUN, CLUSTER, DumpQuery(), emit=ignore)
+    assert [error.node for error in result.silent] == ["b"]
+    assert set(result.document()["silent"]) == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("query", "asked", "only"),
+    [
+        ({"node": "b"}, {"b"}, None),
+        ({"rank": "0-1,7"}, {"a", "b"}, [0, 1, 7]),
+        ({"rank": 3}, {"a", "b"}, [3]),
+    ],
+)
+def test_a_part_of_the_run_has_no_verdict(
+    query: dict[str, Any], asked: set[str], only: list[int] | None
+) -> None:
+    pool = FakePool(CLUSTER, {name: {"dump": has_it(name)} for name in "ab"})
+    result = dump(pool, RUN, CLUSTER, DumpQuery(**query), emit=ignore)
+    assert {name for name, _ in pool.requests} == asked
+    assert all(request.args["only"] == only for _, request in pool.requests)
+    assert result.verdict is None
+
+
+@pytest.mark.parametrize("query", [{"rank": "one"}, {"node": "gpu9"}])
+def test_what_the_run_does_not_have_is_refused(query: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        dump(FakePool(CLUSTER, {}), RUN, CLUSTER, DumpQuery(**query), emit=ignore)
