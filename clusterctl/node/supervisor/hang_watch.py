@@ -146,7 +146,7 @@ class HangWatch:
                 known.life.look(time.monotonic(), places.get(str(rank)))
 
     def tell(self, *, unseen: bool) -> Told:
-        """Return what to tell the master about this node; `unseen`: ranks run where we cannot look."""
+        """Return what to tell the master about this node; `unseen`: ranks run elsewhere."""
         if not self.on or unseen:
             return {"quiet": None, "printed": False}
         snapshots = self._snapshots()
