@@ -91,7 +91,7 @@ def _why_stopping(event: Mapping[str, object]) -> str:
             return f"start timeout ({peer}): {message}"
         case "lost" if event.get("lost"):
             return f"{peer} lost {event['lost']}"
-        case "world":
+        case "world" | "hang":
             return f"{peer}: {message}"
         case _:
             return f"{peer} failed"

@@ -386,15 +386,3 @@ def test_a_node_without_which_the_run_continued_lays_nothing_to_the_others() -> 
     assert (cause.node, cause.rank) == ("c", 2)
     again = found(replace(a, events=[left, joined]), replace(b, events=[lost("a", 150.0)]))
     assert (again.node, again.kind) == ("a", "node-lost")
-
-
-def test_a_run_that_was_ended_for_a_hang_says_so_and_where_its_stacks_are() -> None:
-    ends = {"kind": "end", "by": "hang", "time": 9.0, "reason": "no sign of life for 300 s"}
-    ranks = [ended(8.5, 0, signal=15, ordered=True), ended(8.6, 1, signal=15, ordered=True)]
-    cause = found(
-        NodeReport(node="a", events=[ranks[0], ends]),
-        NodeReport(node="b", events=[ranks[1], {**ends, "by": "peer"}]),
-    )
-    assert (cause.node, cause.kind, cause.message) == ("a", "hang", "no sign of life for 300 s")
-    assert "clusterctl dump" in cause.remedy
-    assert cause.exit_status == 1
