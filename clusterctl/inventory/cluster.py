@@ -103,7 +103,9 @@ class Hang:
     )
     """Seconds."""
     action: str = setting(
-        kinds.HANG_ACTION, "report: the run goes on, and you are told; stop: it ends", "report"
+        kinds.HANG_ACTION,
+        "report: the run continues, and a message reports it; stop: it ends",
+        "report",
     )
 
 

@@ -37,7 +37,6 @@ _NOT_OUT_OF_MEMORY = (
     "a user or program on the node sent SIGKILL; the kernel's out-of-memory killer did not run"
 )
 _OOM = "probably the kernel's out-of-memory killer: dmesg -T | tail (on the node)"
-_HUNG = "the stacks of all ranks were kept: clusterctl dump"
 _OWN_KIND = {
     "rank": "rank-ended",
     "launcher": "launcher-ended",
@@ -262,14 +261,6 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
     kind = event.get("kind")
     if event.get("ordered"):
         return None
-    if kind == "end" and event.get("by") == "hang":
-        return FirstCause(
-            node=report.node,
-            time=_number(event, "time") - offset,
-            kind="hang",
-            message=str(event.get("reason")),
-            remedy=_HUNG,
-        )
     if kind in ("peer-lost", "start-timeout", "supervisor-died"):
         return _cause_of_node(report, event, offset)
     if kind not in ("rank-ended", "launcher-ended"):

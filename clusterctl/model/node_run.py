@@ -262,7 +262,7 @@ class NodeRun:
     """While the run lives."""
     launched: Launched | None = None
     hung: Hung | None = None
-    """null: it is not, or nobody can tell."""
+    """null: it is not, or this is unknown."""
     false_alarms: Count = 0
     """How often it was hung, and then ran again."""
 

@@ -40,21 +40,21 @@ class EventPrinter:
                 self.screen.say(Notice(node=node, text="reconnected, no log line was lost"))
             case Collected(node=node, folder=folder, size=size):
                 self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
+            case NodeEvent(event={"kind": "hung" | "running-again"} as happened):
+                self._show_of_run(happened)
             case NodeEvent(node=node, event=happened):
                 sentence = sentence_of(happened)
-                if sentence and not self._told_by_another(happened):
+                if sentence:
                     self.screen.err.print(safe_text(f"{node}: {sentence}", "dim"))
             case _:
                 return
 
-    def _told_by_another(self, event: Mapping[str, object]) -> bool:
-        """Tell whether another node has told what concerns the run: each of them does."""
-        if event.get("kind") not in {"hung", "running-again"}:
-            return False
+    def _show_of_run(self, event: Mapping[str, object]) -> None:
+        """Show once what every node reports, as it concerns none of them more than the others."""
         told = (str(event["kind"]), str(event.get("alarm")))
-        known = told in self.of_run
-        self.of_run.add(told)
-        return known
+        if told not in self.of_run:
+            self.of_run.add(told)
+            self.screen.err.print(safe_text(sentence_of(event), "yellow"))
 
 
 def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for each kind)
@@ -91,7 +91,7 @@ def _why_stopping(event: Mapping[str, object]) -> str:
             return f"start timeout ({peer}): {message}"
         case "lost" if event.get("lost"):
             return f"{peer} lost {event['lost']}"
-        case "world":
+        case "world" | "hang":
             return f"{peer}: {message}"
         case _:
             return f"{peer} failed"

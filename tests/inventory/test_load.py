@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import InventoryError
 from clusterctl.inventory import load
-from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
+from clusterctl.inventory.cluster import Cluster, Hang, Job, Node, Ssh, Stop
 from clusterctl.inventory.load import SIZE_LIMIT
 from clusterctl.inventory.problems import PROBLEM_LIMIT
 from clusterctl.wire import plain
@@ -373,3 +373,27 @@ def test_a_hostfile_with_some_of_it_changed(write: Write, content: bytes) -> Non
     path = write("").with_name("hostfile")
     path.write_bytes(content)
     assert_told(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("300", 300), ("10s", 10), ("5m", 300), ("1.5h", 5400), ("0", 0)]
+)
+def test_a_time_is_seconds_or_has_a_unit(write: Write, text: str, seconds: float) -> None:
+    path = write(f"cluster: lab\nnodes: [a]\njob: {{hang: {{after: {text}}}}}\n")
+    assert load(path).job.hang == Hang(after=seconds)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("after: 25h", "expected a time such as 300, 10s, 5m or 2h, of at most a day"),
+        ("after: soon", "expected a time such as"),
+        ("action: restart", "expected report or stop (restart is not there yet)"),
+        ("action: stp", "expected stop (one of report, stop)"),
+    ],
+)
+def test_what_becomes_of_a_hang_is_refused_in_words(
+    write: Write, written: str, wanted: str
+) -> None:
+    (problem,) = problems_of(write(f"cluster: lab\nnodes: [a]\njob: {{hang: {{{written}}}}}\n"))
+    assert wanted in problem

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.cluster import Cluster, Hang, Job
 from clusterctl.model.from_json import from_json
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
@@ -21,7 +21,12 @@ LAB = Cluster(
     name="lab",
     nodes=(node(0, gpus=8), node(1, gpus=2), node(2)),
     master_port=29500,
-    job=Job(command=("-m", "train"), env=(("A", "1"), ("B", "2")), launcher_args=("--tee", "3")),
+    job=Job(
+        hang=Hang(action="stop"),
+        command=("-m", "train"),
+        env=(("A", "1"), ("B", "2")),
+        launcher_args=("--tee", "3"),
+    ),
 )
 
 
@@ -40,6 +45,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
         max_restarts=2,
         start_timeout=5.0,
         lost_after=3.0,
+        hang_after=90.0,
         debug=True,
     )
     wanted = effective(LAB, options)
@@ -47,6 +53,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
     assert (job.command, job.env) == (("x.py",), (("A", "1"), ("B", "3"), ("C", "4")))
     assert job.launcher_args == ("--tee", "3", "--max-restarts=2")
     assert (job.start_timeout, job.lost_after, job.debug) == (5.0, 3.0, True)
+    assert job.hang == Hang(after=90.0, action="stop")
     assert [one.gpus_wanted for one in wanted.nodes] == [4, 2, None]
     assert {one.workdir for one in wanted.nodes} == {"/other"}
     assert wanted.master_port == 29600

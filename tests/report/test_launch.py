@@ -93,3 +93,18 @@ def shown(event: Event) -> str:
     console = Console(file=(stream := io.StringIO()), width=200)
     TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream)).show(event)
     return stream.getvalue()
+
+
+def test_that_a_run_is_hung_is_said_once_although_every_node_tells_it() -> None:
+    console = Console(file=(stream := io.StringIO()), width=100)
+    person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
+    for alarm in (1, 2):
+        for kind in ("hung", "running-again"):
+            for node in ("a", "b"):
+                event = {"kind": kind, "since": 1.0, "quiet_s": 300.0, "alarm": alarm}
+                person.show(NodeEvent(node=node, event=event))
+    told = stream.getvalue().splitlines()
+    assert [line.partition(":")[0] for line in told] == [
+        "hung", "running again", "hung", "running again",
+    ]  # fmt: skip
+    assert told[0].endswith("clusterctl dump")

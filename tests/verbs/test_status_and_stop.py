@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import os
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from rich.console import Console
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.model.node_run import Resumed
+from clusterctl.model.node_run import NodeRun, Resumed
 from clusterctl.model.run_record import RecordedCause, RunEnd
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
@@ -29,12 +31,23 @@ from clusterctl.verbs.events import Event, Progress
 from clusterctl.verbs.runs import find_run, list_runs
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of
+from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of, view_of
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
 from clusterctl.wire import Message, plain
 from tests.fake_pool import FakePool, StreamedCall
-from tests.verbs.run_answers import CLUSTER, RUN, data, ended, finish, happened, part, rank, read
+from tests.verbs.run_answers import (
+    CLUSTER,
+    RUN,
+    data,
+    ended,
+    finish,
+    happened,
+    node_run,
+    part,
+    rank,
+    read,
+)
 
 T = TypeVar("T")
 
@@ -735,3 +748,28 @@ def test_a_log_that_never_ends_does_not_hold_status_up(
     assert view.state == "failed"
     assert view.first_cause is not None
     assert view.first_cause.node == "a"
+
+
+HUNG = {"since": 1000.0, "quiet_s": 300.0, "alarm": 1}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "state"),
+    [
+        (node_run("a", hung=HUNG), node_run("b", hung=HUNG), "hung"),
+        (node_run("a", hung=HUNG), node_run("b"), "hung"),  # the other has not heard of it yet
+        (node_run("a", "stopping", hung=HUNG), node_run("b", hung=HUNG), "stopping"),
+        (node_run("a", false_alarms=2), node_run("b"), "running"),
+    ],
+)
+def test_a_run_is_hung_while_it_lives(a: NodeRun, b: NodeRun, state: str) -> None:
+    view = view_of(RUN, CLUSTER, {"a": a, "b": b}, {})
+    document = view.document()
+    assert (view.live, document["state"]) == (True, state)
+    assert document["hung"] == (HUNG if state == "hung" else None)
+    assert document["false_alarms"] == a.false_alarms
+    console = Console(file=(stream := io.StringIO()), width=200)
+    show_status(Screen(console, console), view)
+    told = f"see why: clusterctl dump {RUN}\n" in stream.getvalue()
+    assert told is (state == "hung")
+    assert ("resumed  2 times" in stream.getvalue()) is (a.false_alarms == 2)

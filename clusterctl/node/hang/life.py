@@ -97,7 +97,7 @@ class RankLife:
             self._pause = min(2 * self._pause, MOST_LOOK_SECONDS)
         else:
             self._alive = now
-            # What it used CPU time for before the first look, nobody knows: a moment only.
+            # What it used CPU time for before the first look is unknown, but that was short.
             self._since, self._pause = self._shown if first else now, self._first_look
         self._place, self._looked = place, now
 
@@ -152,7 +152,7 @@ class RunLife:
 
 
 def place_of(rank: Mapping[str, Any], *, on_gpu: bool = False) -> Optional[str]:
-    """Return where a rank of a dump waits for others; None: it does something, or nobody can tell.
+    """Return where a rank of a dump waits for others; None: it works, or this is unknown.
 
     Args:
         rank: a `RankDump` as JSON carries it.

@@ -40,7 +40,7 @@ class PeerEvents(Protocol):
         """A node ends its part; True: the run continues without it."""
 
     def life(self) -> PeerMessage:
-        """Return what the master is told of this node's ranks: see `parse_life`."""
+        """Return what to tell the master about this node's ranks: see `parse_life`."""
 
     def run_hung(self, judgement: PeerMessage) -> None:
         """The master has judged that the run is hung, or runs again."""

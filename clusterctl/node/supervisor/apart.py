@@ -1,4 +1,4 @@
-"""Does what can take long, or hang, in a process of its own: the supervisor's loop goes on."""
+"""Does what can take long, or hang, in a process of its own: the supervisor's loop continues."""
 
 from __future__ import annotations
 

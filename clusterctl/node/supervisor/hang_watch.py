@@ -29,7 +29,7 @@ DUMP_SECONDS = 20.0
 """How long stacks may take: those that take them keep within their own limit."""
 
 Told = Dict[str, Any]
-"""Of a node: `quiet`, the seconds of its liveliest rank (null: nobody knows), and `printed`; no
+"""Of a node: `quiet`, the seconds of its liveliest rank (null: unknown), and `printed`; no
 `quiet` at all: none of its ranks runs. Of the master: `hung`, `quiet_s`, and `alarm`, a count."""
 
 
@@ -40,7 +40,7 @@ class _Rank:
         self.pid, self.sample = pid, first
         self.life = RankLife(first.moment, after)
         self.sockets: Optional[Dict[str, int]] = None
-        """None: nobody has looked since it last showed a sign of life."""
+        """None: not read since it last showed a sign of life."""
 
 
 class HangWatch:
@@ -54,7 +54,7 @@ class HangWatch:
         snapshots: Callable[[], List[Dict[str, Any]]],
         on_change: Callable[[], None],
     ) -> None:
-        """Watch nothing if the job says so, or if its processes are not below us."""
+        """Watch nothing if the job disables it, or if its processes are not below us."""
         self._loop, self._job, self._record = loop, job, record
         self._snapshots, self._on_change = snapshots, on_change
         hang = job.get("hang") or {"after": 0.0, "action": "report"}
@@ -146,7 +146,7 @@ class HangWatch:
                 known.life.look(time.monotonic(), places.get(str(rank)))
 
     def tell(self, *, unseen: bool) -> Told:
-        """Return what the master is told of this node; `unseen`: ranks run where we cannot look."""
+        """Return what to tell the master about this node; `unseen`: ranks run elsewhere."""
         if not self.on or unseen:
             return {"quiet": None, "printed": False}
         snapshots = self._snapshots()

@@ -41,7 +41,7 @@ class Housekeeping:
             record: the run's folder.
             ranks: of this node.
             guard: the key of the supervisor's parent.
-            on_scan: gets the descendants of this process whenever they are looked at.
+            on_scan: gets the descendants of this process at each scan.
         """
         self._loop, self._record, self._ranks, self._on_scan = loop, record, ranks, on_scan
         self._nested = NestedLaunchers(record, job)

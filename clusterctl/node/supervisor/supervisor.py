@@ -287,7 +287,7 @@ class Supervisor:
     # Whether the run is hung.
 
     def life(self) -> PeerMessage:
-        """Return what the master is told of this node's ranks."""
+        """Return what to tell the master about this node's ranks."""
         return self._hang.tell(unseen=bool(self._housekeeping.elsewhere))
 
     def run_hung(self, judgement: PeerMessage) -> None:

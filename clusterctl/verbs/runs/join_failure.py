@@ -84,6 +84,9 @@ def cause_of_ends(view: RunStatus) -> FirstCause | None:
         reason = answer.end.reason or by
         if by == "world":
             return _cause(answer.node.name, "world", reason, WORLD_REMEDY, when=when)
+        if by == "hang":
+            remedy = f"the stacks of all ranks were kept: clusterctl dump {view.run}"
+            return _cause(answer.node.name, "hang", reason, remedy, when=when)
         if by == "start-timeout":
             return _not_reached(view.nodes, when=when) or _cause(
                 answer.node.name, "start-timeout", reason, LATE_REMEDY, when=when

@@ -68,7 +68,7 @@ class NodeAnswer:
             return "unreachable"
         if self.node_run is None:
             return "absent"
-        # An earlier version takes a state that it does not know for an end: nodes tell it beside.
+        # A field of its own: an earlier version takes a state that it does not know for an end.
         hung = self.node_run.hung is not None and self.node_run.state == "running"
         return "hung" if hung else self.node_run.state
 

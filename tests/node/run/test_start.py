@@ -173,6 +173,7 @@ def test_a_rank_gets_what_torch_reads(make_run: MakeRun) -> None:
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1", "NODE_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
         "CUDA_VISIBLE_DEVICES": "", "PWD": str(run.workdir), "ROLE_RANK": "3",
     }  # fmt: skip
     assert {k: environment[k.encode()].decode() for k in wanted} == wanted

@@ -123,3 +123,10 @@ def test_what_the_cause_says_of_a_late_node_is_not_repeated() -> None:
     assert with_late_nodes(slow, {"10.0.0.1": "its launcher has run for 8 s"}) == slow
     own = replace(shared, message="not gathered within 2 s: rank 3 has not started")
     assert with_late_nodes(own, {"10.0.0.3": "rank 3 has not started"}) == own
+
+
+def test_a_run_that_was_ended_for_a_hang_says_so_and_where_its_stacks_are() -> None:
+    cause = cause_of_ends(view(True, True, True, by="hang"))
+    assert cause is not None
+    assert (cause.node, cause.kind, cause.message) == ("10.0.0.1", "hang", "so")
+    assert cause.remedy.endswith(f"clusterctl dump {RUN}")
