@@ -160,7 +160,8 @@ class FrameReader:
         """
         if len(self._unread) < self._wanted:
             return None
-        lengths = _announced(self._unread[: _LENGTHS.size], self._head_limit, self._body_limit)
+        announced = bytes(self._unread[: _LENGTHS.size])
+        lengths = _announced(announced, self._head_limit, self._body_limit)
         self._wanted = _LENGTHS.size + sum(lengths)
         if len(self._unread) < self._wanted:
             return None
@@ -214,7 +215,7 @@ class LineReader:
             if self._searched > limit:
                 raise BadLine("a line of more than %d bytes" % limit)
             return None
-        line = self.unread[:end]
+        line = bytes(self.unread[:end])
         # The rest is not moved each time: a bytearray that shrinks at its begin moves it rarely.
         del self.unread[: end + 1]
         self._searched = 0
