@@ -122,7 +122,8 @@ def within_window(
 
     def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
         if not channel.closed:
-            channel.transport.packetizer.claim(message)
+            transport: Any = channel.transport  # whose packets are ours
+            transport.packetizer.claim(message)
             feed(channel, message)
         message.packet = io.BytesIO()  # paramiko holds the last message while it waits
         held = len(channel.in_buffer) + len(channel.in_stderr_buffer)

@@ -32,7 +32,7 @@ def test_a_name_that_another_user_took_is_not_written_through(
 ) -> None:
     victim = tmp_path / "victim"
     victim.write_text("theirs")
-    monkeypatch.setattr(path_probe.time, "time_ns", lambda: 1)
+    monkeypatch.setattr(time, "time_ns", lambda: 1)
     (tmp_path / f".clusterctl-{os.getpid()}-1").symlink_to(victim)
     seen = probe_path({"path": str(tmp_path), "write": True})
     assert (seen["writable"], seen["problem"]) == (False, "File exists")
