@@ -140,7 +140,7 @@ def _announced(lengths: bytes, head_limit: int, body_limit: int) -> Tuple[int, i
 class FrameReader:
     """The frames of a connection that never waits: takes bytes as they come."""
 
-    # All that came is looked at once and copied twice, however it is cut: who sends may be anyone.
+    # Each byte is copied twice at most, however they are cut: who sends may be anyone.
 
     def __init__(self, *, head_limit: int, body_limit: int) -> None:
         """Take limits: what is not whole yet stays in memory."""

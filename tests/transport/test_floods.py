@@ -53,7 +53,7 @@ ENDS_ON = {
     "packet": "announced a packet of",
     "pieces": "pieces",
     "rsync": "bytes of errors came",
-    "ended": "nobody waits for",
+    "ended": "no one waits for",
 }
 """What the error of a flood that is cut off says; the others end with it or by their limits."""
 START_SECONDS = 2.0

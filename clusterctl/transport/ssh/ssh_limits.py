@@ -105,7 +105,7 @@ class Packetizer(paramiko.packet.Packetizer):
         seconds = time.monotonic() - self._began
         if self._unclaimed > UNCLAIMED_BYTES + UNCLAIMED_RATE * seconds:
             raise paramiko.SSHException(
-                f"the server sent {self._unclaimed} bytes that nobody waits for"
+                f"the server sent {self._unclaimed} bytes that no one waits for"
             )
         return kind, message
 
