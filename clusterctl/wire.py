@@ -140,7 +140,7 @@ def _announced(lengths: bytes, head_limit: int, body_limit: int) -> Tuple[int, i
 class FrameReader:
     """The frames of a connection that never waits: takes bytes as they come."""
 
-    # All that came is looked at once and copied twice, however it is cut: who sends may be anyone.
+    # Each byte is copied twice at most, however they are cut: who sends may be anyone.
 
     def __init__(self, *, head_limit: int, body_limit: int) -> None:
         """Take limits: what is not whole yet stays in memory."""
@@ -160,7 +160,8 @@ class FrameReader:
         """
         if len(self._unread) < self._wanted:
             return None
-        lengths = _announced(self._unread[: _LENGTHS.size], self._head_limit, self._body_limit)
+        announced = bytes(self._unread[: _LENGTHS.size])
+        lengths = _announced(announced, self._head_limit, self._body_limit)
         self._wanted = _LENGTHS.size + sum(lengths)
         if len(self._unread) < self._wanted:
             return None
@@ -214,7 +215,7 @@ class LineReader:
             if self._searched > limit:
                 raise BadLine("a line of more than %d bytes" % limit)
             return None
-        line = self.unread[:end]
+        line = bytes(self.unread[:end])
         # The rest is not moved each time: a bytearray that shrinks at its begin moves it rarely.
         del self.unread[: end + 1]
         self._searched = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 
 from tests.cli.runs import Project
 from tests.cli.test_json import validate
+from tests.skew.make_fixture import check_out
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.torch]
@@ -72,6 +74,8 @@ def kill_part(project: Project, node: str) -> None:
     assert killed.returncode == 0, killed.stderr
 
 
+EARLIER = "27fcc0b"
+"""The first version that is kept in tests/skew and lets nodes join."""
 EVERYBODY = dict.fromkeys(("node1", "node2", "node3"), "running")
 
 
@@ -136,3 +140,22 @@ def test_a_node_that_was_lost_joins_a_training_again(training: Project) -> None:
     stop_everywhere(training, launched)
     over = training.run("join", "--nodes", "node3", env=SECRET)
     assert (over.returncode, "is over" in over.stderr) == (1, True)
+
+
+@pytest.mark.soak
+def test_a_node_joins_a_training_that_an_earlier_version_began(
+    training: Project, tmp_path: Path
+) -> None:
+    try:
+        check_out(EARLIER, ("clusterctl",), tmp_path / "earlier")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this checkout lacks {EARLIER}: {error.stderr.decode().strip()}")
+    earlier = {**SECRET, "PYTHONPATH": str(tmp_path / "earlier")}
+    launched = training.start("launch", "--nodes", "2", env=earlier)
+    wait_until(lambda: world(training) == 2 or launched.poll() is not None)
+    assert launched.poll() is None, launched.communicate()
+    joined = training.run("join", "--nodes", "node3", env=SECRET)
+    assert joined.returncode == 0, joined.stderr
+    wait_until(lambda: world(training) == 3)
+    assert states(training) == EVERYBODY
+    stop_everywhere(training, launched)

@@ -18,7 +18,11 @@ import pytest
 from clusterctl.node import listener, run_lock
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, ListenerThread, UnauthenticatedPeers
+from clusterctl.node.peer_link import master, tls_channel
+from clusterctl.node.probe import listen
+from clusterctl.node.push import chain
 from clusterctl.node.run.processes import processes
+from clusterctl.node.supervisor import control_socket
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 
@@ -183,6 +187,29 @@ while True:
     one.close()
 """
 """Does one thing to a link or a lock, as often as it can."""
+
+STRANGERS = Path(__file__).parents[2] / "docs" / "explanation" / "strangers.md"
+
+
+def test_the_page_names_what_a_stranger_may_cost() -> None:
+    rows = [line for line in STRANGERS.read_text().splitlines() if line.startswith("| ")]
+    link = (
+        f"{master.HELLO_SECONDS:.0f} seconds, {tls_channel.UNAUTHENTICATED_BYTES >> 10} KiB in all,"
+        f" {tls_channel.UNAUTHENTICATED_LINE >> 10} KiB per line, {master.MAX_UNAUTHENTICATED}"
+        " connections beyond the run's workers"
+    )
+    lock = (
+        f"{run_lock.ANSWER_SECONDS:.0f} seconds, one request of {run_lock.LINE_LIMIT >> 10} KiB,"
+        f" {control_socket.MAX_UNAUTHENTICATED} connections"
+    )
+    push = f"{chain.HELLO_SECONDS:.0f} seconds in all, {chain.MAX_UNAUTHENTICATED} connections"
+    probe = (
+        f"no byte; {listen.HELLO_SECONDS:.0f} seconds, half of the secret,"
+        f" {listen.MAX_UNAUTHENTICATED} connections"
+    )
+    for words, count in ((link, 1), (lock, 1), (push, 2), (probe, 2)):
+        assert sum(words in row for row in rows) == count, words
+
 
 FLOODS = [
     "garbage",

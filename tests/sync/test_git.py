@@ -220,6 +220,20 @@ def test_no_program_that_a_clones_own_configuration_names_is_run(
     assert told.exists()  # the trap works
 
 
+def test_a_filter_of_the_users_own_configuration_runs(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of Git LFS; without it, each of its files would count as changed."""
+    told = tmp_path / "told"
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    clean = f"sh -c 'touch {shlex.quote(str(told))}; cat'"
+    git(code, "config", "--global", "filter.own.clean", clean)
+    (code / ".gitattributes").write_text("*.py filter=own\n")
+    (code / "a.py").write_text("A = 22\n")
+    read_source(code)
+    assert told.exists()
+
+
 def test_a_partial_clone_fetches_nothing(code: Path, tmp_path: Path) -> None:
     told = tmp_path / "told"
     program = tmp_path / "program"

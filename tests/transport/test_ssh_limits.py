@@ -88,7 +88,7 @@ def test_a_server_that_sends_what_nobody_waits_for_is_cut_off(
         _, message = packets.read_message()
         handle(cast("paramiko.Channel", made), message)
     assert len(fed) == 20
-    with pytest.raises(paramiko.SSHException, match="sent 11994 bytes that nobody waits for"):
+    with pytest.raises(paramiko.SSHException, match="sent 11994 bytes that no one waits for"):
         packets.read_message()
     packets.close()
 

@@ -105,7 +105,7 @@ class Packetizer(paramiko.packet.Packetizer):
         seconds = time.monotonic() - self._began
         if self._unclaimed > UNCLAIMED_BYTES + UNCLAIMED_RATE * seconds:
             raise paramiko.SSHException(
-                f"the server sent {self._unclaimed} bytes that nobody waits for"
+                f"the server sent {self._unclaimed} bytes that no one waits for"
             )
         return kind, message
 
@@ -122,7 +122,8 @@ def within_window(
 
     def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
         if not channel.closed:
-            channel.transport.packetizer.claim(message)
+            transport: Any = channel.transport  # whose packets are ours
+            transport.packetizer.claim(message)
             feed(channel, message)
         message.packet = io.BytesIO()  # paramiko holds the last message while it waits
         held = len(channel.in_buffer) + len(channel.in_stderr_buffer)

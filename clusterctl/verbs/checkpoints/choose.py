@@ -172,7 +172,9 @@ def _offer(
     if name is None:
         return None
     named = f"to take {name} for this run: {_resume_command(query, folder, name)}"
-    if run_id.cluster_of(whole[name]) != query.cluster.name:
+    # Nodes may disagree on who wrote it.
+    own = whole[name] == query.history.run
+    if own or run_id.cluster_of(whole[name]) != query.cluster.name:
         return named
     writer = f"clusterctl resume {whole[name]} --checkpoint latest"
     return f"to resume the run that wrote it: {writer}\n{named}"

@@ -27,6 +27,18 @@ def test_a_folder_is_written_to_and_measured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_name_that_another_user_took_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("theirs")
+    monkeypatch.setattr(time, "time_ns", lambda: 1)
+    (tmp_path / f".clusterctl-{os.getpid()}-1").symlink_to(victim)
+    seen = probe_path({"path": str(tmp_path), "write": True})
+    assert (seen["writable"], seen["problem"]) == (False, "File exists")
+    assert victim.read_text() == "theirs"
+
+
 def test_the_measurement_is_small_and_its_file_has_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,11 @@ def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
     assert caught.value.hint == named
     assert choose(nodes, LOCAL, "out/step-60").path == "/w/out/step-60"
 
+    nodes = pool(LOCAL, a=node(seen(60, run="")), b=node(seen(60, run=RUN)))
+    with pytest.raises(LaunchRefused, match=f"{RUN} did not write it") as caught:
+        choose(nodes, LOCAL, "latest")
+    assert caught.value.hint == named  # and not the run that is to be resumed
+
     writer = f"{LOCAL.name}-20251231t000000-abcd"
     broken, whole = seen(70, run="lab; rm", complete=False, why="cut off"), seen(60, run=writer)
     nodes = pool(LOCAL, a=node(broken, whole), b=node(broken, whole))
