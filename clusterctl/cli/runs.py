@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.agree import can_ask, says_yes
@@ -15,7 +17,7 @@ from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, known_cluster
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_prunable, show_pruned, show_run, show_runs
-from clusterctl.verbs.events import Notice
+from clusterctl.verbs.events import Notice, Progress
 from clusterctl.verbs.runs.list_runs import RunFilter
 from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.prune import KEPT
@@ -72,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         with Session(cluster, fanout=args.fanout) as session:
             if args.prune is not None:
                 return _prune(args, session, screen)
-            listed = session.runs(discover=args.discover)
+            with _asking(screen, session):
+                listed = session.runs(discover=args.discover)
     wanted = RunFilter(since=args.since, name=args.name, nodes=args.nodes, failed=args.failed)
     picked = wanted.pick(listed)
     if args.json:
@@ -87,6 +90,15 @@ def run(args: argparse.Namespace) -> int:
         screen.say(Notice(text=f"{name}: record rebuilt from the nodes{proof}"))
     screen.show_errors(listed.errors)
     return EXIT_SILENT if listed.errors else 0
+
+
+@contextmanager
+def _asking(screen: Screen, session: Session) -> Iterator[None]:
+    """Say on a terminal that the nodes are asked."""
+    with screen.progress() as progress:
+        names = (node.name for node in session.cluster.nodes)
+        progress.show(Progress.of_nodes("runs", names, ()))
+        yield
 
 
 def _require_one_wish(args: argparse.Namespace) -> None:
@@ -121,8 +133,8 @@ def _show(args: argparse.Namespace, screen: Screen) -> int:
         view = view_of_batch(*found)
         shown = one_run(view, records.with_id(view.run), records)
     else:
-        with open_run(args) as opened:
-            shown = one_run(opened.status(), opened.record, records)
+        with open_run(args) as opened, screen.progress() as progress:
+            shown = one_run(opened.status(on_event=progress.show), opened.record, records)
     _print_one(args, screen, shown)
     return EXIT_SILENT if shown.status.silent else 0
 
@@ -136,7 +148,8 @@ def _print_one(args: argparse.Namespace, screen: Screen, shown: OneRun) -> None:
 
 def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
     """Show what would be deleted, and delete it if the person wants that."""
-    plan = session.prunable(keep=args.prune, every=args.all)
+    with _asking(screen, session):
+        plan = session.prunable(keep=args.prune, every=args.all)
     if plan.runs and not args.yes:
         count = show_prunable(screen, plan)
         if not can_ask():
@@ -148,7 +161,8 @@ def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
         if not says_yes(f"Delete {count} with logs and records, here and on the nodes?"):
             screen.say(Notice(text="nothing is deleted"))
             return 0
-    pruned = session.prune(keep=args.prune, plan=plan)
+    with _asking(screen, session):
+        pruned = session.prune(keep=args.prune, plan=plan)
     if args.json:
         print(json.dumps(pruned.document(), indent=1))
     else:

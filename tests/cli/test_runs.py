@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from clusterctl.cli.main import main
 from clusterctl.inventory.cluster import Cluster
@@ -268,3 +269,13 @@ def test_of_many_runs_only_the_one_that_is_meant_is_read(
     assert main(["status", "efgh"]) == 0
     assert set(seen) <= {AGAIN, BASE}
     capsys.readouterr()
+
+
+def test_on_a_terminal_it_says_which_nodes_are_asked(
+    capsys: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Console, "is_terminal", property(lambda _: True))
+    assert main(["runs"]) == 0
+    assert "runs 0/2, waiting for a, b" in capsys.readouterr().err
+    assert main(["runs", "--prune", "9"]) == 0
+    assert "runs 0/2, waiting for a, b" in capsys.readouterr().err

@@ -26,7 +26,7 @@ LAST_LINES = 20
 PRINTED_BYTES = 65536
 """Of what `env_init` printed, how much is read, from the end."""
 SHOWN = 200
-"""Characters of a line that are told of an `env_init` that worked."""
+"""Characters of the last line that are kept of an `env_init` that worked."""
 
 SESSION_VARIABLES = (b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SSH_ORIGINAL_COMMAND",
                      b"SSH_AUTH_SOCK", b"OLDPWD", b"SHLVL", b"_")  # fmt: skip
