@@ -153,7 +153,7 @@ def serve(link: socket.socket) -> None:
                 os.close(answer)
                 selector.close()
                 link.close()
-                _become(*json.loads(asked), streams)
+                _become(*json.loads(asked), streams=streams)
             for stream in streams:
                 os.close(stream)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answer))

@@ -280,6 +280,27 @@ def test_the_program_calls_a_function_with_words(tmp_path: Path) -> None:
     assert "function hello" in done.stderr  # sys.exit prints what is no number
 
 
+BEGIN_A_RUN = b"""
+def refuse(importer, name): raise AssertionError(name)
+type(sys.meta_path[0]).compile = refuse
+import clusterctl.node.supervisor.guard, clusterctl.node.supervisor.main
+import clusterctl.node.supervisor.ranks.rank
+loader = sys.modules["clusterctl.node.agent.loader"]
+sys.stdout.buffer.write(loader.program())
+"""
+
+
+def test_what_a_run_begins_with_is_compiled_once_for_all_its_processes(tmp_path: Path) -> None:
+    whole = loader.text_of(loader.read_sources(), agent.compiled_for("start"))
+    program = tmp_path / "agent.py"
+    program.write_bytes(whole.partition(b"module, _, function")[0] + BEGIN_A_RUN)
+    python = [sys.executable, "-X", "utf8", "-I", "-S", str(program)]
+    kept = subprocess.run(python, capture_output=True, check=True).stdout
+    assert kept == whole
+    assert loader.is_this_agent(kept)
+    assert kept != loader.program()
+
+
 def test_an_operation_error_is_an_answer() -> None:
     def fails(args: dict[str, object], body: bytes, link: CallChannel) -> Message:
         assert gc.isenabled()  # off while an agent starts
