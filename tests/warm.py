@@ -153,7 +153,7 @@ def serve(link: socket.socket) -> None:
                 os.close(answer)
                 selector.close()
                 link.close()
-                _become(*json.loads(asked), streams)
+                _become(asked, streams)
             for stream in streams:
                 os.close(stream)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answer))
@@ -167,8 +167,9 @@ def _import_all() -> None:
             importlib.import_module(module.name)
 
 
-def _become(words: list[str], env: dict[str, str], cwd: str, streams: Sequence[int]) -> NoReturn:
+def _become(asked: bytes, streams: Sequence[int]) -> NoReturn:
     """Be the command: this process is the fork, and ends with SystemExit."""
+    words, env, cwd = json.loads(asked)
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream, number)
         os.close(stream)

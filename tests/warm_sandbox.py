@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from tests import warm
 from tests.installed import LOCATION
 
 ROOT = Path(__file__).parents[1]
-OF_THIS_VERSION = {None, str(ROOT), str(LOCATION)}
+OF_THIS_VERSION = (None, str(ROOT), str(LOCATION))
 """With any other PYTHONPATH it is another clusterctl."""
 START = [sys.executable, "-m", "clusterctl"]
+READ_AT_START = ("LANG", "LC_", "LD_", "PYTHON")
+"""Variables that a running process does not read again begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class WarmSandbox(Sandbox):
         """Run a command on the controller's side, as a sandbox does."""
         environment = self.environment() | (env or {})
         ours = [*argv[: len(START)]] == START and options.keys() <= {"timeout"}
-        if not ours or environment.get("PYTHONPATH") not in OF_THIS_VERSION:
+        if not ours or read_at_start(environment) != read_at_start(self.forks.environment):
             return Sandbox.run(self, argv, env=env, cwd=cwd, **options)
         folder, seconds = Path(cwd or Path.cwd()), options.get("timeout")
         return self.forks.run(argv[len(START) :], environment, folder, seconds)
@@ -54,3 +56,10 @@ class WarmSandbox(Sandbox):
         """Stop the sandbox and remove all of it."""
         self.forks.close()
         Sandbox.down(self)
+
+
+def read_at_start(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what decides how Python starts; the places of this clusterctl are one."""
+    found = {name: environment[name] for name in environment if name.startswith(READ_AT_START)}
+    place = found.pop("PYTHONPATH", None)
+    return {**found, "PYTHONPATH": None if place in OF_THIS_VERSION else place}

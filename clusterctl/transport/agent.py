@@ -87,8 +87,6 @@ CHECK_MODULES = (
     ),
 )  # fmt: skip
 """What every check imports; only rare answers of a node need more."""
-RUN_MODULES = (_NODE + "supervisor.guard", _NODE + "supervisor.ranks.rank")
-"""What a run begins with on its node, each in a process of its own."""
 
 
 def modules_of(op: str) -> dict[str, CodeType]:
@@ -96,8 +94,6 @@ def modules_of(op: str) -> dict[str, CodeType]:
     known = _read().keys() - {loader.ENTRY}
     is_check = op in {"read", "collect-facts"}
     wanted = [*CHECK_MODULES] if is_check else [_MAIN, OPERATIONS[op].partition(":")[0]]
-    if op == "start":
-        wanted += RUN_MODULES
     found: dict[str, CodeType] = {}
     while wanted:
         name = wanted.pop()
