@@ -48,7 +48,6 @@ class InventoryError(UsageError):
     """The inventory has problems; `problems` holds one `file:line: key: wanted, found` each."""
 
     def __init__(self, problems: tuple[str, ...], *, hint: str | None = None) -> None:
-        """Join the problems, one a line."""
         super().__init__("\n".join(problems), hint=hint)
         self.problems = problems
 

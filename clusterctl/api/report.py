@@ -18,7 +18,6 @@ class CheckReport(CheckResult):
         return self.exit_code == 0
 
     def __repr__(self) -> str:
-        """Return the sum of it."""
         from clusterctl.report.check import summary
 
         return f"<CheckReport {self.cluster}: {summary(self)}>"

@@ -46,7 +46,6 @@ class Problems:
     """A problem names its key after its place."""
 
     def __init__(self, file: str) -> None:
-        """Start with none."""
         self.file = file
         self.lines: Mapping[Path, int] = {}
         """The line of each part of the document, once it has been parsed."""

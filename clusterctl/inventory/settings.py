@@ -95,7 +95,6 @@ class Section:
             setattr(cls, name, one.default)
 
     def __init__(self, **written: Any) -> None:  # noqa: ANN401  (each key has its own type)
-        """Keep values that were read."""
         vars(self).update(written)
 
 

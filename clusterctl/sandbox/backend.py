@@ -45,7 +45,6 @@ class Backend(ABC):
     name: ClassVar[BackendName]
 
     def __init__(self, layout: Layout) -> None:
-        """Use the sandbox with this layout."""
         self.layout = layout
 
     @abstractmethod

@@ -80,7 +80,6 @@ class Layout:
     """The paths of one sandbox."""
 
     def __init__(self, root: Path) -> None:
-        """Name what is below this folder."""
         self.root = root
         self.name = root.name
         """The sandbox's name, which is also its cluster's."""

@@ -109,7 +109,6 @@ class OpensshConnection(Connection):
     """
 
     def __init__(self, node: Node, master: ControlMaster, timeouts: Timeouts) -> None:
-        """Take an open master over."""
         super().__init__(node, timeouts)
         self._master = master
 

@@ -42,7 +42,6 @@ class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
     """What threads read from nodes, each item with its node's name; limited by its bytes."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__(WAITING_LIMIT)
         self.closed = threading.Event()
         """The reader has left."""
@@ -272,15 +271,12 @@ class MultiStream:
             call.close()
 
     def __enter__(self) -> Self:
-        """Return the iterator."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Read no more."""
         self.close()
 
     def __iter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __next__(self) -> Item | None:

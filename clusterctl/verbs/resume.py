@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.gpu.gpuset import VISIBLE
+from clusterctl.facts.gpu.accelerators import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.node_run import Resumed

@@ -13,8 +13,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, settings_of
 from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.settings import Setting
-from clusterctl.facts.software.variables import PROXIES
+from clusterctl.facts.software.settings import PROXIES, Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.network.simulate import (

@@ -8,7 +8,7 @@ from typing import Any
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.fact import Fact, Question, texts
 from clusterctl.facts.request import AMD, NVIDIA, FactRequest, interpreter
-from clusterctl.facts.software.variables import VARIABLES, Variables, hide_credentials
+from clusterctl.facts.software.settings import VARIABLES, Variables, hide_credentials
 from clusterctl.values import dataclass
 
 PYTHON_SECONDS = 20.0

@@ -21,8 +21,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from clusterctl.errors import NodeError
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Node
-from clusterctl.inventory.machine import own_user
 from clusterctl.transport.ssh.ssh_config_groups import HostGroups
 from clusterctl.values import dataclass
 

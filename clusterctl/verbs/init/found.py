@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.storage.mounts import NETWORK, Mount, parse_mounts
+from clusterctl.facts.storage.storage import NETWORK, Mount, parse_mounts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.values import dataclass
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.job_check import CommandResult
+from clusterctl.facts.software.programs import CommandResult
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.container import trial_words
 from clusterctl.plan.make import command_with_python

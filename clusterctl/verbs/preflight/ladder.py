@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices
 from clusterctl.facts.answers import Answer
-from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER
+from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.network.nccl_log import parse_nccl
 from clusterctl.facts.network.pairwise import Collective, PairRate

@@ -13,8 +13,8 @@ from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.named import pick_run, refuse_part
 from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.run_id import pick_run, refuse_part
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
 

@@ -32,7 +32,7 @@ from clusterctl.plan.options import Options
 from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
 from clusterctl.values import dataclass
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.named import pick_run, refuse_part
+from clusterctl.verbs.runs.run_id import pick_run, refuse_part
 from clusterctl.wire import SCHEMA, plain
 
 RECORD, BATCH = "record.json", "batch.json"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.inventory.machine import own_user
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync.mirror import Placement
 from clusterctl.sync.source import SourceTree, changed_since
