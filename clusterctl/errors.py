@@ -14,8 +14,6 @@ ClusterError                 1   the verb failed
 and it becomes a value in that node's reply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """What a check found, as Python and notebooks print it."""
 
-from __future__ import annotations
-
 import io
 
 from clusterctl.values import dataclass

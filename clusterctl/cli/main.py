@@ -1,7 +1,5 @@
 """The command: picks the verb, runs it, and turns whatever happens into an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib

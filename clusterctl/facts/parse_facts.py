@@ -1,7 +1,5 @@
 """All facts of a node in one round trip: what to ask, and the facts from the raw answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

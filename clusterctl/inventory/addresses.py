@@ -1,7 +1,5 @@
 """Reads hosts, logins, addresses and networks; refuses what a shell of ssh would run."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import pwd

@@ -3,8 +3,6 @@
 Applies defaults, expands ranges and puts the master first.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reads an inventory: a hosts.yaml or a hostfile."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Collects the problems of an inventory, each with its place, and raises them together."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, NoReturn

@@ -1,7 +1,5 @@
 """Checks between the parts of an inventory that are valid by themselves."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import re

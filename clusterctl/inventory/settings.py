@@ -4,8 +4,6 @@ Its key in `hosts.yaml` and the key's JSON Schema, its flag and variable, its ro
 its place in `job.json` and what a resume makes of it are derived from the declaration.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar, Literal, TypeVar
 

@@ -1,7 +1,5 @@
 """Counts the ranks of a node, with their device and the origin of the number."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from clusterctl.errors import LaunchRefused

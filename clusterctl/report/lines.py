@@ -1,7 +1,5 @@
 """Prints log lines: `[host:rank] line`, raw bytes, or one JSON object per line."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

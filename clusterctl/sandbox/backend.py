@@ -1,7 +1,5 @@
 """The interface of the two sandbox backends: network namespaces and loopback."""
 
-from __future__ import annotations
-
 import os
 import sys
 from abc import ABC, abstractmethod

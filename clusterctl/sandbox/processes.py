@@ -1,7 +1,5 @@
 """Finds and kills the processes of a sandbox, and only those."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """An open connection to a node: to this machine, or over the system's ssh."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys

@@ -1,7 +1,5 @@
 """Many nodes at once: iterators in threads merged as one, and streams that nodes can join again."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import queue

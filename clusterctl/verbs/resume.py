@@ -1,7 +1,5 @@
 """Resume a run: launch its job from a checkpoint that is verified on every node."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Stop exactly one run on all its nodes, and verify that nothing of it is left."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Mapping, Sequence

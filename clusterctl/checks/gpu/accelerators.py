@@ -1,7 +1,5 @@
 """Whether the accelerators that the job needs are present, equal and usable."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether the kernel log has errors of the GPUs, their NVLinks and their switches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip

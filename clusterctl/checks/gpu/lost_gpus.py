@@ -1,7 +1,5 @@
 """Whether all GPUs answer their driver; those that do not, with their address and their Xid."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from clusterctl.checks.finding import Finding, Status, finding

@@ -1,7 +1,5 @@
 """Whether each node is a separate machine, free, in time, and keeps a run alive."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

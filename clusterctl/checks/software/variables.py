@@ -1,7 +1,5 @@
 """Whether the variables of NCCL, Gloo and TensorPipe are right on every node, and equal."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

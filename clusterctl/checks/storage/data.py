@@ -1,7 +1,5 @@
 """Whether checkpoints are written fast enough, and temporary folders and caches can be used."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from statistics import median

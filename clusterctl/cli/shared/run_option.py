@@ -4,8 +4,6 @@ The inventory counts if it is of the run's cluster and has all of its nodes: giv
 variable, or found in the current folder. Otherwise the run's record counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

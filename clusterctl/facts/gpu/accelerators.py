@@ -1,7 +1,5 @@
 """The accelerators of a node, as the vendor's tool lists them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """Parses the lines that NVIDIA's driver writes to the kernel log: Xid of GPUs, SXid of switches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

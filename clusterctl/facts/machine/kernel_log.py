@@ -1,7 +1,5 @@
 """The kernel log's lines that the node selected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from clusterctl.facts.answers import Answers

@@ -3,8 +3,6 @@
 It is in small files, and in what `node/probe/machine_state.py` answers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

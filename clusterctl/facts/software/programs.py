@@ -1,7 +1,5 @@
 """Programs of the node itself, and the image that a job's container is made from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

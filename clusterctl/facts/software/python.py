@@ -1,7 +1,5 @@
 """What the job's interpreter reports about itself and torch; the remedy without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

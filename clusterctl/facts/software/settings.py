@@ -1,7 +1,5 @@
 """The settings of libraries and launchers in their own files."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """The paths that a run depends on, and the filesystems they are on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

@@ -5,8 +5,6 @@ OpenSSH itself is asked, since no other reader handles Include, Match and tokens
 RevokedHostKeys and ProxyCommand.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Drafts an inventory of hosts or of a hostfile, and writes it as a hosts.yaml with comments."""
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import re

@@ -4,8 +4,6 @@ Two rounds: the first asks what only `init` wants to know, the second reads what
 that both judge the nodes by the same facts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The job's own check, run on every node in the job's folder and environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath

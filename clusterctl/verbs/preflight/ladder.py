@@ -1,7 +1,5 @@
 """`check --deep`: rungs that build on each other, tried by the job's own torch on all nodes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Finds the run to use: the one named, else the only live one, else the newest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

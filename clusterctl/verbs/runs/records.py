@@ -10,8 +10,6 @@
 values of `env_from` are never stored.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Ids of runs, `<cluster>-<UTC second>-<four random>`, which sort by time."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 import secrets

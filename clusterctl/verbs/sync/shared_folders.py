@@ -1,7 +1,5 @@
 """Which nodes see the same folder, and whose live run keeps it as it is."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
