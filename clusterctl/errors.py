@@ -14,8 +14,6 @@ ClusterError                 1   the verb failed
 and it becomes a value in that node's reply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -48,7 +46,6 @@ class InventoryError(UsageError):
     """The inventory has problems; `problems` holds one `file:line: key: wanted, found` each."""
 
     def __init__(self, problems: tuple[str, ...], *, hint: str | None = None) -> None:
-        """Join the problems, one a line."""
         super().__init__("\n".join(problems), hint=hint)
         self.problems = problems
 

@@ -1,7 +1,5 @@
 """The folder in which this machine keeps what it knows of clusters: runs, and hosts' keys."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -16,7 +16,6 @@ class Pools:
     """Pools that are made when they are first needed; several threads may use them."""
 
     def __init__(self, cluster: Cluster, *, accept_new: bool, fanout: int | None) -> None:
-        """Prepare; nothing is connected yet."""
         self._cluster, self._accept_new, self._fanout = cluster, accept_new, fanout
         self._pools: dict[tuple[object, ...], Pool] = {}
         """The connections to the inventory's nodes; a run of other nodes has its own."""

@@ -1,7 +1,5 @@
 """What a check found, as Python and notebooks print it."""
 
-from __future__ import annotations
-
 import io
 
 from clusterctl.values import dataclass
@@ -18,7 +16,6 @@ class CheckReport(CheckResult):
         return self.exit_code == 0
 
     def __repr__(self) -> str:
-        """Return the sum of it."""
         from clusterctl.report.check import summary
 
         return f"<CheckReport {self.cluster}: {summary(self)}>"

@@ -93,7 +93,6 @@ class Run:
         """Of a run that was just launched: when its parts had been started on all nodes."""
 
     def __repr__(self) -> str:
-        """Name it."""
         return f"<Run {self.id}>"
 
     def status(self, *, on_event: OnEvent | None = None) -> RunStatus:

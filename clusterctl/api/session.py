@@ -85,15 +85,12 @@ class Session:
         self._pools = Pools(self.cluster, accept_new=accept_new, fanout=fanout)
 
     def __repr__(self) -> str:
-        """Name the cluster."""
         return f"<Session {self.cluster.name}: {len(self.cluster.nodes)} nodes>"
 
     def __enter__(self) -> Self:
-        """Return the session."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Close every connection."""
         self.close()
 
     def close(self) -> None:

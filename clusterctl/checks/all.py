@@ -1,7 +1,5 @@
 """Every check there is, in the order in which they are judged: a cause before its effects."""
 
-from __future__ import annotations
-
 from clusterctl.checks.gpu import (
     accelerators,
     busy_gpus,

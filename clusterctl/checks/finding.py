@@ -1,7 +1,5 @@
 """The result of a check: findings, and how equal ones fold."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Compares each node with all others, in one look at them: a cluster may have a thousand."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ A check is a pure function. Its parameters name what it needs: the `facts` of al
 node are dropped if a check in `explained_by` failed there: one cause, one finding.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace

@@ -1,7 +1,5 @@
 """Texts that findings and reports share."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """`clusterctl check`: find over SSH what would break the run."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

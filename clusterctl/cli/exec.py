@@ -1,7 +1,5 @@
 """`clusterctl exec`: run a command on every node."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`clusterctl export`: write the inventory's hosts for another program."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

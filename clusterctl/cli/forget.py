@@ -1,7 +1,5 @@
 """`clusterctl forget`: remove the recorded host key of a reinstalled host."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

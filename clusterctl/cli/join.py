@@ -1,7 +1,5 @@
 """`clusterctl join`: let nodes join an elastic run while it runs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -1,7 +1,5 @@
 """`clusterctl launch`: check, sync and start the job on every node, and follow it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator

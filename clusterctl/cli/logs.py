@@ -1,7 +1,5 @@
 """`clusterctl logs`: the merged logs of a run, live or as they are; to read or to collect."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

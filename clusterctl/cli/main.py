@@ -1,7 +1,5 @@
 """The command: picks the verb, runs it, and turns whatever happens into an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib
@@ -16,7 +14,7 @@ from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_
 from clusterctl.cli.shared.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, UsageError
 from clusterctl.safe_text import strip_controls
-from clusterctl.verbs.runs.named import SeveralRuns
+from clusterctl.verbs.runs.run_id import SeveralRuns
 
 GARBAGE_THRESHOLD = 50_000
 """New objects until Python looks for cycles; by default it does so all the time while importing."""

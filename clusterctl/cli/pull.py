@@ -1,7 +1,5 @@
 """`clusterctl pull`: bring results of the nodes to this machine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """`clusterctl push`: bring models and data to every node."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

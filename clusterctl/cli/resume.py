@@ -1,7 +1,5 @@
 """`clusterctl resume`: launch a run's job again from a checkpoint that is verified first."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

@@ -1,7 +1,5 @@
 """`clusterctl sandbox`: a cluster of real sshd hosts on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

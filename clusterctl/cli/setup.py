@@ -1,7 +1,5 @@
 """`clusterctl setup`: make the same Python environment on every node."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`clusterctl status`: what a run is doing, or how it ended and why."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """`clusterctl sync`: mirror the current folder into every node's workdir."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

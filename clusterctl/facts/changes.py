@@ -1,7 +1,5 @@
 """What differs between the facts of two times: a driver that was updated, a GPU that is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_interface
 

@@ -109,6 +109,12 @@ def typed(kind: type[T], value: object) -> T | None:
     return value if type(value) is kind else None
 
 
+def seconds(value: object) -> float | None:
+    """Return a number of seconds; None: it is none, or negative, or has no end."""
+    found = typed(float, value) if isinstance(value, float) else typed(int, value)
+    return float(found) if found is not None and 0 <= found < math.inf else None
+
+
 def texts(value: object) -> tuple[str, ...]:
     """Return the entries of a list as texts."""
     return tuple(map(str, value)) if isinstance(value, list) else ()

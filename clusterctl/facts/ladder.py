@@ -1,7 +1,5 @@
 """What `check --deep` tried on a node, one rung after the other, until one was broken."""
 
-from __future__ import annotations
-
 from clusterctl.values import dataclass
 
 SOCKET = "Socket"

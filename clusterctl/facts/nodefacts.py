@@ -12,8 +12,7 @@ from typing import Any
 from clusterctl.facts.gpu.accelerators import Gpus
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.machine.kernel_log import KernelLog
-from clusterctl.facts.machine.machine_state import MachineState
-from clusterctl.facts.machine.run_lock import RunLock
+from clusterctl.facts.machine.machine_state import MachineState, RunLock
 from clusterctl.facts.machine.system import Clock, Limits, SshStatus
 from clusterctl.facts.network.counters import Counters
 from clusterctl.facts.network.firewall import FirewallChain
@@ -22,8 +21,7 @@ from clusterctl.facts.network.pairwise import Collective, PairwiseFacts
 from clusterctl.facts.network.ports import Listener
 from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.network.routes import Route
-from clusterctl.facts.software.job_check import CommandResult
-from clusterctl.facts.software.programs import AgentPython, Image
+from clusterctl.facts.software.programs import AgentPython, CommandResult, Image
 from clusterctl.facts.software.python import Python
 from clusterctl.facts.software.settings import Setting
 from clusterctl.facts.storage.storage import BuildLock, PathFacts

@@ -1,25 +1,23 @@
 """All facts of a node in one round trip: what to ask, and the facts from the raw answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import FACTS, Unreadable
 from clusterctl.facts.gpu import gpus
-from clusterctl.facts.machine import kernel_log, machine_state, run_lock, system
+from clusterctl.facts.machine import kernel_log, machine_state, system
 from clusterctl.facts.machine.system import Clock
 from clusterctl.facts.network import counters, firewall, interfaces, ports, rdma, routes
 from clusterctl.facts.nodefacts import NodeFacts, UnknownFact
 from clusterctl.facts.request import CLOCK_ROUNDS, FactRequest
-from clusterctl.facts.software import programs, python, settings, variables
+from clusterctl.facts.software import programs, python, settings
 from clusterctl.facts.storage import storage
 from clusterctl.wire import plain
 
 SOURCES = (
     firewall, counters, gpus, interfaces, kernel_log, machine_state, ports, programs,
-    python, rdma, routes, run_lock, settings, storage, system, variables,
+    python, rdma, routes, settings, storage, system,
 )  # fmt: skip
 """Each has registered its facts."""
 _LISTS = (

@@ -1,7 +1,5 @@
 """What a verb wants to know of a node, beyond what is asked of every node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from clusterctl.values import dataclass

@@ -1,7 +1,5 @@
 """What a node reached in `check --deep`, in a few numbers that can be compared over time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median

@@ -3,8 +3,6 @@
 Applies defaults, expands ranges and puts the master first.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,10 +11,9 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from clusterctl.inventory import rules, schema
-from clusterctl.inventory.addresses import read_host, split_login
+from clusterctl.inventory.addresses import is_here, own_addresses, own_user, read_host, split_login
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh
 from clusterctl.inventory.document import Document
-from clusterctl.inventory.machine import is_here, own_addresses, own_user
 from clusterctl.inventory.other_programs.allocation import Allocation, allocation
 from clusterctl.inventory.problems import ArgumentProblems, Path, Plain, Problems, shown
 from clusterctl.inventory.ranges import LIMIT, BadRange

@@ -6,8 +6,6 @@ unchanged. A field that needs a number parses the text. Unquoted text is `Plain`
 cannot become a large one.
 """
 
-from __future__ import annotations
-
 import re
 
 import yaml

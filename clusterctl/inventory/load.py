@@ -1,7 +1,5 @@
 """Reads an inventory: a hosts.yaml or a hostfile."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -10,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.errors import InventoryError
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster, LauncherName
-from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.problems import Problems
 
 VARIABLE = "CLUSTERCTL_INVENTORY"

@@ -1,7 +1,5 @@
 """Collects the problems of an inventory, each with its place, and raises them together."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, NoReturn
@@ -46,7 +44,6 @@ class Problems:
     """A problem names its key after its place."""
 
     def __init__(self, file: str) -> None:
-        """Start with none."""
         self.file = file
         self.lines: Mapping[Path, int] = {}
         """The line of each part of the document, once it has been parsed."""

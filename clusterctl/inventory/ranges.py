@@ -6,8 +6,6 @@ brackets multiply, the last one fastest. `expand_hosts(fold_hosts(names)) == nam
 without brackets, commas and spaces.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

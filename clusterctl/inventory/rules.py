@@ -1,14 +1,12 @@
 """Checks between the parts of an inventory that are valid by themselves."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import re
 from collections.abc import Sequence
 
+from clusterctl.inventory.addresses import normal_address
 from clusterctl.inventory.cluster import Job, Node
-from clusterctl.inventory.machine import normal_address
 from clusterctl.inventory.problems import Path, Problems, nearest
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.schema import NetworkSection, NodeSection

@@ -1,7 +1,5 @@
 """Tells a name or value of the environment that looks like a secret."""
 
-from __future__ import annotations
-
 import re
 
 _SECRET_NAME = re.compile(

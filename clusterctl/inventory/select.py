@@ -1,7 +1,5 @@
 """Selects nodes of a cluster for `--nodes` and `--exclude`: by name, range or count."""
 
-from __future__ import annotations
-
 import re
 
 from clusterctl.errors import UsageError

@@ -4,8 +4,6 @@ Its key in `hosts.yaml` and the key's JSON Schema, its flag and variable, its ro
 its place in `job.json` and what a resume makes of it are derived from the declaration.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -95,7 +93,6 @@ class Section:
             setattr(cls, name, one.default)
 
     def __init__(self, **written: Any) -> None:  # noqa: ANN401  (each key has its own type)
-        """Keep values that were read."""
         vars(self).update(written)
 
 

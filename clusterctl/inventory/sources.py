@@ -1,7 +1,5 @@
 """Reads the hosts of a file in any known form, and of a Slurm allocation."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Reads `job.wrap`: which container program it calls, and where that one's options end."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Shows equal lines of many ranks once, and updates progress bars at most once a second."""
 
-from __future__ import annotations
-
 import bisect
 from collections import deque
 from typing import Protocol

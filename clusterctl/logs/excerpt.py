@@ -1,7 +1,5 @@
 """Selects the useful lines of the last ones that a failed rank printed."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The filter of log lines: ranks, time and pattern."""
 
-from __future__ import annotations
-
 import re
 
 from clusterctl.logs.entry import Entry, Piece

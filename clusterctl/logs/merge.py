@@ -1,7 +1,5 @@
 """Merges the lines of many nodes in order of time, with a limited delay."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import deque

@@ -4,8 +4,6 @@ Known: `Step 12/1502 | ... 2.40s | ... ETA: 1:02:03` (train/), `step 12`, `itera
 tqdm's `12/1502 [00:10<02:00, 2.56s/it]`, and the dictionaries of the Trainer of transformers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

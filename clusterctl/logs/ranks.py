@@ -1,7 +1,5 @@
 """Parses and prints sets of ranks such as `0-3,7`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 MOST = 1_000_000

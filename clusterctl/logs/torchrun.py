@@ -9,8 +9,6 @@ The line about a failed rank loses its `of binary: PATH`: that is clusterctl's s
 Ranks, too, warn of each connection from an address without a name: one line a log explains it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The data network is the fastest subnet in which every node has an address. If th
 nodes route to each other, each node uses the interface of its route to the master.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping

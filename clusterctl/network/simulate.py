@@ -5,8 +5,6 @@ matches whole names, both for the whole list. Nothing is trimmed; a value of one
 ignored; a token ends at `:`. Only running interfaces with an address count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from ipaddress import ip_interface
 

@@ -1,7 +1,5 @@
 """Looks through programs that only start another one: env, nohup, docker, uv run, bash -c, ssh."""
 
-from __future__ import annotations
-
 import itertools
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """The certificate and token by which the supervisors of one run trust each other."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import field
 from datetime import UTC, datetime

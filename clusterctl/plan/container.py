@@ -4,8 +4,6 @@ The node replaces `{workdir}`, `{home}`, `{uid}` and `{gid}`. Variables pass by 
 so that no secret is in an argument.
 """
 
-from __future__ import annotations
-
 import itertools
 import posixpath
 from collections.abc import Iterator, Sequence

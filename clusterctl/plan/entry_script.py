@@ -3,8 +3,6 @@
 Such lines come from examples for one machine: `os.environ["MASTER_ADDR"] = "localhost"`.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
+from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import NodeNetwork

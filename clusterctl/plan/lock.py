@@ -1,7 +1,5 @@
 """The name of a run's lock: of a whole machine, or of some of its GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from clusterctl.inventory.cluster import Cluster, Node

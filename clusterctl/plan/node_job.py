@@ -1,7 +1,5 @@
 """The job that a node receives: its plan as JSON, and separately the secrets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

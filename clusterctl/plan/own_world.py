@@ -3,8 +3,6 @@
 Such words come from examples for one machine, such as `--standalone` and NODE_RANK=0.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The plan of a run: what starts on each node, with the origin of every value."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop

@@ -1,12 +1,9 @@
 """Counts the ranks of a node, with their device and the origin of the number."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from clusterctl.errors import LaunchRefused
-from clusterctl.facts.gpu.accelerators import Gpu
-from clusterctl.facts.gpu.gpuset import VISIBLE, chosen_gpus
+from clusterctl.facts.gpu.accelerators import VISIBLE, Gpu, chosen_gpus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.values import dataclass

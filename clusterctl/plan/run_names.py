@@ -3,8 +3,6 @@
 `{{run}}` stands for the text `{run}`. All other braces are the program's: JSON, awk, `${run}`.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

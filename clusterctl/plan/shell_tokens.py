@@ -1,7 +1,5 @@
 """Splits a shell script into words and operators; quotes and substitutions stay in the words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

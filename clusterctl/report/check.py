@@ -1,7 +1,5 @@
 """Prints a check as text: the nodes, the findings, and the command to type next."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Prints a sync, a push or a pull: one line for all nodes with the same outcome, then a summary."""
 
-from __future__ import annotations
-
 import posixpath
 import shlex
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Prints what a command did on the nodes: equal output once, or lines as they come."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field

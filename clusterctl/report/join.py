@@ -1,7 +1,5 @@
 """Prints which nodes joined a run, and why others did not."""
 
-from __future__ import annotations
-
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.join import JoinResult

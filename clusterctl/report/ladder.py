@@ -1,7 +1,5 @@
 """Prints what `check --deep` tried: the rungs, then each node's GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich.console import Console

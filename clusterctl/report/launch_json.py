@@ -1,7 +1,5 @@
 """Prints a launch as JSON Lines on stdout; each object has a `kind`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Prints log lines: `[host:rank] line`, raw bytes, or one JSON object per line."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os
@@ -21,7 +19,6 @@ class LinePrinter(ABC):
     """Writes lines to one stream and flushes it."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Print to this stream."""
         self.stream = stream
         self._plain = "NO_COLOR" in os.environ
         self._colored = stream.isatty() and not self._plain
@@ -79,7 +76,6 @@ class Raw(LinePrinter):
     """Each line byte for byte, without a prefix; one without an end only ends before another's."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Print to this stream."""
         super().__init__(stream)
         self._unfinished: tuple[Source, ...] = ()
         """Whose last line has no end."""

@@ -1,7 +1,5 @@
 """Writes a check as a file to share: self-contained HTML, or Markdown."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

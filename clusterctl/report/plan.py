@@ -1,7 +1,5 @@
 """Prints a plan: the exact command line of each node, and the origin of each value."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Prints the list of runs, one run in full, and what pruning deletes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Prints how the nodes' environments were made: one line for all nodes with the same outcome."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from clusterctl.checks.wording import counted

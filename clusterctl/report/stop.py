@@ -1,7 +1,5 @@
 """Prints the result of stopping a run."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from clusterctl.report.console import safe_text

@@ -1,7 +1,5 @@
 """The interface of the two sandbox backends: network namespaces and loopback."""
 
-from __future__ import annotations
-
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -45,7 +43,6 @@ class Backend(ABC):
     name: ClassVar[BackendName]
 
     def __init__(self, layout: Layout) -> None:
-        """Use the sandbox with this layout."""
         self.layout = layout
 
     @abstractmethod

@@ -1,7 +1,5 @@
 """Limits the CPU of a host with a control group, version 1 or 2."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

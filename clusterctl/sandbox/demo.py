@@ -4,8 +4,6 @@ check, launch, stop midway, resume from the newest checkpoint, plot, generate wi
 uses clusterctl from the outside: every step is a separate process.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

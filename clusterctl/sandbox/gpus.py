@@ -5,8 +5,6 @@ new enough for any torch, and lists no process on any GPU. Without options it pr
 A job on such a host finds no CUDA device.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

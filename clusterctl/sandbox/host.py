@@ -8,8 +8,6 @@ only. The host gets a root file system of its own: the machine's programs read-o
 machine's would disappear as soon as that one is replaced, as `useradd` does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

@@ -1,7 +1,5 @@
 """The files of netns hosts and of the controller's side: accounts, host names, homes."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

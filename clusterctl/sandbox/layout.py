@@ -1,12 +1,10 @@
 """The hosts of a sandbox, and the names of its files and folders."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import processes
@@ -69,7 +67,7 @@ class Host:
         return tuple(network.partition("/")[0] for network in self.networks) or (self.address,)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Host:
+    def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the host that `asdict` gave; ignores unknown keys."""
         known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
         known |= {k: tuple(v) for k, v in known.items() if isinstance(v, list)}
@@ -80,7 +78,6 @@ class Layout:
     """The paths of one sandbox."""
 
     def __init__(self, root: Path) -> None:
-        """Name what is below this folder."""
         self.root = root
         self.name = root.name
         """The sandbox's name, which is also its cluster's."""
@@ -106,7 +103,7 @@ class Layout:
         """The controller's own /etc/hosts."""
 
     @classmethod
-    def of(cls, name: str) -> Layout:
+    def of(cls, name: str) -> Self:
         """Return the layout of the sandbox of this name.
 
         Raises:

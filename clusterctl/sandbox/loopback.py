@@ -3,8 +3,6 @@
 They share this machine's files, processes and clock, and differ in HOME, workspace and node state.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -4,8 +4,6 @@ Everything lives in namespaces that no file or name of the machine refers to, th
 the processes have exited the kernel removes the rest. The machine's own network is never touched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Finds and kills the processes of a sandbox, and only those."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -49,17 +47,14 @@ class StartingProcesses:
     """Processes that write to their stdout how far their start is; use as a context manager."""
 
     def __init__(self) -> None:
-        """Start none yet."""
         self._pipes: dict[int, tuple[str, Path]] = {}
         """The end that is read of each process's stdout, with its name and its log."""
         self._output: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the pipes."""
         for pipe in self._pipes:
             os.close(pipe)
 

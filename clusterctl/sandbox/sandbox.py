@@ -1,7 +1,5 @@
 """The interface of a sandbox: start it, run commands in it, inject faults, remove it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

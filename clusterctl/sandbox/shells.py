@@ -1,7 +1,5 @@
 """The login shells of sandbox hosts, with rc files that may print."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

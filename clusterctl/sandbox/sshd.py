@@ -1,7 +1,5 @@
 """Configures the sshd of each host: its keys, its settings, and who may log in."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil

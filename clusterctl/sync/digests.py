@@ -1,7 +1,5 @@
 """The digests of a folder's files, kept from one sync to the next in the user's cache."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -6,14 +6,13 @@ The folder may be another user's: no program that its own `.git/config` names is
 # ruff: noqa: PTH112, PTH114
 # Paths are bytes here, and there are many of them.
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shlex import quote
+from typing import Self
 
 from clusterctl.errors import UsageError
 from clusterctl.node.mirror.tree_hash import path_text
@@ -42,7 +41,7 @@ class Worktree:
     """The work tree's own folder."""
 
     @classmethod
-    def of(cls, folder: Path) -> Worktree | None:
+    def of(cls, folder: Path) -> Self | None:
         """Return the work tree that contains a folder; None: no `.git` is there or above.
 
         Raises:

@@ -1,7 +1,5 @@
 """A sync's dialogue with one node: it plans, may begin, is brought its files, proves the tree."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 # ruff: noqa: PTH110, PTH114, PTH118
 # Paths are bytes here, and there are many of them.
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import functools

@@ -1,7 +1,5 @@
 """Nodes that change together: none before all have said what they would do, and all to the end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping
 

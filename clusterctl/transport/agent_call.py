@@ -1,7 +1,5 @@
 """One operation of the agent over any stream: what came, how it ended; also while it starts."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

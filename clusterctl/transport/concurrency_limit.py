@@ -5,8 +5,6 @@ once on a busy machine are all late. So each waits for its turn. A window grows 
 quickly, halves when they come late, and stays as it is while this machine's CPU is busy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """An open connection to a node: to this machine, or over the system's ssh."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys
@@ -109,7 +107,6 @@ class OpensshConnection(Connection):
     """
 
     def __init__(self, node: Node, master: ControlMaster, timeouts: Timeouts) -> None:
-        """Take an open master over."""
         super().__init__(node, timeouts)
         self._master = master
 

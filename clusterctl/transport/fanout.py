@@ -1,7 +1,5 @@
 """Many nodes at once: iterators in threads merged as one, and streams that nodes can join again."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import queue
@@ -42,7 +40,6 @@ class ByteQueue(queue.Queue[tuple[str, T] | ThreadEnded]):
     """What threads read from nodes, each item with its node's name; limited by its bytes."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__(WAITING_LIMIT)
         self.closed = threading.Event()
         """The reader has left."""
@@ -272,15 +269,12 @@ class MultiStream:
             call.close()
 
     def __enter__(self) -> Self:
-        """Return the iterator."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Read no more."""
         self.close()
 
     def __iter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __next__(self) -> Item | None:

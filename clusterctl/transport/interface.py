@@ -1,11 +1,9 @@
 """What the verbs see of transport: one reply per node whatever happens, and open calls."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
@@ -48,7 +46,7 @@ class Reply:
     seconds: float = 0.0
 
     @classmethod
-    def failed(cls, node: str, error: NodeError, *, seconds: float = 0.0) -> Reply:
+    def failed(cls, node: str, error: NodeError, *, seconds: float = 0.0) -> Self:
         """Return the reply of a node that failed; another node may have failed the same way."""
         words = (error.state, error.phase, error.message, error.hint)
         own = NodeError(*words, node=node, details=error.details)

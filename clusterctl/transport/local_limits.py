@@ -1,7 +1,5 @@
 """What this machine allows us: threads, processes and open files, of which each node needs some."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

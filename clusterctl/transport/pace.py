@@ -1,7 +1,5 @@
 """Slows down a node that sends nothing but tiny parts: to take one costs more than to send it."""
 
-from __future__ import annotations
-
 import time
 
 SMALL = 512

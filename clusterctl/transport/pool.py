@@ -90,11 +90,9 @@ class Pool:
             logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
     def __enter__(self) -> Self:
-        """Return the pool."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close every connection."""
         self.close()
 
     def again(self, cluster: Cluster) -> Pool:

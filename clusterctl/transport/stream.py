@@ -1,7 +1,5 @@
 """The bytes to and from one process on a node, whatever carries them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

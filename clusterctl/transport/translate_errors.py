@@ -1,7 +1,5 @@
 """Turns what others raise into `NodeError`."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import re

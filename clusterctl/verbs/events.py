@@ -5,10 +5,8 @@ A use case is a function that takes `emit`, calls it with each event, and return
 event is shown too, so the use case can still end what it has begun.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from clusterctl.values import dataclass
 
@@ -46,7 +44,7 @@ class Progress(Event):
     waiting_for: tuple[str, ...] = ()
 
     @classmethod
-    def of_nodes(cls, phase: str, names: Iterable[str], done: Collection[str]) -> Progress:
+    def of_nodes(cls, phase: str, names: Iterable[str], done: Collection[str]) -> Self:
         """Return how far a phase is: which of the nodes are done."""
         total = tuple(names)
         waiting = tuple(name for name in total if name not in done)

@@ -1,7 +1,5 @@
 """Run a user's command on all nodes at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field

@@ -1,7 +1,5 @@
 """Remove the recorded host key of a reinstalled host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ What they run comes from this machine's record of the launch, or from one that i
 this machine's proof. What the run's master says becomes no command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The logs of a run as they are now: to show, or to collect as files."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Reads when something was, as people write it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 

@@ -1,12 +1,10 @@
 """Resume a run: launch its job from a checkpoint that is verified on every node."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 
 from clusterctl.errors import UsageError
-from clusterctl.facts.gpu.gpuset import VISIBLE
+from clusterctl.facts.gpu.accelerators import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.node_run import Resumed

@@ -1,7 +1,5 @@
 """Ask the nodes' agents: the pool that is needed, the arguments, and what a reply means."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

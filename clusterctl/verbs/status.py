@@ -1,7 +1,5 @@
 """What a run is doing, or how it ended and why, asked of its nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

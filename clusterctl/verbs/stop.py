@@ -1,15 +1,13 @@
 """Stop exactly one run on all its nodes, and verify that nothing of it is left."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterctl.errors import NodeError
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.inventory.machine import own_user
 from clusterctl.model.answers import LeftProcess, PortHolder, StopAnswer
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass

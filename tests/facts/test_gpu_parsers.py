@@ -24,8 +24,12 @@ from clusterctl.facts.gpu.accelerators import (
     PcieLink,
 )
 from clusterctl.facts.gpu.amd import with_metrics
-from clusterctl.facts.gpu.gpu_log import (
+from clusterctl.facts.gpu.gpus import nvlink_rates, parse_nvlinks, with_machine
+from clusterctl.facts.gpu.nvidia import parse_nvidia_smi, pci_address
+from clusterctl.facts.machine.kernel_log import (
     GpuEvent,
+    KernelLine,
+    KernelLog,
     crashes,
     dead_switches,
     late_frees,
@@ -33,9 +37,6 @@ from clusterctl.facts.gpu.gpu_log import (
     sxids,
     xids,
 )
-from clusterctl.facts.gpu.gpus import nvlink_rates, parse_nvlinks, with_machine
-from clusterctl.facts.gpu.nvidia import parse_nvidia_smi, pci_address
-from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
 from clusterctl.facts.parse_facts import parse_facts, read_arguments
 from clusterctl.facts.request import FactRequest
 from tests.damage import damaged, damaged_json

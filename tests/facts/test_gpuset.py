@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.gpu.gpuset import chosen_gpus
+from clusterctl.facts.gpu.accelerators import Gpu, Gpus, chosen_gpus
 
 
 def uuid(number: int) -> str:

@@ -18,7 +18,7 @@ from clusterctl.facts.machine.machine_state import (
 )
 from clusterctl.facts.machine.system import UNLIMITED
 from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
-from clusterctl.facts.storage.mounts import MOUNTS
+from clusterctl.facts.storage.storage import MOUNTS
 from tests.damage import ANY_TEXT, damaged_json
 from tests.facts.answering import answers
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clusterctl.facts.network.firewall import FIREWALLD, UFW, parse_conntrack, parse_firewall
 from clusterctl.facts.network.interfaces import parse_interfaces
 from clusterctl.facts.network.ports import parse_reserved_ports
-from clusterctl.facts.software.variables import hide_credentials
+from clusterctl.facts.software.settings import hide_credentials
 from tests.facts.answering import answers
 
 PORTS = st.tuples(st.integers(1, 65535), st.integers(1, 65535)).map(lambda p: (min(p), max(p)))

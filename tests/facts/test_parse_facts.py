@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
-from clusterctl.facts.machine.run_lock import RunLock
+from clusterctl.facts.machine.machine_state import RunLock
 from clusterctl.facts.machine.system import Clock, SshStatus
 from clusterctl.facts.network.pairwise import PairwiseFacts, TokenSeen
 from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document

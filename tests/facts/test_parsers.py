@@ -27,9 +27,13 @@ from clusterctl.facts.network.ports import Listener, parse_listeners, parse_port
 from clusterctl.facts.network.rdma import parse_rdma
 from clusterctl.facts.network.routes import parse_routes
 from clusterctl.facts.request import FactRequest
-from clusterctl.facts.software.settings import Setting, parse_launcher_config, parse_nccl_conf
-from clusterctl.facts.software.variables import parse_etc_environment
-from clusterctl.facts.storage.mounts import mount_of, parse_mounts
+from clusterctl.facts.software.settings import (
+    Setting,
+    parse_etc_environment,
+    parse_launcher_config,
+    parse_nccl_conf,
+)
+from clusterctl.facts.storage.storage import mount_of, parse_mounts
 from clusterctl.wire import Message
 from tests.facts.answering import answers
 

@@ -10,8 +10,8 @@ import pytest
 
 from clusterctl.errors import InventoryError
 from clusterctl.inventory import load
+from clusterctl.inventory.addresses import is_here, own_addresses, own_user
 from clusterctl.inventory.cluster import Ssh
-from clusterctl.inventory.machine import is_here, own_addresses, own_user
 
 
 def local(tmp_path: Path, entry: str) -> bool:

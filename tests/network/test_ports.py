@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.facts.machine.run_lock import RunLock
+from clusterctl.facts.machine.machine_state import RunLock
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.network.choice import FIRST, choose_port
 

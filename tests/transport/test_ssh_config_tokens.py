@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.inventory.machine import own_user
+from clusterctl.inventory.addresses import own_user
 from clusterctl.transport.ssh.ssh_config import Endpoint, expand_command, expand_path
 
 TARGET = Endpoint(host="a", hostname="10.0.0.1", port=22, user="me")

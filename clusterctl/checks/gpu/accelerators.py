@@ -1,7 +1,5 @@
 """Whether the accelerators that the job needs are present, equal and usable."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,8 +16,7 @@ from clusterctl.checks.gpu.planned import (
 )
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.gpu.accelerators import Gpu
-from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER, VISIBLE
+from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE, Gpu
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 

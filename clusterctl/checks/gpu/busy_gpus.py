@@ -1,7 +1,5 @@
 """Whether other processes use the accelerators that the job needs."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ all-reduce bandwidth in GB/s that others published, not measured by us: 8 x A100
 8 x A100 with 4 x HDR 85 to 96 of 100 (nccl-tests issue 119); three DGX Spark 13.9 of 25.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from clusterctl.checks.finding import Finding, passed, skip

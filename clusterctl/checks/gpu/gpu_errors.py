@@ -1,7 +1,5 @@
 """Whether the kernel log has errors of the GPUs, their NVLinks and their switches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from clusterctl.checks.finding import Finding, Status, fail, finding, skip
@@ -12,8 +10,10 @@ from clusterctl.checks.gpu.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, T
 from clusterctl.checks.registry import Check
 from clusterctl.checks.wording import ago
 from clusterctl.facts.gpu.accelerators import Gpu
-from clusterctl.facts.gpu.gpu_log import (
+from clusterctl.facts.machine.kernel_log import (
     GpuEvent,
+    KernelLine,
+    KernelLog,
     crashes,
     dead_switches,
     gpu_address,
@@ -22,7 +22,6 @@ from clusterctl.facts.gpu.gpu_log import (
     sxids,
     xids,
 )
-from clusterctl.facts.machine.kernel_log import KernelLine, KernelLog
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 

@@ -1,7 +1,5 @@
 """Whether the GPUs report faults of their hardware, or run slower than their peers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from statistics import median

@@ -1,7 +1,5 @@
 """Whether the GPUs reach their machine, each other and the network at full speed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from statistics import median

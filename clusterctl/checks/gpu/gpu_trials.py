@@ -1,7 +1,5 @@
 """Whether each GPU computes right and fast, alone and with its neighbors; `--deep` tries it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median

@@ -1,7 +1,5 @@
 """Whether all GPUs answer their driver; those that do not, with their address and their Xid."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from clusterctl.checks.finding import Finding, Status, finding
@@ -10,8 +8,8 @@ from clusterctl.checks.gpu.xid_catalog import LOOK, OF_JOBS, REBOOT, RECOVERY, X
 from clusterctl.checks.registry import Check
 from clusterctl.checks.wording import ago
 from clusterctl.facts.gpu.accelerators import Gpus
-from clusterctl.facts.gpu.gpu_log import FELL_OFF, GpuEvent, gpu_address, xids
 from clusterctl.facts.gpu.nvidia import pci_address
+from clusterctl.facts.machine.kernel_log import FELL_OFF, GpuEvent, gpu_address, xids
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.values import dataclass

@@ -1,7 +1,5 @@
 """The GPUs that a run will use, as the rules on accelerators compare them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 

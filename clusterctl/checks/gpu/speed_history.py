@@ -1,7 +1,5 @@
 """Whether a node is as fast as in this cluster's earlier checks with `--deep`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 

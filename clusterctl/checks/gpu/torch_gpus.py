@@ -1,7 +1,5 @@
 """Whether torch can use the GPUs of each node."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """What each Xid of NVIDIA's driver means for the next run, after NVIDIA's catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from clusterctl.checks.finding import Status

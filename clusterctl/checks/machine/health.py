@@ -1,7 +1,5 @@
 """Whether the memory, the settings and the updates of each node are as they should be."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator

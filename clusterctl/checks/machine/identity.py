@@ -1,7 +1,5 @@
 """Whether names, users and clocks tell the nodes apart and agree, and how long a login takes."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator

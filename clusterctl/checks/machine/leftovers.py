@@ -1,7 +1,5 @@
 """Whether processes of earlier jobs are left on each node."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Whether the limits of each node leave a run what it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, finding, passed, warn

@@ -1,7 +1,5 @@
 """Whether each node is a separate machine, free, in time, and keeps a run alive."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex
@@ -11,8 +9,8 @@ from statistics import median
 
 from clusterctl.checks.finding import Finding, fail, finding, skip, unknown, warn
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.facts.gpu.gpuset import VISIBLE
-from clusterctl.facts.machine.run_lock import RunLock
+from clusterctl.facts.gpu.accelerators import VISIBLE
+from clusterctl.facts.machine.machine_state import RunLock
 from clusterctl.facts.machine.system import Clock
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster

@@ -1,7 +1,5 @@
 """Whether each node can be reached."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether the nodes share a network."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What NCCL, Gloo and TensorPipe will do with a node's interfaces and settings, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterctl.checks.finding import Finding, warn

@@ -1,7 +1,5 @@
 """Whether a real all-reduce works and each pair of nodes is fast; `--deep` lets the nodes try."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from statistics import median

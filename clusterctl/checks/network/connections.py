@@ -1,7 +1,5 @@
 """Whether the nodes can connect to each other, judged by real connections."""
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

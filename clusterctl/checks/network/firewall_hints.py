@@ -1,7 +1,5 @@
 """The command that opens a node's firewall, for the one that it has."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Whether the kernels of the nodes have ports and room for the connections of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, finding, warn

@@ -1,7 +1,5 @@
 """Whether the links of the data network are up, fast and free of errors."""
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

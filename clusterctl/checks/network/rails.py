@@ -4,8 +4,6 @@ A rail is the GPUs of one place on all nodes. All rails send data at the same ti
 that has to share another one's network card is slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import median
 

@@ -3,8 +3,6 @@
 Nodes are compared with each other. A port that is down everywhere is not meant to be used.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Whether packets between nodes leave through the chosen interfaces."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network

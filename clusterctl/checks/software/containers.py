@@ -1,7 +1,5 @@
 """Whether each node can start the job's container, from the same image."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

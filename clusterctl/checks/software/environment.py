@@ -1,7 +1,5 @@
 """Whether the libraries' variables are spelled right, have valid values and do not conflict."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping

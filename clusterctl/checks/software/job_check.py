@@ -1,7 +1,5 @@
 """Whether the code can be synced to each node, and the job's own check passes there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The environment variables that NCCL, torch, Gloo, TensorPipe, CUDA and OpenMP know."""
 
-from __future__ import annotations
-
 import difflib
 
 _NCCL = """

@@ -1,7 +1,5 @@
 """Whether the nodes can run the job's launcher: its packages, its ranks, its own configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, unknown

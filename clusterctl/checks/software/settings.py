@@ -3,8 +3,6 @@
 From weak to strong: NCCL's files, the session, what clusterctl chooses, `env_init`, `job.env`.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Whether the variables of NCCL, Gloo and TensorPipe are right on every node, and equal."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +11,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, settings_of
 from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.settings import Setting
-from clusterctl.facts.software.variables import PROXIES
+from clusterctl.facts.software.settings import PROXIES, Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
 from clusterctl.network.simulate import (

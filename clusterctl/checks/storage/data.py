@@ -1,7 +1,5 @@
 """Whether checkpoints are written fast enough, and temporary folders and caches can be used."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -11,8 +9,7 @@ from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.run_paths import cache_folders, run_paths, share_of
 from clusterctl.checks.storage.shares import no_answer
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.storage.mounts import NETWORK
-from clusterctl.facts.storage.storage import PathFacts
+from clusterctl.facts.storage.storage import NETWORK, PathFacts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.processes import planned_gpus
 

@@ -1,7 +1,5 @@
 """Whether the paths of the run exist: shared as set, writable, equal, with free space."""
 
-from __future__ import annotations
-
 import posixpath
 import shlex
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Whether the models that a run needs are whole."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, warn

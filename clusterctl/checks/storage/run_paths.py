@@ -1,7 +1,5 @@
 """The paths that a run uses on each node, and the shared path that each is on."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from typing import Literal

@@ -1,7 +1,5 @@
 """Questions to the person at the terminal that have a yes; without a terminal the answer is no."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Runs that are Slurm batch jobs: the verbs' answers while their nodes cannot be asked."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterator

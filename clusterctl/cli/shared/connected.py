@@ -1,7 +1,5 @@
 """The session of verbs that read the inventory, not a run's record, and its progress line."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Shell completion for fish, which shtab does not write."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Follow a run that was just launched; Ctrl-C asks what is to become of it."""
 
-from __future__ import annotations
-
 import select
 import sys
 from collections.abc import Callable, Iterator

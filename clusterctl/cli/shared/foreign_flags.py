@@ -1,7 +1,5 @@
 """Flags of torchrun, accelerate, deepspeed, mpirun, srun and pdsh: what to type instead."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Verbs of other tools, such as `ps` and `kill`: the verb that does it here, or that none does."""
 
-from __future__ import annotations
-
 _STATUS = ("status shows what a run is doing", "status")
 _LAUNCH = ("launch starts a run", "launch")
 _LOGS = ("logs shows what a run prints", "logs -f")

@@ -1,7 +1,5 @@
 """The command that was typed, with one thing changed: what a hint proposes to type next."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

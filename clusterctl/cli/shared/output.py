@@ -1,7 +1,5 @@
 """stdout and stderr that accept any character and whose failure ends nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -4,8 +4,6 @@ The inventory counts if it is of the run's cluster and has all of its nodes: giv
 variable, or found in the current folder. Otherwise the run's record counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -18,13 +16,13 @@ from clusterctl.api.run import Run
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.options import add_fanout, add_inventory, inventory_path, load_all
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError
+from clusterctl.inventory.addresses import is_here, normal_address, own_addresses
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import DEFAULT, VARIABLE, fingerprint
-from clusterctl.inventory.machine import is_here, normal_address, own_addresses
 from clusterctl.verbs.runs.find_run import SeveralLive
-from clusterctl.verbs.runs.named import refuse_part
 from clusterctl.verbs.runs.recorded_job import lacks, report_changes, report_ignored
 from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_id import refuse_part
 
 logger = logging.getLogger("clusterctl")
 

@@ -1,7 +1,5 @@
 """Ends the command in order on SIGTERM and SIGHUP: a canceled CI job, a closed terminal."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

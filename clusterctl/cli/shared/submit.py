@@ -1,7 +1,5 @@
 """Submits a launch or a resume as a Slurm batch job, and follows it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

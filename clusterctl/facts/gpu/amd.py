@@ -1,7 +1,5 @@
 """Parses what `amd-smi … --json` and `rocm-smi … --json` print."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The accelerators of a node: the vendors' tools, and what the machine shows besides."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parses `nvidia-smi -q -x`, of any schema from v10 to v13."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import xml.etree.ElementTree as ET

@@ -1,7 +1,5 @@
 """What a machine is: its names, system, user, CPUs, memory, and limits."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

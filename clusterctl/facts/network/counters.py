@@ -1,7 +1,5 @@
 """Errors that links counted, of interfaces and of RDMA ports."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The firewall of a node: what manages it, its rules, and the connections that it tracks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import field, replace

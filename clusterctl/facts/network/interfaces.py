@@ -1,7 +1,5 @@
 """Network interfaces, from /sys/class/net and netlink, or /proc if that is refused."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from ipaddress import IPv4Address, IPv6Interface, ip_interface
 from typing import Any

@@ -1,7 +1,5 @@
 """Which network NCCL uses, from the lines that it prints with NCCL_DEBUG=INFO."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import islice

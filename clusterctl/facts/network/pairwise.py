@@ -1,7 +1,5 @@
 """What the nodes found when they connected to each other."""
 
-from __future__ import annotations
-
 from clusterctl.facts.network.counters import Counters
 from clusterctl.model.bounds import Port, Seconds
 from clusterctl.values import dataclass

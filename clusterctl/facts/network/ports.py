@@ -1,7 +1,5 @@
 """The ports of a node: which sockets listen, and which the kernel gives to connections."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address

@@ -1,7 +1,5 @@
 """InfiniBand, RoCE and EFA devices, from /sys/class/infiniband."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv6Address
 

@@ -1,7 +1,5 @@
 """The main routing tables, /proc/net/route and /proc/net/ipv6_route."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 

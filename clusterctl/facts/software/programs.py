@@ -1,7 +1,5 @@
 """Programs of the node itself, and the image that a job's container is made from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,3 +72,16 @@ def parse_image(answers: Answers) -> Image | None:
     if answer.exit_code:
         return Image(problem=answer.why())
     return Image(id=answer.text.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How `job.check` ended."""
+
+    exit_code: int | None
+    """None: it could not be started or did not end in time."""
+    output: str = ""
+    """Its last lines."""
+    words: str = ""
+    other_code: bool = False
+    """It ran on other code than the folder here has, which a sync would bring."""

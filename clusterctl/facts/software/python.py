@@ -1,14 +1,12 @@
 """What the job's interpreter reports about itself and torch; the remedy without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.fact import Fact, Question, texts
 from clusterctl.facts.request import AMD, NVIDIA, FactRequest, interpreter
-from clusterctl.facts.software.variables import VARIABLES, Variables, hide_credentials
+from clusterctl.facts.software.settings import VARIABLES, Variables, hide_credentials
 from clusterctl.values import dataclass
 
 PYTHON_SECONDS = 20.0

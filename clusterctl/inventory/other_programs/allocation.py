@@ -1,7 +1,5 @@
 """The Slurm allocation that this process is in: its job and its hosts."""
 
-from __future__ import annotations
-
 import os
 
 from clusterctl.inventory.ranges import BadRange, expand_hosts

@@ -1,7 +1,5 @@
 """The variables of an Ansible inventory that clusterctl uses, also from files next to it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

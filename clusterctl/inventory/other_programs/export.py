@@ -1,7 +1,5 @@
 """Writes a cluster's hosts for other programs, as text; each format is a pure function."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

@@ -4,8 +4,6 @@
 another launcher is a problem; none is skipped. The cluster gets the file's name.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path as FilePath

@@ -33,7 +33,6 @@ class Placeholder:
         pass  # taken in `__new__`
 
     def __setstate__(self, state: object) -> None:
-        """Keep it."""
         self.state = state
 
     def __setitem__(self, key: object, value: object) -> None:

@@ -19,11 +19,9 @@ class RootFolder:
         self._descriptor = -1
 
     def __enter__(self) -> RootFolder:  # noqa: PYI034  (Python 3.9 has no Self)
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close what is open."""
         self._close()
 
     def parent(self, path: bytes) -> int:

@@ -4,8 +4,6 @@ A configuration of the user's decides how the ranks train, such as FSDP or DeepS
 counts and ranks are the plan's: accelerate prefers them to those in the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from clusterctl.inventory.cluster import Job

@@ -4,8 +4,6 @@ This saves a launcher process and its import of torch on every node. `TORCHELAST
 because there is no elastic agent.
 """
 
-from __future__ import annotations
-
 from clusterctl.plan.launchers.interface import (
     LaunchContext,
     Launcher,

@@ -5,8 +5,6 @@ report to clusterctl, so the run counts one rank; `clusterctl/node/supervisor/ra
 starts them.
 """
 
-from __future__ import annotations
-
 from clusterctl.plan.launchers.interface import (
     LaunchContext,
     Launcher,

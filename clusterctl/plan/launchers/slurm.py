@@ -3,8 +3,6 @@
 Outside of an allocation, `launch` submits itself as a batch job: see `clusterctl/verbs/batch/`.
 """
 
-from __future__ import annotations
-
 from clusterctl.plan.launchers.direct import environment
 from clusterctl.plan.launchers.interface import Launcher
 

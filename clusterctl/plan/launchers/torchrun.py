@@ -6,8 +6,6 @@ node that is lost. Each agent gets its own address, because torchrun would annou
 the other nodes may not resolve.
 """
 
-from __future__ import annotations
-
 from clusterctl.plan.launchers.interface import (
     LaunchContext,
     Launcher,

@@ -1,7 +1,5 @@
 """Faults of a host's GPUs, as the fake nvidia-smi reports them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A FUSE file system that never answers; runs on a host until it is killed."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

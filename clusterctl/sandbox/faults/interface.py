@@ -1,7 +1,5 @@
 """The interface of a fault: it breaks one host, and can be undone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Faults of a host's network: firewalls, cables, interfaces, a port in use."""
 
-from __future__ import annotations
-
 import re
 
 from clusterctl.errors import UsageError

@@ -1,7 +1,5 @@
 """Faults of a whole host: its sshd, processes, speed and clock."""
 
-from __future__ import annotations
-
 import re
 import signal
 from functools import partial

@@ -1,7 +1,5 @@
 """All faults by name, and the record of the active ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Faults of a host's storage: shared folders that are missing, replaced, or hang."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from clusterctl.errors import UsageError

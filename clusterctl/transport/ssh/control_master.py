@@ -92,7 +92,6 @@ class ControlFolder:
     """
 
     def __init__(self) -> None:
-        """Make nothing yet."""
         self._path: Path | None = None
         self._lock = threading.Lock()
         self._numbers = itertools.count()

@@ -1,7 +1,5 @@
 """Fabric's `Connection` over a transport that is open: no second login, no lax host keys."""
 
-from __future__ import annotations
-
 import getpass
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ that belongs to the cluster, and `clusterctl forget HOST` takes it out again. A 
 cluster accepted for the same host name and port is taken over: clusters are renamed and split.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import logging
@@ -15,6 +13,7 @@ import shlex
 import subprocess
 import threading
 from pathlib import Path
+from typing import Self
 
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.own_files import make_private
@@ -127,7 +126,7 @@ class UnknownKey:
     blob: bytes
 
     @classmethod
-    def of(cls, error: NodeError | None) -> UnknownKey | None:
+    def of(cls, error: NodeError | None) -> Self | None:
         """Return the key that an error is about; None if it is about something else."""
         key = error.details.get(UNKNOWN_KEY) if error is not None else None
         if key is None:

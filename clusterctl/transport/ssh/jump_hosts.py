@@ -4,8 +4,6 @@ Many threads on one paramiko gateway kill its connection, and a login per node a
 meets its MaxStartups; OpenSSH's own multiplexing has neither fault.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex
@@ -17,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
@@ -44,7 +43,7 @@ class ProxySocket(NoDelaySocket):
     _errors: Errors
 
     @classmethod
-    def start(cls, argv: list[str], explain: Callable[[str], NodeError]) -> ProxySocket:
+    def start(cls, argv: list[str], explain: Callable[[str], NodeError]) -> Self:
         """Start a program with its stdin and stdout at the socket; it ends when that is closed.
 
         Args:

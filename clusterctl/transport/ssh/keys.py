@@ -4,8 +4,6 @@ Reading an RSA key costs 100 ms and holds the interpreter; done per host it take
 everything else.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import getpass

@@ -4,8 +4,6 @@ paramiko's own reader gives up on `@revoked`, `@cert-authority`, two spaces or o
 takes quadratic time; here a line that cannot be read is skipped with a warning.
 """
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import fnmatch
@@ -17,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.values import dataclass
@@ -78,7 +76,7 @@ class KnownHosts:
     """Hashed names, wildcards, negations: each is tried."""
 
     @classmethod
-    def load(cls, paths: Iterable[Path]) -> KnownHosts:
+    def load(cls, paths: Iterable[Path]) -> Self:
         """Read the files that exist."""
         known = cls()
         for path in paths:

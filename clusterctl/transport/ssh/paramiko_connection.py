@@ -47,7 +47,6 @@ class BriefThreads:
     """
 
     def __init__(self, engine: Any) -> None:  # noqa: ANN401  (one of paramiko's)
-        """Take an exchange that has not begun."""
         self._engine = engine
         self.hash_algo = engine.hash_algo
 
@@ -139,7 +138,6 @@ class ParamikoConnection(Connection):
     def __init__(
         self, node: Node, endpoint: Endpoint, transport: Transport, timeouts: Timeouts
     ) -> None:
-        """Take a transport over."""
         super().__init__(node, timeouts)
         self._endpoint = endpoint
         self.transport = transport
@@ -166,7 +164,6 @@ class ChannelStream(Stream):
     """A command on a channel of a connection."""
 
     def __init__(self, channel: paramiko.Channel, transport: Transport) -> None:
-        """Take over a channel whose command runs."""
         self._channel = channel
         self._transport = transport
         self._errors = bytearray()

@@ -1,7 +1,5 @@
 """Logs in to nodes by paramiko: checks the host's key, then offers the person's keys."""
 
-from __future__ import annotations
-
 import logging
 import random
 import shlex

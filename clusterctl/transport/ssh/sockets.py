@@ -4,8 +4,6 @@ paramiko leaves Nagle's algorithm on, which with the peer's delayed ACKs costs 4
 connection, and its own keepalive ignores silence.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

@@ -5,8 +5,6 @@ OpenSSH itself is asked, since no other reader handles Include, Match and tokens
 RevokedHostKeys and ProxyCommand.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -21,8 +19,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from clusterctl.errors import NodeError
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Node
-from clusterctl.inventory.machine import own_user
 from clusterctl.transport.ssh.ssh_config_groups import HostGroups
 from clusterctl.values import dataclass
 

@@ -4,8 +4,6 @@ OpenSSH still reads the settings. Here only their files are searched for whateve
 answer depend on the host: patterns of `Host`, `Match`, tokens, names that are made canonical.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

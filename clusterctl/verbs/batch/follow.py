@@ -1,7 +1,5 @@
 """Follow a batch job: while it is queued, then what it prints, until it has ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

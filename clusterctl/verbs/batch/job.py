@@ -8,8 +8,6 @@
     stopping     while `stop` asks its nodes: the job must not end before
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Slurm's own programs: submit a job, ask for its state, cancel it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Mapping, Sequence

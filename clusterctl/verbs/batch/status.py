@@ -1,7 +1,5 @@
 """What became of a batch job whose nodes cannot be asked: it is queued, starting or over."""
 
-from __future__ import annotations
-
 import time
 
 from clusterctl.errors import ClusterError

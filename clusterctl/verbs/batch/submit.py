@@ -1,7 +1,5 @@
 """Submit a launch or a resume: Slurm runs the same command line inside of the job."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

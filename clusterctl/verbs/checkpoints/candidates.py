@@ -1,7 +1,5 @@
 """What all nodes' words about one checkpoint amount to: whole and the same, or why not. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath

@@ -3,8 +3,6 @@
 What was written while one of them lived is not claimed for the run.
 """
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

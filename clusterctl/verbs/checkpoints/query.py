@@ -1,7 +1,5 @@
 """Ask the nodes about checkpoints, and have the one that is chosen read to its last byte."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field

@@ -1,7 +1,5 @@
 """Drafts an inventory of hosts or of a hostfile, and writes it as a hosts.yaml with comments."""
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import re
@@ -13,11 +11,10 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory.addresses import split_login
+from clusterctl.inventory.addresses import own_user, split_login
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
-from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.problems import printable
 from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
 from clusterctl.own_files import write_named

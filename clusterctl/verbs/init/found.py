@@ -1,16 +1,15 @@
 """Decides, of what the nodes answered, on interpreters, shared paths and folders for the code."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Self
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.storage.mounts import NETWORK, Mount, parse_mounts
+from clusterctl.facts.storage.storage import NETWORK, Mount, parse_mounts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.values import dataclass
 
@@ -50,7 +49,7 @@ class Seen:
     mounts: tuple[Mount, ...] = ()
 
     @classmethod
-    def of(cls, answers: Answers) -> Seen:
+    def of(cls, answers: Answers) -> Self:
         """Return what is in the answers; what is missing or of another form is left out."""
         documents = list(_documents(answers.command(INTERPRETERS).text))
         path = answers.json("path:" + HOME)

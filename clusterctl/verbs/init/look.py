@@ -4,8 +4,6 @@ Two rounds: the first asks what only `init` wants to know, the second reads what
 that both judge the nodes by the same facts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import partial
@@ -14,8 +12,8 @@ from clusterctl.checks.wording import counted
 from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.inventory.machine import own_user
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.network.choice import choose_network
 from clusterctl.transport.interface import Reply, Request
@@ -50,7 +48,6 @@ class UnknownHostKeys(CouldNotTell):
     """Hosts have keys that were not compared; a user may accept exactly these."""
 
     def __init__(self, cluster: str, keys: tuple[UnknownKey, ...]) -> None:
-        """Show all of them."""
         what = (
             "1 host is not in known_hosts. It showed this key:"
             if len(keys) == 1

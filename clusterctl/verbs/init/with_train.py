@@ -1,7 +1,5 @@
 """Copies the training program into a project: it is the person's own from then on."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Who has joined while the ranks of a new run gather, and an end to waiting for who has not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import field

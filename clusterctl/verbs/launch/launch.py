@@ -1,7 +1,5 @@
 """Launch a job: `launch` tells it step by step, and `prepare` those that change nothing."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

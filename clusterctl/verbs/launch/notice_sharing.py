@@ -1,7 +1,5 @@
 """Warns of a run that would write to files of another one."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

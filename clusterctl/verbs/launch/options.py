@@ -1,7 +1,5 @@
 """How a job is launched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import field

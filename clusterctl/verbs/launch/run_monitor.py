@@ -1,7 +1,5 @@
 """Follow a run until it is over, and judge how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field

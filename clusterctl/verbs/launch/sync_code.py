@@ -1,7 +1,5 @@
 """The step of a launch that mirrors the code into every node's workdir."""
 
-from __future__ import annotations
-
 from clusterctl.errors import LaunchRefused, SyncRefused
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool

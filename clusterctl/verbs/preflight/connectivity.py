@@ -4,8 +4,6 @@ Every node first listens and writes its tokens. When all have, every node connec
 and looks for their tokens; only then does any stop listening.
 """
 
-from __future__ import annotations
-
 import functools
 import posixpath
 from collections import deque

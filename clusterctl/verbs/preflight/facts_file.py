@@ -1,7 +1,5 @@
 """Facts in a file: `--save-facts` writes it, `--facts` judges it again without a machine."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The firewall rules of nodes whose connections failed, so that the finding names the rule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The job's own check, run on every node in the job's folder and environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath
@@ -12,7 +10,7 @@ from typing import Any
 
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.job_check import CommandResult
+from clusterctl.facts.software.programs import CommandResult
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.plan.container import trial_words
 from clusterctl.plan.make import command_with_python

@@ -1,7 +1,5 @@
 """`check --deep`: rungs that build on each other, tried by the job's own torch on all nodes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +7,7 @@ from typing import Any
 
 from clusterctl.checks.gpu.planned import NVIDIA, planned_devices
 from clusterctl.facts.answers import Answer
-from clusterctl.facts.gpu.gpuset import BUS_ORDER, ORDER
+from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.network.nccl_log import parse_nccl
 from clusterctl.facts.network.pairwise import Collective, PairRate

@@ -1,7 +1,5 @@
 """What a job needs below workdir: the sync may bring it, so it is judged after that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

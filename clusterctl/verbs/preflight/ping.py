@@ -1,7 +1,5 @@
 """Pings to all nodes, a few at once, while the facts are read."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How far `check --deep` came, over all nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from clusterctl.facts.nodefacts import NodeFacts

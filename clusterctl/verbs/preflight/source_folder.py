@@ -1,7 +1,5 @@
 """What a sync would bring from the folder here, such as the launcher's configuration."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Keeps the speeds of a cluster's good checks with `--deep`, and gives later ones their median."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

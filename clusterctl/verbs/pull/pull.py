@@ -1,7 +1,5 @@
 """The use case `pull`: bring what nodes have written to this machine, and verify it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """What a pull was asked for, and what it brought from each node."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import shlex

@@ -1,7 +1,5 @@
 """The use case `push`: bring models and data to nodes without shared storage, and verify them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What a push was asked for, and what it did on each node."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 A node that dies or cannot be reached leaves the chain, and the one before it serves the next.
 """
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import shlex

@@ -1,7 +1,5 @@
 """Which paths a push is about, and which copy of each one is its source."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """Finds the run to use: the one named, else the only live one, else the newest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,8 +11,8 @@ from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.named import pick_run, refuse_part
 from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.run_id import pick_run, refuse_part
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
 

@@ -1,7 +1,5 @@
 """The history of a run: the run, those that it resumes, and the checkpoints between them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath

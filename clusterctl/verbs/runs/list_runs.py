@@ -20,10 +20,10 @@ from clusterctl.verbs.moment import moment
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.find_run import discover, launches
-from clusterctl.verbs.runs.named import short_ids
 from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.proof import has_key, proven_record
 from clusterctl.verbs.runs.records import Claim, Records, RunRecord
+from clusterctl.verbs.runs.run_id import short_ids
 from clusterctl.verbs.runs.run_status import LIVE, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
@@ -85,11 +85,9 @@ class RunList:
     """Runs whose record was rebuilt from what the nodes know."""
 
     def __iter__(self) -> Iterator[ListedRun]:
-        """Iterate over the runs, the newest first."""
         return iter(self.runs)
 
     def __len__(self) -> int:
-        """Return how many runs there are."""
         return len(self.runs)
 
     def document(self) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """One log of a node, as far as it has been read, with its last lines and their times."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

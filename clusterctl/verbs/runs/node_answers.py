@@ -1,7 +1,5 @@
 """Asks the nodes of a run what they know of it, and why it failed."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """All that is known of one run: its status, and what this machine remembers of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

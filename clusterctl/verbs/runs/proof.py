@@ -3,8 +3,6 @@
 The proof is made with a key that no node has: a node that changes what it keeps has no proof of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

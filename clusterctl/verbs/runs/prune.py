@@ -1,7 +1,5 @@
 """Deletes old runs on the nodes and on this machine, but never one that may be live."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

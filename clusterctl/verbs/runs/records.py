@@ -10,8 +10,6 @@
 values of `env_from` are never stored.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -32,7 +30,7 @@ from clusterctl.plan.options import Options
 from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
 from clusterctl.values import dataclass
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.named import pick_run, refuse_part
+from clusterctl.verbs.runs.run_id import pick_run, refuse_part
 from clusterctl.wire import SCHEMA, plain
 
 RECORD, BATCH = "record.json", "batch.json"

@@ -1,7 +1,5 @@
 """Reads what a project needs: in one text, and its wheels for the nodes' platforms."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

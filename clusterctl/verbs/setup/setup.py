@@ -1,7 +1,5 @@
 """Make the same virtual environment on every node, at the path of the inventory's `python:`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import posixpath

@@ -1,7 +1,5 @@
 """The files of a sync on their way: how much there is, whether it may be, and how far it is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Which deletions a sync may make unasked: not the command's files, nor most of what was placed."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shlex

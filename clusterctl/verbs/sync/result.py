@@ -1,7 +1,5 @@
 """What a sync did on each node, and what the nodes have by it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

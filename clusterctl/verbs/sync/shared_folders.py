@@ -1,15 +1,13 @@
 """Which nodes see the same folder, and whose live run keeps it as it is."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.inventory.machine import own_user
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync.mirror import Placement
 from clusterctl.sync.source import SourceTree, changed_since

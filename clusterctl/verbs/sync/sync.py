@@ -1,7 +1,5 @@
 """Mirror the current folder into each node's workdir, and prove that it is there."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.facts.answers import Answer, Answers
-from clusterctl.facts.storage.mounts import Mount
+from clusterctl.facts.storage.storage import Mount
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.verbs.init.found import (
     INTERPRETERS,

@@ -23,9 +23,9 @@ from clusterctl.verbs import resume
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.list_runs import runs
-from clusterctl.verbs.runs.named import SeveralRuns
 from clusterctl.verbs.runs.recorded_job import changed
 from clusterctl.verbs.runs.records import Records, RunRecord
+from clusterctl.verbs.runs.run_id import SeveralRuns
 from clusterctl.verbs.stop import stop
 from clusterctl.wire import plain
 from tests.damage import as_json, damaged_json
