@@ -59,13 +59,14 @@ def _case(stem: str, case: dict[str, Any]) -> Case:
 def facts_of(case: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of every node of a case, as documents."""
     return [
-        _facts({**entry, "node": name})
-        for entry in case["facts"]
-        for name in expand_hosts(entry["node"])
+        {**facts, "node": name}
+        for facts in map(_facts, case["facts"])
+        for name in expand_hosts(facts["node"])
     ]
 
 
 def _facts(entry: dict[str, Any]) -> dict[str, Any]:
+    entry = entry.copy()
     given = entry.pop("answers", None)
     if given is None:
         return entry

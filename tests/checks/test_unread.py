@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
 
 from clusterctl.checks.all import every_check
+from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, Facts, judge_all
 from clusterctl.facts.document import from_document
-from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.from_json import type_hints
-from clusterctl.network.choice import choose_network
+from clusterctl.network.choice import Network, choose_network
 from tests.checks.fixture_facts import cases_of
 
 NO_COUNTER_OF_ALL = "GPUs count different faults of their memory; one counter is enough to judge"
@@ -82,36 +84,60 @@ ENOUGH = {
 """By check and fact: why a node still passes of which that alone is unknown."""
 
 
+@functools.cache
+def optional(kind: type) -> dict[str, bool]:
+    """Return the fields of a dataclass, and which may be unknown; of another type none."""
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    hints = type_hints(kind)
+    return {f.name: type(None) in get_args(hints[f.name]) for f in dataclasses.fields(kind)}
+
+
 def known(value: Any) -> Iterator[tuple[type, str]]:
     """Yield the facts within a value that are known and might not have been."""
     if isinstance(value, tuple):
         for one in value:
             yield from known(one)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hints = type_hints(type(value))
-        for field in dataclasses.fields(value):
-            own = getattr(value, field.name)
-            if own is not None and type(None) in get_args(hints[field.name]):
-                yield type(value), field.name
-            yield from known(own)
+    for name, may_be_unknown in optional(type(value)).items():
+        own = getattr(value, name)
+        if own is not None and may_be_unknown:
+            yield type(value), name
+        yield from known(own)
 
 
 def without(value: Any, kind: type, name: str) -> Any:
-    """Return the value with this fact unknown, wherever in it that is."""
+    """Return the value with this fact unknown, wherever in it that is; itself if it has none."""
     if isinstance(value, tuple):
-        return tuple(without(one, kind, name) for one in value)
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    less = {f.name: without(getattr(value, f.name), kind, name) for f in dataclasses.fields(value)}
-    if isinstance(value, kind):
-        less[name] = None
-    return dataclasses.replace(value, **less)
+        items = tuple(without(one, kind, name) for one in value)
+        return value if all(map(operator.is_, items, value)) else items
+    less = {}
+    for field in optional(type(value)):
+        own = getattr(value, field)
+        found = None if isinstance(value, kind) and field == name else without(own, kind, name)
+        if found is not own:
+            less[field] = found
+    return dataclasses.replace(value, **less) if less else value
 
 
-def statuses(identity: str, facts: Facts, cluster: Cluster, node: str) -> set[str]:
-    network = choose_network(cluster, facts)
-    found = judge_all([CHECKS[identity]], facts, network, cluster)
-    return {finding.status for finding in found if node in finding.nodes}
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """The facts of all nodes, and what checks say of them."""
+
+    facts: Facts
+    cluster: Cluster
+    network: Network
+    said: dict[str, tuple[Finding, ...]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, facts: Facts, cluster: Cluster) -> World:
+        return cls(facts, cluster, choose_network(cluster, facts))
+
+    def statuses(self, identity: str, node: str) -> set[str]:
+        """Return what a check says of a node; it judges once."""
+        if identity not in self.said:
+            judged = judge_all([CHECKS[identity]], self.facts, self.network, self.cluster)
+            self.said[identity] = judged
+        return {finding.status for finding in self.said[identity] if node in finding.nodes}
 
 
 def causes(identity: str) -> set[str]:
@@ -120,13 +146,12 @@ def causes(identity: str) -> set[str]:
     return direct.union(*map(causes, direct))
 
 
-def passes_now(identity: str, before: Facts, after: Facts, cluster: Cluster, node: str) -> bool:
+def passes_now(identity: str, before: World, after: World, node: str) -> bool:
     """Tell whether a node passes a check that it failed, and nothing explains that."""
-    if statuses(identity, after, cluster, node) != {"pass"}:
+    if after.statuses(identity, node) != {"pass"}:
         return False
     return not any(
-        (statuses(cause, after, cluster, node) - statuses(cause, before, cluster, node))
-        & {"fail", "unknown", "skip"}
+        (after.statuses(cause, node) - before.statuses(cause, node)) & {"fail", "unknown", "skip"}
         for cause in causes(identity)
     )
 
@@ -135,13 +160,13 @@ def passes_now(identity: str, before: Facts, after: Facts, cluster: Cluster, nod
 def test_a_fault_that_could_not_be_looked_for_is_no_pass(identity: str) -> None:
     unseen: dict[tuple[str, str], list[str]] = {}
     for case in cases_of(identity):
-        facts: dict[str, NodeFacts] = from_document({"nodes": case.facts})
-        for name, node in facts.items():
-            if not statuses(identity, facts, case.cluster, name) & {"fail", "warn"}:
+        before = World.of(from_document({"nodes": case.facts}), case.cluster)
+        for name, node in before.facts.items():
+            if not before.statuses(identity, name) & {"fail", "warn"}:
                 continue
             for kind, field in sorted(set(known(node)), key=str):
-                less = {**facts, name: without(node, kind, field)}
-                if passes_now(identity, facts, less, case.cluster, name):
+                less = {**before.facts, name: without(node, kind, field)}
+                if passes_now(identity, before, World.of(less, case.cluster), name):
                     key = identity, f"{kind.__name__}.{field}"
                     unseen.setdefault(key, []).append(case.name)
 
