@@ -66,7 +66,7 @@ LONGEST = (
     "tests/cli/test_training_over_hosts.py",
     "tests/cli/test_lost_node.py",
     "tests/test_outputs.py::test_a_page_shows_what_its_commands_print[two-gpu-machines]",
-    "tests/train/tools/test_smoke.py::test_a_toy",
+    "tests/train/tools/test_smoke.py::test_the_toy_has",
     "tests/cli/test_launchers.py::test_a_killed_rank",
     "tests/train/data/test_hub.py::test_a_model_and_data_of_the_hub",
     "tests/cli/test_status.py",

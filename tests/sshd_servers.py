@@ -148,7 +148,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def make_key(path: Path, *, kind: str = "ed25519", passphrase: str = "") -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)], check=True)
+    argv = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)]
+    if kind == "rsa":  # a longer one takes seconds to find
+        argv += ["-b", "2048"]
+    subprocess.run(argv, check=True)
     return path
 
 

@@ -6,14 +6,14 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 
 from clusterctl.checks.all import every_check
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, Facts, judge_all
-from clusterctl.facts.nodefacts import NodeFacts, from_document
+from clusterctl.facts.nodefacts import from_document
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.from_json import type_hints
 from clusterctl.network.choice import Network, choose_network
@@ -98,10 +98,11 @@ def known(value: Any) -> Iterator[tuple[type, str]]:
     if isinstance(value, tuple):
         for one in value:
             yield from known(one)
-    for name, may_be_unknown in optional(type(value)).items():
+    kind: type = type(value)
+    for name, may_be_unknown in optional(kind).items():
         own = getattr(value, name)
         if own is not None and may_be_unknown:
-            yield type(value), name
+            yield kind, name
         yield from known(own)
 
 
@@ -110,8 +111,8 @@ def without(value: Any, kind: type, name: str) -> Any:
     if isinstance(value, tuple):
         items = tuple(without(one, kind, name) for one in value)
         return value if all(map(operator.is_, items, value)) else items
-    less = {}
-    for field in optional(type(value)):
+    less, own_kind = {}, cast("type", type(value))
+    for field in optional(own_kind):
         own = getattr(value, field)
         found = None if isinstance(value, kind) and field == name else without(own, kind, name)
         if found is not own:

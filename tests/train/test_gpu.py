@@ -30,7 +30,7 @@ def test_bfloat16_learns_what_float32_does(world: World, device: str, attention:
         pytest.importorskip("flash_attn")
     how: dict[str, Any] = {
         "batching": "packed", "global_batch_size": 4, "per_device_train_batch_size": 1,
-        "max_steps": 4,
+        "max_steps": 4, "eval_dataset_path": None,
     }  # fmt: skip
     exact = world.run(**how).losses()
     low = world.run(gpu=device == "cuda", dtype="bfloat16", attn_implementation=attention, **how)
@@ -41,9 +41,9 @@ def test_bfloat16_learns_what_float32_does(world: World, device: str, attention:
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_rank_may_be_sharded(world: World, device: str) -> None:
     """With NCCL on a GPU."""
-    gpu = device == "cuda"
-    alone = world.run(gpu=gpu, dtype="float32", max_steps=3)
-    sharded = world.run(gpu=gpu, dtype="float32", max_steps=3, parallel="fsdp")
+    how: dict[str, Any] = {"gpu": device == "cuda", "max_steps": 3, "eval_dataset_path": None}
+    alone = world.run(dtype="float32", **how)
+    sharded = world.run(dtype="float32", parallel="fsdp", **how)
     assert f"Mesh:       sharded over 1 ranks (FSDP) on {device}" in sharded.said()
     assert close(alone.losses(), sharded.losses())
 

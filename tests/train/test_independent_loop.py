@@ -239,7 +239,7 @@ def test_packed_rows(world: World, task: Task, layouts: dict[str, dict[str, Any]
         say_the_same(task.logits(task.model(run.output / "model")), after)
 
 
-@cases(LAYOUTS, glm4_moe=("1 micro-batch",))
+@cases(LAYOUTS)
 def test_weight_decay_spares_norms_and_biases(
     world: World, task: Task, layouts: dict[str, dict[str, Any]]
 ) -> None:
@@ -265,7 +265,7 @@ def test_a_resume_on_more_ranks(
         assert again.losses() == pytest.approx(rest, abs=1e-6, rel=0)
 
 
-@cases(ADAPTERS, glm4_moe=("2 ranks",))
+@cases(ADAPTERS, qwen3=("2 ranks",))
 def test_adapters(world: World, task: Task, layouts: dict[str, dict[str, Any]]) -> None:
     train_adapters(world, task, layouts, packed=False)
 

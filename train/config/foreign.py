@@ -16,7 +16,10 @@ import yaml
 
 from train.config.config import Config
 
-TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The half in C is ten times as quick, at every start of a rank."""
+TEXT = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+TABLES = yaml.load(TEXT, LOADER)  # noqa: S506  (a safe one)
 
 
 def _by_key(table: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.train.families import make_family
 from tests.train.outcome import copied, steps_of, weights
+from tests.train.tiny import make_corpus
 from tests.train.world import Training, World
 from train.files import measure
 
@@ -50,6 +51,7 @@ def test_gathered_weights_do_not_hide_a_checkpoints(world: World, *, reshards: b
 def test_another_batch_goes_on_for_as_many_epochs(world: World) -> None:
     how: dict[str, Any] = {"eval_dataset_path": None, "max_steps": None, "num_train_epochs": 2}
     how["per_device_train_batch_size"] = 16
+    how["dataset_path"] = str(make_corpus(world.folder / "few.jsonl", 30))
     whole = world.run(**how, global_batch_size=16, save_steps=1, save_total_limit=99)
     rows = (whole.output / "metrics.jsonl").read_text().splitlines()
     dataset = {row["step"]: row["tokens"] for row in map(json.loads, rows)}

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ def kills(count: int) -> list[Any]:
     return [pytest.param(number, id=str(number)) for number in range(count)]
 
 
-KILLED: dict[str, Any] = {"nodes": (2,), "max_steps": 10, "save_steps": 1, "lora_dropout": 0.1}
+KILLED: dict[str, Any] = {
+    "nodes": (2,), "max_steps": 10, "save_steps": 1, "lora_dropout": 0.1,
+    "eval_dataset_path": None,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -156,20 +160,24 @@ def test_a_word_that_is_no_folder_is_told_the_one_that_is_meant(world: World) ->
 
 
 def test_only_so_many_are_kept_and_nothing_half_written(world: World) -> None:
-    run = world.run(nodes=(2,), save_steps=1, save_total_limit=2, async_save=True)
+    how: dict[str, Any] = {"save_steps": 1, "save_total_limit": 2, "async_save": True}
+    run = world.run(nodes=(2,), eval_dataset_path=None, **how)
     assert steps_of(run.output) == [5, 6]
     assert not list(run.output.glob("*.tmp-*"))
     for step in (5, 6):
         manifest.verify(run.output / manifest.folder_name(step))
 
 
-def test_a_new_run_keeps_the_old_ones_checkpoints_apart(world: World) -> None:
-    first = world.run(nodes=(1,), save_steps=3)
-    second = world.run(nodes=(1,), save_steps=2, max_steps=2, output_dir=str(first.output))
-    assert steps_of(first.output) == [2]
-    assert len(list(first.output.glob("step-*.aside-*"))) == 2
+def test_a_new_run_keeps_the_old_ones_checkpoints_apart(
+    world: World, written: Training, tmp_path: Path
+) -> None:
+    output = copied(written, tmp_path)
+    how: dict[str, Any] = {"output_dir": str(output), "eval_dataset_path": None, "max_steps": 2}
+    second = world.run(save_steps=2, **how)
+    assert steps_of(output) == [2]
+    assert len(list(output.glob("step-*.aside-*"))) == 3
     assert "set aside" in second.said()
-    third = world.start(nodes=(1,), output_dir=str(first.output), resume_from_checkpoint="latest")
+    third = world.start(resume_from_checkpoint="latest", **how)
     third.wait()
     assert "step-000002, step 2" in third.said()
 
@@ -187,19 +195,21 @@ HOW: dict[str, Any] = {"max_steps": 2, "eval_dataset_path": None}
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-def test_a_second_run_overwrites_nothing_of_the_first(world: World, method: str) -> None:
-    first = world.run(**HOW, method="full")
-    before = exported(first.output)
-    metrics = (first.output / "metrics.jsonl").read_bytes()
+def test_a_second_run_overwrites_nothing_of_the_first(
+    world: World, usual: Callable[..., Training], tmp_path: Path, method: str
+) -> None:
+    output = copied(usual(**HOW, method="full"), tmp_path)
+    before = exported(output)
+    metrics = (output / "metrics.jsonl").read_bytes()
     assert "model/model.safetensors" in before
-    second = world.run(**HOW, method=method, seed=7, output_dir=str(first.output))
-    (aside,) = first.output.glob("model.aside-*")
+    second = world.run(**HOW, method=method, seed=7, output_dir=str(output))
+    (aside,) = output.glob("model.aside-*")
     assert {f"model/{file.name}": file.read_bytes() for file in aside.iterdir()} == before
     assert f"set aside: {aside} is not of this history" in second.said()
-    assert (first.output / "model").exists() == (method == "full"), "no old model by an adapter"
-    (records,) = first.output.glob("metrics.jsonl.aside-*")
+    assert (output / "model").exists() == (method == "full"), "no old model by an adapter"
+    (records,) = output.glob("metrics.jsonl.aside-*")
     assert records.read_bytes() == metrics
-    assert not list(first.output.glob("*.tmp-*"))
+    assert not list(output.glob("*.tmp-*"))
 
 
 def test_a_base_in_the_place_of_an_export_is_refused(world: World) -> None:
@@ -228,24 +238,26 @@ def test_a_folder_that_is_no_export_is_neither_renamed_nor_replaced(world: World
     assert (output / "adapter" / "code.py").exists()
 
 
-def test_what_was_set_aside_is_counted_and_removed_as_said(world: World) -> None:
-    first = world.run(**HOW)
-    output = str(first.output)
-    again = world.run(**HOW, output_dir=output)
-    size = sum(f.stat().st_size for a in first.output.glob("*.aside-*") for f in a.rglob("*"))
-    size += sum(f.stat().st_size for f in first.output.glob("metrics*.aside-*"))
+def test_what_was_set_aside_is_counted_and_removed_as_said(
+    world: World, usual: Callable[..., Training], tmp_path: Path
+) -> None:
+    output = copied(usual(**HOW), tmp_path)
+    how = HOW | {"output_dir": str(output)}
+    again = world.run(**how)
+    size = sum(f.stat().st_size for a in output.glob("*.aside-*") for f in a.rglob("*"))
+    size += sum(f.stat().st_size for f in output.glob("metrics*.aside-*"))
     line = f"set aside in {output} by now: 3 files and folders, {size / 2**20:.1f} MiB; to remove"
     assert line in again.said()
-    (records,) = first.output.glob("metrics.jsonl.aside-*")
+    (records,) = output.glob("metrics.jsonl.aside-*")
     assert f"set aside: {records} is not of this history" in again.said()
-    third = world.run(**HOW, output_dir=output)
+    third = world.run(**how)
     assert f"set aside in {output} by now: 6 files and folders, " in third.said()
     hint = re.search("to remove them: (.*)$", third.said(), re.MULTILINE)
     assert hint
     subprocess.run(["bash", "-c", hint[1]], check=True)
-    assert not list(first.output.glob("*.aside-*"))
-    assert steps_of(first.output) == [2]
-    resumed = world.run(**HOW, output_dir=output, resume_from_checkpoint="latest")
+    assert not list(output.glob("*.aside-*"))
+    assert steps_of(output) == [2]
+    resumed = world.run(**how, resume_from_checkpoint="latest")
     assert "set aside" not in resumed.said()
 
 
@@ -331,18 +343,15 @@ def test_nodes_that_send_each_other_large_checkpoints_are_warned(
 
 def test_nodes_with_folders_of_their_own_each_have_all(world: World, tmp_path: Path) -> None:
     apart = tmp_path / "apart"
-    whole = world.run(max_steps=1)
-    first = world.run(
-        nodes=(2, 1), save_steps=3, max_steps=3, lr_scheduler_type="constant", apart=apart
-    )
+    how: dict[str, Any] = {"save_steps": 3, "lr_scheduler_type": "constant"}
+    how |= {"apart": apart, "eval_dataset_path": None}
+    whole = world.run(max_steps=1, eval_dataset_path=None)
+    first = world.run(nodes=(2, 1), max_steps=3, **how)
     seals = {manifest.verify(apart / f"node-{n}/output/step-000003") for n in (0, 1)}
     assert len(seals) == 1
     # A node that was replaced has nothing: it gets the checkpoint from the other one.
     shutil.rmtree(apart / "node-0/output/step-000003")
-    again = world.run(
-        nodes=(2, 1), save_steps=3, lr_scheduler_type="constant", apart=apart,
-        resume_from_checkpoint="latest",
-    )  # fmt: skip
+    again = world.run(nodes=(2, 1), resume_from_checkpoint="latest", **how)
     assert "copied from" in again.said()
     for node in (0, 1):
         output = apart / f"node-{node}/output"

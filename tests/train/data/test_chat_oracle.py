@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.train.data.chat_kinds import TOOLS, Kind, call, kinds
@@ -146,6 +146,7 @@ def chats(draw: st.DrawFn) -> Kind:
 
 
 @pytest.mark.parametrize("group", GROUPS)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data(), kind=chats())
 def test_whatever_the_texts_are_only_answers_are_learned(
     group: str, data: st.DataObject, kind: Kind

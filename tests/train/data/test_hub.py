@@ -284,19 +284,14 @@ def test_a_gated_model_needs_the_token_which_is_never_shown(tmp_path: Path, stan
     assert not any(TOKEN.encode() in path.read_bytes() for path in kept)
 
 
-TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-
-
-def launch(
-    home: Path, stand_in: Hub, output: Path, *words: str, launcher: tuple[str, ...] = ()
-) -> str:
-    """Train on the processes of a node, and return what was printed."""
+def launch(home: Path, stand_in: Hub, output: Path, *words: str) -> str:
+    """Train, and return what was printed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
     environment |= {"HF_ENDPOINT": stand_in.url, "HF_HOME": str(home), "HF_TOKEN": TOKEN}
     environment |= {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [
-            *(sys.executable, *launcher, "-m", "train"),
+            *(sys.executable, "-m", "train"),
             *("--name-or-path=org/gated", "--dataset-path=org/text"),
             *("--eval-dataset-path=org/text", f"--output-dir={output}", "--max-steps=1"),
             *("--seq-len=32", *words),
@@ -320,12 +315,12 @@ def test_a_model_and_data_of_the_hub_are_trained_on_and_then_without_it(
     data = {f"data/{name}.jsonl": (tiny / f"{name}.jsonl").read_bytes() for name in SPLITS}
     stand_in.files |= {"models/org/gated": model, "datasets/org/text": data}
     home, output = tmp_path / "home", tmp_path / "output"
-    said = launch(home, stand_in, output, launcher=TWO_RANKS)
+    said = launch(home, stand_in, output)
     assert "done at step 1" in said
     assert "Warning" not in said
     assert "dataset_path: train.jsonl of org/text on the hub" in said
     assert "eval_dataset_path: eval.jsonl of org/text on the hub" in said
-    assert set(stand_in.downloads.values()) <= {0, 1}  # though two processes wanted it
+    assert set(stand_in.downloads.values()) <= {0, 1}
     assert stand_in.downloads["data/train.jsonl"] == stand_in.downloads["model.safetensors"] == 1
     asked = stand_in.asked
     said += launch(home, stand_in, tmp_path / "again", "--offline=true")

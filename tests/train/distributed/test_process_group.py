@@ -117,5 +117,6 @@ def test_a_python_without_torch_is_said(tmp_path: Path) -> None:
 
 
 def test_shards_may_be_empty(world: World) -> None:
-    alone, three = (world.run(nodes=nodes, lora_r=2, max_steps=3) for nodes in ((1,), (3,)))
+    how: dict[str, Any] = {"lora_r": 2, "max_steps": 3, "eval_dataset_path": None}
+    alone, three = (world.run(nodes=nodes, **how) for nodes in ((1,), (3,)))
     assert alone.losses()[3] == pytest.approx(three.losses()[3], rel=1e-5)

@@ -94,7 +94,8 @@ def test_peft_loads_the_adapter_and_says_the_same(
 
     from train.model import export
 
-    run = world.run(nodes=(3,), name_or_path=str(tiny / model), lora_target_modules=targets)
+    how: dict[str, Any] = {"lora_target_modules": targets, "eval_dataset_path": None}
+    run = world.run(nodes=(3,), name_or_path=str(tiny / model), **how)
     base = AutoModelForCausalLM.from_pretrained(tiny / model)
     tokens = AutoTokenizer.from_pretrained(tiny / model)("Python is", return_tensors="pt").input_ids
     before = base(tokens).logits
@@ -172,9 +173,10 @@ def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> N
     from train.model.load import make
 
     make_family(world.folder / "glm4_moe", "glm4_moe", tiny / "model")
+    how: dict[str, Any] = {"method": "full", "max_steps": 2, "eval_dataset_path": None}
     exports = []
     for folder in (tiny / "tied", world.folder / "glm4_moe"):
-        run = world.run(nodes=(2,), method="full", name_or_path=str(folder), max_steps=2)
+        run = world.run(nodes=(2,), name_or_path=str(folder), **how)
         exports.append(str(run.output / "model"))
         exported = AutoModelForCausalLM.from_pretrained(run.output / "model")
         about = AutoTokenizer.from_pretrained(run.output / "model")("Python", return_tensors="pt")
@@ -190,7 +192,7 @@ def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> N
         files = (load_file(path / "model.safetensors") for path in (run.output / "model", folder))
         written, theirs = ({n: (t.shape, t.dtype) for n, t in file.items()} for file in files)
         assert written == theirs
-    again = world.run(nodes=(1,), method="full", name_or_path=exports[-1], max_steps=1)
+    again = world.run(**how | {"max_steps": 1}, name_or_path=exports[-1])
     assert again.status()["state"] == "done"
 
 
@@ -403,24 +405,26 @@ def unused_weight(_: int) -> None:
 
 
 def test_ddp_does_not_wait_for_a_weight_that_a_model_never_uses(world: World) -> None:
-    alone = world.run(max_steps=3)
-    both = world.run(nodes=(2,), parallel="ddp", max_steps=3, before=unused_weight)
+    how: dict[str, Any] = {"max_steps": 3, "eval_dataset_path": None}
+    alone = world.run(**how)
+    both = world.run(nodes=(2,), parallel="ddp", before=unused_weight, **how)
     assert close(alone.losses(), both.losses())
 
 
 def test_unequal_nodes_are_sharded_flat_and_it_is_said(world: World) -> None:
-    run = world.run(nodes=(2, 1), max_steps=1)
+    run = world.run(nodes=(2, 1), max_steps=1, eval_dataset_path=None)
     assert "sharded over 3 ranks (FSDP)" in run.said()
     assert "nodes differ in ranks" in run.said()
 
 
 def test_a_first_try_shortens_the_warm_up_and_says_it(world: World) -> None:
-    run = world.run(max_steps=3, warmup_steps=100, learning_rate=3e-3)
+    how: dict[str, Any] = {"max_steps": 3, "eval_dataset_path": None}
+    run = world.run(warmup_steps=100, learning_rate=3e-3, **how)
     assert "Steps:      3; warmup_steps: 100 is shortened to 3\n" in run.said()
     lines = (run.output / "metrics.jsonl").read_text().splitlines()
     rates = [row["lr"] for row in map(json.loads, lines) if row["kind"] == "step"]
     assert rates == pytest.approx([1e-3, 2e-3, 3e-3])
-    assert "shortened" not in world.run(max_steps=3, warmup_steps=3).said()
+    assert "shortened" not in world.run(warmup_steps=3, **how).said()
 
 
 def test_half_an_epoch_is_rounded_up_to_steps_and_the_step_line_has_it(world: World) -> None:

@@ -14,6 +14,7 @@ from train.tools import smoke
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.soak
 def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
     assert smoke.main(parse(["--smoke", "--lora-r=4", "--lora-dropout=0.1"])) == 0
     said = capsys.readouterr().out
@@ -21,7 +22,6 @@ def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str
     assert "exported an adapter (r=4) that PEFT loads" in said
 
 
-@pytest.mark.soak
 def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -> None:
     example = Path(__file__).parents[3] / "train" / "config.example.yaml"
     keys = [
