@@ -46,8 +46,8 @@ ALLOWED: dict[str, set[str]] = {
         "errors", "safe_text",
     },
     "report": {
-        "verbs", "checks", "plan", "hang", "logs", "network", "facts", "model", "inventory", "own_files",
-        "wire", "errors", "safe_text",
+        "verbs", "checks", "plan", "hang", "logs", "network", "facts", "model", "inventory",
+        "own_files", "wire", "errors", "safe_text",
     },
     # Only when a value is printed: a program that prints none does not wait for rich.
     "api": {

@@ -12,7 +12,7 @@ from rich.console import Console
 from clusterctl.checks.wording import counted
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
 from clusterctl.report.console import Screen, listed, safe_text
-from clusterctl.report.hang import show_verdict
+from clusterctl.report.stacks.verdict import show_verdict
 from clusterctl.report.status import age
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice

@@ -164,6 +164,15 @@ def sleep() -> Head:
     return {}
 
 
+def fail() -> Head:
+    raise KeyError
+
+
+def wait_long() -> Head:
+    time.sleep(600)
+    return {}
+
+
 def test_a_child_that_fails_or_is_late_tells_nothing_and_stops_nobody() -> None:
     assert results_of(lambda: {"pid": os.getppid()}) == [{"pid": os.getpid()}]
     assert results_of(lambda: {"fails": Path("/none").stat()}) == [{}]
