@@ -83,7 +83,7 @@ def _be_child(work: Callable[[], Dict[str, Any]], writer: int) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(writer, 3)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(4, 1 + max(map(int, os.listdir("/proc/self/fd"))))
         with open(3, "wb") as result:
             result.write(json.dumps(work()).encode())
         os._exit(0)
