@@ -36,6 +36,7 @@ _LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 _FOR_A_SERVER, _FOR_A_DRIVER = "waits for a file server", "waits for the driver of a GPU"
 _FOR_A_CHILD = "waits for a process that it started"
+_FOR_A_LOCK, _FOR_DATA = "waits for a lock or another thread", "waits for a socket or a pipe"
 _MOUNT = re.compile(
     r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
     r"|\bgpfs|\brequest_wait_answer"
@@ -47,10 +48,10 @@ _WAITS = tuple(
         (r"\bnvidia|\buvm_|\bnvkms|\b_?nv\d+rm|\bos_acquire|\bamdgpu|\bkfd_", _FOR_A_DRIVER),
         (r"folio_wait|io_schedule|wait_on_page|blkdev|jbd2|ext4|xfs_|btrfs", "waits for a disk"),
         (r"nanosleep", "sleeps"),
-        (r"futex", "waits for a lock or another thread"),
+        (r"futex", _FOR_A_LOCK),
         (r"\bdo_wait\b|kernel_wait4", _FOR_A_CHILD),
         (r"pipe_read|pipe_wait|anon_pipe", "waits for data of a pipe"),
-        (r"poll|select|sk_wait|wait_woken|inet_|tcp_|unix_stream", "waits for a socket or a pipe"),
+        (r"poll|select|sk_wait|wait_woken|inet_|tcp_|unix_stream", _FOR_DATA),
         (r"flock|locks_lock|lease|fcntl_setlk|posix_lock", "waits for the lock of a file"),
     )
 )
@@ -65,11 +66,12 @@ _IN_PYTHON = (
 class Doing:
     """A rank, and what it does."""
 
+    run: str
     node: str
     rank: int
     dump: RankDump
     own: ProcessDump | None
-    """The process of its program; None: it has ended."""
+    """The process of its program; None: it has ended, or none is seen."""
     workers: tuple[ProcessDump, ...]
     """Data loaders' workers, and whatever else the program started."""
     main: ThreadStack
@@ -84,16 +86,17 @@ class Doing:
 
 def all_doing(dumps: Sequence[NodeDump]) -> tuple[Doing, ...]:
     """Return every rank, in order."""
-    found = (_doing(node.node, rank) for node in dumps for rank in node.ranks)
+    found = (_doing(node.run, node.node, rank) for node in dumps for rank in node.ranks)
     return tuple(sorted(found, key=lambda one: one.rank))
 
 
-def _doing(node: str, dump: RankDump) -> Doing:
+def _doing(run: str, node: str, dump: RankDump) -> Doing:
     own = _program(dump)
     main = main_thread(own)
     busy = main.state == "R" or (main.cpu_percent or 0) >= BUSY
     kernel = Frame(function=main.wait) if main.wait else None
     return Doing(
+        run=run,
         node=node,
         rank=dump.rank,
         dump=dump,
@@ -111,7 +114,7 @@ def _program(dump: RankDump) -> ProcessDump | None:
     live = [each for each in dump.processes if each.state not in _ZOMBIE]
     if dump.ended or not live:
         return None
-    python = (each for each in live if any(_python(main_thread(each).frames)))
+    python = (each for each in live if any(python_frames(main_thread(each).frames)))
     waits = waits_for(main_thread(live[0])) == _FOR_A_CHILD
     return next(python, live[0]) if waits else live[0]
 
@@ -135,7 +138,7 @@ def is_own(frame: Frame) -> bool:
 
 def place(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame of the user's own code; else of a package but torch; else any."""
-    python = list(_python(frames))
+    python = list(python_frames(frames))
     own = next(filter(is_own, python), None)
     packages = (f for f in python if _PACKAGES.search(_file(f)) and not _TORCH.search(_file(f)))
     return own or next(packages, None) or next(iter(python or frames), None)
@@ -143,7 +146,7 @@ def place(frames: Sequence[Frame]) -> Frame | None:
 
 def _operation(thread: ThreadStack, *, busy: bool) -> str:
     """Return what of torch a thread waits in for other ranks; empty: in nothing."""
-    python = list(_python(thread.frames))
+    python = list(python_frames(thread.frames))
     if not python:
         return ""
     inside = list(takewhile(lambda frame: _COLLECTIVE.search(_file(frame)), python))
@@ -159,7 +162,7 @@ def _operation(thread: ThreadStack, *, busy: bool) -> str:
 
 def waits_for_batch(thread: ThreadStack) -> bool:
     """Tell whether a thread waits for a batch of torch's data loader."""
-    library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
+    library = takewhile(lambda frame: not is_own(frame), python_frames(thread.frames))
     return any(_LOADER.search(_file(frame)) for frame in library)
 
 
@@ -173,7 +176,7 @@ def at_work(process: ProcessDump) -> ThreadStack | None:
 
 def waits_for(thread: ThreadStack) -> str:
     """Return in words what a thread waits for in the kernel; empty: it runs, or that is hidden."""
-    library = takewhile(lambda frame: not is_own(frame), _python(thread.frames))
+    library = takewhile(lambda frame: not is_own(frame), python_frames(thread.frames))
     calls = [f"{_file(frame)} {_short(frame)}" for frame in library]
     for pattern, words in _IN_PYTHON:
         if any(map(pattern.search, calls)):
@@ -186,6 +189,13 @@ def waits_for(thread: ThreadStack) -> str:
 def on_mount(thread: ThreadStack) -> bool:
     """Tell whether a thread waits for the server of a file system."""
     return waits_for(thread) == _FOR_A_SERVER
+
+
+def is_blind(one: Doing) -> bool:
+    """Tell whether a rank may wait in a collective, too: its Python stack could not be read."""
+    if one.own is None or not one.own.missing or any(python_frames(one.main.frames)):
+        return False
+    return waits_for(one.main) in {"", _FOR_A_LOCK, _FOR_DATA, _FOR_A_DRIVER}
 
 
 def in_driver(thread: ThreadStack) -> bool:
@@ -212,6 +222,6 @@ def _short(frame: Frame) -> str:
     return frame.function[-_SHOWN:].rpartition(".")[2]
 
 
-def _python(frames: Sequence[Frame]) -> Iterator[Frame]:
+def python_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
     """Yield the frames of Python code."""
     return (frame for frame in frames if frame.file.endswith((".py", ".ipynb", ">")))

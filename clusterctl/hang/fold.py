@@ -39,7 +39,7 @@ def fold(dumps: Sequence[NodeDump]) -> list[Folded]:
 def _lines(one: Doing) -> list[str]:
     """Return what a rank's main thread does, and a line for each worker that loads a batch."""
     if one.own is None:
-        return ["has ended"]
+        return ["has ended" if one.dump.ended else "no process is seen"]
     lines = [_line(one.main, one.operation, "stopped" if stopped(one.own) else "")]
     loading = ((worker, at_work(worker)) for worker in one.workers)
     lines += [

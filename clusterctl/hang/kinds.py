@@ -5,6 +5,7 @@ They are asked in the order of `verdict.KINDS`.
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 from collections import Counter
 from dataclasses import replace
@@ -13,9 +14,11 @@ from clusterctl.hang.doing import (
     Doing,
     at_work,
     in_driver,
+    is_blind,
     is_own,
     on_mount,
     place,
+    python_frames,
     spot,
     stopped,
     waits_for,
@@ -43,8 +46,10 @@ MUCH_SWAP = 256 << 20
 """Bytes of a rank in swap that slow it down."""
 RETRANSMITS = 3
 """So often in a row the kernel sends the same again only if nothing gets through."""
+MOST_PIDS = 64
+"""Processes that one command continues."""
 _PAIRS = frozenset(("send", "recv", "batch_isend_irecv"))
-_RANK_LOGS = "clusterctl logs --rank {} shows what it printed last"
+_RANK_LOGS = "clusterctl logs {} --rank {} shows what it printed last"
 _NETWORK = "clusterctl check --only network: it connects every node to every other"
 _LOADER = "num_workers=0 shows the same in the rank itself; a timeout= of DataLoader ends it"
 
@@ -56,7 +61,8 @@ def stopped_rank(look: Look) -> Verdict | None:
         return None
     ranks = [one for one, _ in found]
     (first, process), *_ = found
-    pids = " ".join(str(each.pid) for one, each in found if one.node == first.node)
+    here = [each.pid for one, each in found if one.node == first.node]
+    pids = " ".join(map(str, here[:MOST_PIDS]))
     process_of = "" if process is first.own else f"worker {process.pid} of "
     text = f"{process_of}{says(ranks, 'is stopped by a signal or a debugger')}"
     where = f" at {spot(first.where)}" if first.where else ""
@@ -71,12 +77,12 @@ def _stopped(one: Doing) -> ProcessDump | None:
 
 def ended_rank(look: Look) -> Verdict | None:
     """Say that a rank has ended while others run."""
-    ranks = [one for one in look.ranks if not one.own]
+    ranks = [one for one in look.ranks if one.dump.ended]
     if not ranks or not look.live:
         return None
     rest = look.others(ranks) or f"; {name_ranks(one.rank for one in look.live)} still run"
     text = f"{says(ranks, 'has ended')}{rest}"
-    return blame("ended", ranks, text, _RANK_LOGS.format(ranks[0].rank))
+    return blame("ended", ranks, text, _RANK_LOGS.format(ranks[0].run, ranks[0].rank))
 
 
 def storage(look: Look) -> Verdict | None:
@@ -111,12 +117,18 @@ def _on_storage(one: Doing) -> ThreadStack | None:
 
 def network(look: Look) -> Verdict | None:
     """Say that what a rank sends is not taken by another node."""
-    owners = {address: node.node for node in look.nodes for address in node.addresses}
+    owners: dict[str, set[str]] = {}
+    for node in look.nodes:
+        for address in node.addresses:
+            owners.setdefault(address, set()).add(node.node)
     for one in look.live:
         for link in one.dump.connections:
             if link.retransmits < RETRANSMITS or not link.unacknowledged_bytes:
                 continue
-            peer = owners.get(link.peer, link.peer)
+            claims = owners.get(link.peer, set())
+            if not claims and look.apart:
+                continue  # a server outside the cluster is no reason to wait for a rank
+            peer = next(iter(claims)) if len(claims) == 1 else _address(link.peer)
             text = (
                 f"{peer} does not acknowledge what {who([one])} sends to it"
                 f" ({link.unacknowledged_bytes} bytes, sent {link.retransmits + 1} times)"
@@ -124,6 +136,14 @@ def network(look: Look) -> Verdict | None:
             )
             return replace(blame("network", [one], text, _NETWORK), nodes=(one.node, peer))
     return None
+
+
+def _address(text: str) -> str:
+    """Return an address that a node told; no other words of it."""
+    try:
+        return str(ipaddress.ip_address(text[:64].partition("%")[0]))
+    except ValueError:
+        return "another machine"
 
 
 def lock(look: Look) -> Verdict | None:
@@ -146,7 +166,8 @@ def lock(look: Look) -> Verdict | None:
 def _own_threads(one: Doing) -> list[ThreadStack]:
     """Return the threads that are in the user's own code, and not in a library called by it."""
     threads = one.own.threads if one.own else ()
-    return [thread for thread in threads if thread.frames and is_own(thread.frames[0])]
+    innermost = ((thread, next(python_frames(thread.frames), None)) for thread in threads)
+    return [thread for thread, frame in innermost if frame and is_own(frame)]
 
 
 def data_loader(look: Look) -> Verdict | None:
@@ -204,7 +225,7 @@ def absent_node(look: Look) -> Verdict | None:
     """Say that a node did not answer."""
     if not look.missing:
         return None
-    text = f"{named(look.missing)} did not answer: what its ranks do is unknown"
+    text = f"{named(look.missing)} told no stacks: what its ranks do is unknown"
     if look.waiting:
         ranks = name_ranks(one.rank for one in look.waiting)
         text += f"; {ranks} {agree('waits', look.waiting)} {inside(look.waiting[0])}"
@@ -215,15 +236,17 @@ def absent_node(look: Look) -> Verdict | None:
 
 def elsewhere(look: Look) -> Verdict | None:
     """Say where the ranks are that do something else while the others wait."""
-    if not look.apart:
+    apart = [one for one in look.apart if not is_blind(one)]
+    if not apart:
         return None
-    common, _ = Counter((spot(one.where), does(one)) for one in look.apart).most_common(1)[0]
-    ranks = [one for one in look.apart if (spot(one.where), does(one)) == common]
-    rest = [one for one in look.apart if (spot(one.where), does(one)) != common]
+    common, _ = Counter((spot(one.where), does(one)) for one in apart).most_common(1)[0]
+    ranks = [one for one in apart if (spot(one.where), does(one)) == common]
+    rest = [one for one in apart if (spot(one.where), does(one)) != common]
     more = f" ({who(rest)} elsewhere)" if rest else ""
     throttled = [w for node in look.nodes if node.node == ranks[0].node for w in node.throttled]
     slowed = f", and its GPU is slowed down: {throttled[0]}" if throttled else ""
-    text = f"{says(ranks, common[1])} at {common[0]}{lasting(ranks)}{slowed}{more}"
+    where = common[0] or "an unknown place"
+    text = f"{says(ranks, common[1])} at {where}{lasting(ranks)}{slowed}{more}"
     return blame("elsewhere", ranks, f"{text}{look.others(look.apart)}", whole_stack(ranks))
 
 
@@ -240,7 +263,8 @@ def all_busy(look: Look) -> Verdict | None:
 
 def together(look: Look) -> Verdict | None:
     """Say that all ranks wait in one collective."""
-    if not look.waiting or look.apart or look.missing:
+    unseen = len(look.live) < len(look.ranks)
+    if not look.waiting or look.apart or look.missing or unseen:
         return None
     one = look.waiting[0]
     text = f"all ranks wait {inside(one)}{lasting([one])}, and none is missing"

@@ -45,13 +45,13 @@ class Look:
     @cached_property
     def apart(self) -> tuple[Doing, ...]:
         """The ranks that do something else while others wait."""
-        waiting = {one.rank for one in self.waiting}
-        return tuple(one for one in self.live if waiting and one.rank not in waiting)
+        waiting = set(map(id, self.waiting))  # two nodes may tell of one rank
+        return tuple(one for one in self.live if waiting and id(one) not in waiting)
 
     def others(self, but: Sequence[Doing] = ()) -> str:
         """Return a clause about those that wait: `ranks 0-6 wait for it in all_reduce at …`."""
-        left_out = {one.rank for one in but}
-        waiting = [one for one in self.waiting if one.rank not in left_out]
+        left_out = set(map(id, but))
+        waiting = [one for one in self.waiting if id(one) not in left_out]
         if not waiting:
             return ""
         ranks = name_ranks(one.rank for one in waiting)
@@ -104,13 +104,13 @@ def does(one: Doing) -> str:
 
 def whole_stack(ranks: Sequence[Doing]) -> str:
     """Return the command that shows more of what they do."""
-    return f"clusterctl dump --rank {fold_ranks(one.rank for one in ranks)} shows the whole stack"
+    numbers = fold_ranks(one.rank for one in ranks)
+    return f"clusterctl dump {ranks[0].run} --rank {numbers} shows the whole stack"
 
 
 def since(ranks: Sequence[Doing]) -> float | None:
-    """Return for how long the first of them has been quiet, or else has printed nothing."""
-    first = ranks[0].dump
-    return first.quiet_s if first.quiet_s is not None else first.printed_s
+    """Return for how long the first of them has been quiet, if that was watched."""
+    return ranks[0].dump.quiet_s
 
 
 def lasting(ranks: Sequence[Doing]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 
 from clusterctl.hang.doing import Doing, place, spot
 from clusterctl.hang.look import Look, agree, blame, does, lasting, says, who, whole_stack
@@ -40,9 +41,16 @@ class _Group:
         if each.state != "completed":
             self.waiting.add(one.rank)
 
+    @cached_property
+    def _least(self) -> int:
+        """The least of the highest numbers of those that completed all that they entered."""
+        return min((self.newest.get(one, 0) for one in self.ranks.keys() - self.waiting), default=0)
+
     def behind(self, sequence: int) -> list[Doing]:
         """Return the ranks that completed all that they entered, and that not."""
-        ranks = sorted(set(self.ranks) - self.waiting)
+        if self._least >= sequence:
+            return []
+        ranks = sorted(self.ranks.keys() - self.waiting)
         return [self.ranks[rank] for rank in ranks if self.newest.get(rank, 0) < sequence]
 
 

@@ -30,6 +30,10 @@ KINDS: tuple[Callable[[Look], Verdict | None], ...] = (
 """The most certain first."""
 
 
+_LONGEST = 2000
+"""Characters of a verdict: a node may send endless names."""
+
+
 def verdict(dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> Verdict:
     """Return the most certain verdict.
 
@@ -40,7 +44,7 @@ def verdict(dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> Verdict:
     look = Look(dumps, missing)
     found = (judge(look) for judge in KINDS)
     first = next(filter(None, found), None) or _unknown(look)
-    return replace(first, text=strip_controls(first.text))
+    return replace(first, text=strip_controls(first.text[:_LONGEST]))
 
 
 def _unknown(look: Look) -> Verdict:

@@ -18,7 +18,7 @@ SIZES = "give all ranks tensors of the same size: print their shapes before that
 _WORK = re.compile(
     r"\bWork\w+\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+), NumelIn=(?P<size>\d+)"
 )
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(?P<group>[^\]]{1,200}?) Rank \d+\]")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(?P<group>[^\[\]]{1,200}?) Rank \d+\]")
 _AT = re.compile(r"\bat work(?: sequence id)?: (\d+)")
 _STATUS = re.compile(
     r"\blast enqueued (?:\w+ )?work: (?P<enqueued>\d+)"
@@ -72,10 +72,13 @@ def behind(lines: Mapping[int, Sequence[str]], nodes: Mapping[int, str]) -> Behi
         nodes: the node of each rank.
     """
     groups: dict[str, list[Standing]] = {}
+    silent: list[int] = []
     for rank, printed in sorted(lines.items()):
-        for group, standing in _standings(rank, printed).items():
+        standings = _standings(rank, printed)
+        if not standings:
+            silent.append(rank)
+        for group, standing in standings.items():
             groups.setdefault(group, []).append(standing)
-    silent = [rank for rank, printed in lines.items() if not _standings(rank, printed)]
     waiting = {each.rank for found in groups.values() for each in found if each.work}
     for found in groups.values():
         known = _branched(found, nodes, silent) or _late(found, nodes, waiting)

@@ -36,9 +36,9 @@ def tcp_table(text: str) -> List[TcpSocket]:
         fields = line.split()
         local, remote = (int(fields[n].rpartition(":")[2], 16) for n in (1, 2))
         address = _address(fields[2].rpartition(":")[0])
-        one = TcpSocket(fields[3], local, remote, fields[9], int(fields[7]), address)
-        unacknowledged = int(fields[4].partition(":")[0], 16)
-        rows.append(one._replace(unacknowledged=unacknowledged, retransmits=int(fields[6], 16)))
+        unacknowledged, retransmits = int(fields[4].partition(":")[0], 16), int(fields[6], 16)
+        own = fields[3], local, remote, fields[9], int(fields[7]), address
+        rows.append(TcpSocket(*own, unacknowledged, retransmits))
     return rows
 
 

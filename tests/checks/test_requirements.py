@@ -29,6 +29,9 @@ from clusterctl.checks.software.requirements import fits
         ("2.4.0rc1", ">=2.4", True),
         ("1!1.0", "<1", True),
         ("anything", ">=2", True),
+        ("24", "==24.0.*", True),
+        ("2", "~=2.0.0", True),
+        ("2.0", "!2", True),
         ("2.0", "", True),
     ],
 )

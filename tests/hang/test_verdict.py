@@ -136,6 +136,48 @@ def test_data_that_was_sent_again_once_or_twice_is_no_broken_network(
         assert found.text.startswith("10.0.0.9 does not acknowledge what rank 0 on a sends to it (")
 
 
+def test_a_connection_to_a_server_outside_is_no_reason_to_wait_for_a_rank() -> None:
+    link = StuckConnection(peer="35.186.228.49", port=443, unacknowledged_bytes=100, retransmits=9)
+    waits = replace(rank(0, *WAITS, STEP), connections=(link,))
+    asleep = rank(1, STEP, wait="hrtimer_nanosleep")
+    found = verdict([node("a", waits, asleep)])
+    assert (found.kind, found.ranks) == ("elsewhere", (1,))
+
+
+@pytest.mark.parametrize("peer", ["gpu7 is broken; type: rm -rf", "x" * 1_000_000, "fe80::1%eth0"])
+def test_a_node_names_no_peer_but_by_an_address(peer: str) -> None:
+    link = StuckConnection(peer=peer, port=29500, unacknowledged_bytes=1, retransmits=9)
+    waits = replace(rank(0, *WAITS, STEP), connections=(link,))
+    found = verdict([node("a", waits, rank(1, *WAITS, STEP))])
+    assert found.nodes == ("a", "fe80::1" if "fe80" in peer else "another machine")
+    assert len(found.text) < 500
+
+
+def test_a_rank_whose_stack_could_not_be_read_may_wait_as_the_others_do() -> None:
+    hidden = rank(1, wait="futex_do_wait")
+    blind = replace(hidden.processes[0], missing="its Python stack: py-spy is not on this node")
+    waits = node("a", rank(0, *WAITS, STEP))
+    found = verdict([waits, node("b", replace(hidden, processes=(blind,)))])
+    assert (found.kind, found.ranks) == ("unknown", ())
+    asleep = rank(1, wait="hrtimer_nanosleep")
+    told = replace(asleep.processes[0], missing=blind.missing)
+    assert verdict([waits, node("b", replace(asleep, processes=(told,)))]).ranks == (1,)
+
+
+def test_a_rank_of_which_no_process_is_seen_has_not_ended() -> None:
+    waits = node("a", rank(0, *WAITS, STEP))
+    assert verdict([waits, node("b", RankDump(rank=1))]).kind == "unknown"
+    assert fold([node("b", RankDump(rank=1))])[0].line.text == "no process is seen"
+    assert verdict([waits, node("b", RankDump(rank=1, ended=True))]).kind == "ended"
+
+
+def test_what_one_node_says_of_anothers_rank_hides_it_not() -> None:
+    asleep = node("b", rank(1, STEP, wait="hrtimer_nanosleep"))
+    waits = node("a", rank(0, *WAITS, STEP))
+    found = verdict([waits, asleep, node("c", rank(1, *WAITS, STEP))])
+    assert (found.kind, found.nodes) == ("elsewhere", ("b",))
+
+
 def test_a_little_swap_and_a_rank_that_waits_are_no_reason() -> None:
     asleep = rank(1, STEP, wait="hrtimer_nanosleep")
     for size, kind in ((255 << 20, "elsewhere"), (256 << 20, "swap")):
@@ -276,7 +318,7 @@ def test_the_verdict_is_printed_below_the_stacks() -> None:
     assert out.getvalue() == (
         "[a:0] all_reduce (torch) ← train.py:88 step\n"
         "[a:1] train.py:88 step (sleeps)\n"
-        "b did not answer: what its ranks do is unknown; rank 0 waits in all_reduce at train.py:88"
+        "b told no stacks: what its ranks do is unknown; rank 0 waits in all_reduce at train.py:88"
         " step\n"
         "hint: clusterctl check --nodes b\n"
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clusterctl.errors import NodeError, UsageError
+from clusterctl.model.dump import NodeDump
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.dump import dump as module
-from clusterctl.verbs.dump.dump import DumpQuery, dump
+from clusterctl.verbs.dump.dump import DumpQuery, DumpResult, dump
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy
 from clusterctl.verbs.events import ignore
 from clusterctl.wire import Message
@@ -76,6 +78,19 @@ def test_a_part_of_the_run_has_no_verdict(
     assert {name for name, _ in pool.requests} == asked
     assert all(request.args["only"] == only for _, request in pool.requests)
     assert result.verdict is None
+
+
+def test_the_verdict_is_made_from_stacks_of_one_time() -> None:
+    kept = NodeDump(run=RUN, node="a", time=0.0)
+    states = {"a": "lost", "b": "running", "c": "failed"}
+    known = DumpResult(run=RUN, time=0.0, dumps=(kept,), states=states, notes={}, silent=())
+    live = replace(kept, node="b")
+    assert replace(known, dumps=(kept, live)).judged == (live,)
+    assert replace(known, dumps=(kept, live)).untold == ()
+    over = replace(known, states={"a": "failed", "c": "failed"})
+    assert (over.judged, over.untold) == ((kept,), ("c",))
+    assert over.verdict
+    assert over.verdict.text == "c told no stacks: what its ranks do is unknown"
 
 
 @pytest.mark.parametrize("query", [{"rank": "one"}, {"node": "gpu9"}])

@@ -14,13 +14,14 @@ def fits(version: str, specifiers: str) -> bool:
 
 
 def _fits(version: str, specifier: str) -> bool:
-    match = re.fullmatch(r"(===?|~=|[!<>]=?)\s*(\S+)", specifier)
+    match = re.fullmatch(r"(===?|~=|!=|[<>]=?)\s*(\S+)", specifier)
     has, wanted = _NUMBERS.fullmatch(version), _NUMBERS.fullmatch(match[2]) if match else None
     if match is None or has is None or wanted is None:
         return True
     if "+" in wanted[0]:  # the build counts if it is named
         return match[1] != "==" or version.removeprefix("v") == wanted[0].removeprefix("v")
     own, other = _release(has[1]), _release(wanted[1])
+    own += (0,) * (len(other) - len(own))  # 2 is 2.0
     same = own[: len(other)] == other if wanted[2] else _padded(own) == _padded(other)
     above = _padded(own) > _padded(other)
     compatible = (above or same) and own[: len(other) - 1] == other[:-1]

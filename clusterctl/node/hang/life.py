@@ -20,7 +20,11 @@ LOOK_SECONDS, MOST_LOOK_SECONDS = 10.0, 60.0
 SAMPLE_SECONDS = 5.0
 INNERMOST = 8
 """Python frames that tell where a thread waits: a collective has some wrappers around it."""
-_COLLECTIVES = ("/torch/distributed/",)
+_COLLECTIVES = (
+    "/torch/distributed/distributed_c10d.py",
+    "/torch/distributed/_functional_collectives.py",
+)
+"""Not all of torch.distributed: sharded tensors and checkpoints compute there."""
 _SYNCHRONIZE = ("/torch/cuda/", "synchronize")
 
 Frames = Tuple[Tuple[str, str, int], ...]
@@ -60,6 +64,7 @@ class RankLife:
         """Take the rank's start for the first sign of life."""
         self._alive = self._shown = now
         self._first_look = min(LOOK_SECONDS, after / 5)
+        self._longest_pause = min(MOST_LOOK_SECONDS, after / 5)
         self._pause = self._first_look
         self._looked: Optional[float] = None
         self._busy = False
@@ -88,8 +93,14 @@ class RankLife:
         last = self._shown if self._looked is None else self._looked
         return self._busy and now - last >= self._pause
 
-    def look(self, now: float, place: Optional[str]) -> None:
-        """Take where it waits, as its stacks tell; None: it does something else, or none tells."""
+    def look(self, now: float, place: Optional[str], *, told: bool = True) -> None:
+        """Take where it waits, as its stacks tell; None: it does something else.
+
+        Not `told`: no stack could be read, which is no sign of life of one that waits.
+        """
+        if not told and self._waits:
+            self._looked = now
+            return
         first = self._looked is None
         self._waits = place is not None and place == self._place
         if self._waits:
@@ -98,7 +109,8 @@ class RankLife:
         else:
             self._alive = now
             # What it used CPU time for before the first look is unknown, but that was short.
-            self._since, self._pause = self._shown if first else now, self._first_look
+            self._since = self._shown if first else now
+            self._pause = self._first_look if place else min(2 * self._pause, self._longest_pause)
         self._place, self._looked = place, now
 
 

@@ -19,6 +19,7 @@ from clusterctl.node.run.processes.processes import Process, ProcessKey, read_pr
 from clusterctl.node.tcp_sockets import is_loopback, sockets_of
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+RDMA = "/sys/class/infiniband"
 
 _SOCK_DIAG, _BY_FAMILY = 4, 20
 _ESTABLISHED, _INFO = 1 << 1, 2
@@ -40,18 +41,27 @@ class RankSample(NamedTuple):
     """Bytes that each has read and written."""
 
 
-def sample_rank(moment: float, log: str, own: Sequence[Process]) -> RankSample:
+def sample_rank(
+    moment: float, log: str, own: Sequence[Process], before: Optional[RankSample] = None
+) -> RankSample:
     """Return what a rank has done until now; `own` are its processes."""
+    known_bytes = before.files if before is not None else {}
     try:
-        known = os.stat(log)
-        written = known.st_size, known.st_mtime_ns
+        found = os.stat(log)
+        written = found.st_size, found.st_mtime_ns
     except OSError:
         written = 0, 0
     return RankSample(
         moment,
         written,
         {process.key: process.ticks for process in own},
-        {process.key: _file_bytes(process.pid) for process in own},
+        {
+            # To ask about a process that is stuck in the kernel, as in exec, can hang the reader.
+            process.key: known_bytes.get(process.key, 0)
+            if process.uninterruptible
+            else _file_bytes(process.pid)
+            for process in own
+        },
     )
 
 
@@ -74,8 +84,10 @@ def _growth(before: Dict[ProcessKey, int], now: Dict[ProcessKey, int]) -> int:
 
 
 def _file_bytes(pid: int) -> int:
-    fields = [line.split() for line in read_proc(pid, "io").splitlines()[:2]]  # rchar, wchar
-    return sum(int(words[1]) for words in fields if len(words) > 1)
+    fields = [line.split() for line in read_proc(pid, "io").splitlines()]
+    # What a memory map reads is counted in read_bytes alone.
+    wanted = (b"rchar:", b"wchar:", b"read_bytes:")
+    return sum(int(words[1]) for words in fields if len(words) > 1 and words[0] in wanted)
 
 
 def processes_of(roots: Dict[int, int], living: Sequence[Process]) -> Dict[int, List[Process]]:
@@ -119,7 +131,7 @@ def moved_by(before: Dict[str, int], now: Dict[str, int]) -> int:
 def rdma_bytes() -> int:
     """Return what this machine's RDMA devices have received; InfiniBand counts words of 4 bytes."""
     total = 0
-    for path in glob.glob("/sys/class/infiniband/*/ports/*/counters/port_rcv_data"):
+    for path in glob.glob(RDMA + "/*/ports/*/counters/port_rcv_data"):
         try:
             with open(path) as file:
                 total += 4 * int(file.read())

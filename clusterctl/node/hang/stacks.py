@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from clusterctl.node.agent.child_tasks import gather, run_program
+from clusterctl.node.agent.child_tasks import gather, run_program, run_with_timeout
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import flight_recorder, proc, py_spy, tools
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
@@ -25,8 +25,12 @@ MOST_PROCESSES = 64
 """Most processes of a rank that are read: its own and data loaders' workers."""
 BYTES_LIMIT = 2 * 1024 * 1024
 """Bytes of a node's dump as JSON."""
+FEW_PROCESSES, FEW_FRAMES = 4, 16
+"""What is left of each rank, and of each thread, if the dump would be larger."""
 GPU_SECONDS = 1.0
 """A healthy driver answers in less."""
+MOUNT_SECONDS = 1.0
+"""How long a folder of the job's may take to answer: its mount may be dead."""
 _REASONS = {
     "hw_slowdown": "slowed down by its hardware",
     "hw_thermal_slowdown": "too hot",
@@ -47,6 +51,7 @@ def dump_ranks(
     quiet: Optional[Mapping[int, float]] = None,
     native: bool = False,
     with_locals: bool = False,
+    stacks_only: bool = False,
     seconds: float = SECONDS,
 ) -> Dict[str, Any]:
     """Return a `NodeDump` as JSON carries it.
@@ -58,6 +63,7 @@ def dump_ranks(
         quiet: seconds since the last sign of life by rank, if that was watched.
         native: with the frames of C and C++.
         with_locals: with the values of local variables.
+        stacks_only: without GPUs, connections and flight recorders, which a verdict needs besides.
         seconds: how long all of it may take.
     """
     until = time.monotonic() + seconds
@@ -68,7 +74,8 @@ def dump_ranks(
     looked = {rank: pids[:MOST_PROCESSES] for rank, pids in of_ranks.items()}
     before, start = _tasks(looked), time.monotonic()
     told = _python_stacks(paths, job, before, py_spy.Wanted(native, with_locals), until)
-    throttled = throttled_gpus() if job.get("device") == "cuda" else []
+    on_gpu = job.get("device") == "cuda" and not stacks_only
+    throttled = throttled_gpus() if on_gpu else []
     time.sleep(max(0.0, CPU_SECONDS - (time.monotonic() - start)))
     look = _Look(before, time.monotonic() - start, told)
     dump = {
@@ -81,6 +88,11 @@ def dump_ranks(
         "throttled": throttled,
         "addresses": proc.own_addresses(),
     }
+    if not stacks_only:
+        collectives = _collectives(chosen)
+        for one in dump["ranks"]:
+            one["connections"] = proc.stuck_connections(looked.get(one["rank"], []))
+            one["collectives"] = collectives.get(str(one["rank"]), [])
     return _bounded(dump)
 
 
@@ -118,7 +130,11 @@ def _python_stacks(
         for pid, known in states.items()
         if py_spy.is_python(pid, uninterruptible="D" in known)
     }
-    program, problem = tools.find_tool(paths, [job.get("python") or "", *job.get("argv", [])[:1]])
+    programs = [job.get("python") or "", *job.get("argv", [])[:1]]
+    try:
+        program, problem = run_with_timeout(MOUNT_SECONDS, lambda: tools.find_tool(paths, programs))
+    except (TimeoutError, ChildProcessError):
+        program, problem = None, "the folder of the job's interpreter does not answer"
     if program is None:
         return {pid: ([], problem) for pid in states}
     found, problems = py_spy.read_stacks(program, states, wanted, until)
@@ -144,20 +160,28 @@ def _rank(
         "printed_s": _printed_s(paths, rank["rank"]),
         "quiet_s": quiet.get(rank["rank"]),
         "cpu_percent": sum(percents) if told else None,
-        "connections": proc.stuck_connections(pids),
-        "collectives": _collectives(rank, told),
+        "connections": [],
+        "collectives": [],
     }
 
 
-def _collectives(
-    rank: Mapping[str, Any], told: Sequence[Mapping[str, Any]]
-) -> List[Dict[str, Any]]:
-    """Return what PyTorch's flight recorder told of a rank's collectives."""
-    pid = rank["pid"]
-    # To read the environment of a process stuck in the kernel can hang the reader.
-    if not pid or any(one["state"] == "D" for one in told):
-        return []
-    entries = os.fsdecode(processes.read_proc(pid, "environ")).split("\0")
+def _collectives(ranks: Sequence[Mapping[str, Any]]) -> Dict[str, List[Dict[str, Any]]]:
+    """Return by rank what PyTorch's flight recorder told of its collectives.
+
+    A child reads: a rank's environment, and its home on a dead mount, can hang the reader.
+    """
+    known = [one for one in ranks if one["pid"]]
+    try:
+        found: Dict[str, List[Dict[str, Any]]] = run_with_timeout(
+            MOUNT_SECONDS, lambda: {str(one["rank"]): _recorded(one) for one in known}
+        )
+    except (TimeoutError, ChildProcessError):
+        return {}
+    return found
+
+
+def _recorded(rank: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    entries = os.fsdecode(processes.read_proc(rank["pid"], "environ")).split("\0")
     environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
     return flight_recorder.collectives_of(environ, rank["rank"], rank.get("began") or 0.0)
 
@@ -249,10 +273,22 @@ def throttled_gpus() -> List[str]:
 
 
 def _bounded(dump: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a dump that is not too large to be sent: else without all but the main threads."""
+    """Return a dump that is not too large to be sent.
+
+    Else without all but the main threads; then without values and outer frames, too.
+    """
     if len(to_json(dump)) > BYTES_LIMIT:
         for rank in dump["ranks"]:
             for process in rank["processes"]:
                 del process["threads"][1:]
                 process["missing"] = process["missing"] or "other threads: the dump is too large"
+    if len(to_json(dump)) > BYTES_LIMIT:
+        for rank in dump["ranks"]:
+            rank["collectives"] = []
+            del rank["processes"][FEW_PROCESSES:]
+            for process in rank["processes"]:
+                for thread in process["threads"]:
+                    inner = thread["frames"][:FEW_FRAMES]
+                    thread["frames"] = [{**frame, "locals": []} for frame in inner]
+                process["missing"] = "values, outer frames, other processes: the dump is too large"
     return dump

@@ -7,10 +7,12 @@ The ranks allow the supervisor's own processes to read them: see `allow_reading_
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from clusterctl.node.file_io import read_json
+from clusterctl.node.file_io import list_folder, read_json
 from clusterctl.node.hang.saved import save_dump
 from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS, dump_ranks
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -19,6 +21,8 @@ from clusterctl.wire import from_json, to_json
 
 ANSWER = "answer-"
 """How the file begins that a dump is written to for one who waits for it."""
+ANSWER_SECONDS = 600.0
+"""After that nobody waits for it."""
 
 
 def main(folder: str, order: str) -> int:
@@ -27,6 +31,7 @@ def main(folder: str, order: str) -> int:
     dump = take(paths, wanted)
     if wanted.get("answer"):
         make_private(paths.hang)
+        _remove_old_answers(paths)
         replace_file(answer_file(paths, wanted), to_json(dump))
     else:
         save_dump(paths, dump)
@@ -51,6 +56,15 @@ def take(
         with_locals=bool(order.get("locals")),
         seconds=NATIVE_SECONDS if native else SECONDS,
     )
+
+
+def _remove_old_answers(paths: NodePaths) -> None:
+    """Remove the answers whose asker left before they were there."""
+    for name in list_folder(paths.hang):
+        path = os.path.join(paths.hang, name)
+        with contextlib.suppress(OSError):
+            if name.startswith(ANSWER) and os.stat(path).st_mtime < time.time() - ANSWER_SECONDS:
+                os.unlink(path)
 
 
 def answer_file(paths: NodePaths, order: Mapping[str, Any]) -> str:

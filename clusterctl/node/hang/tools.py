@@ -5,6 +5,7 @@ Its name there is its hash, which is checked before each use.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -44,10 +45,12 @@ def keep_tool(paths: NodePaths, digest: str, program: bytes) -> None:
         raise WrongToolError("what came is not py-spy with hash %s" % digest)
     folder = _folder(paths)
     make_private(os.path.dirname(folder), folder)
+    own = PREFIX + digest
+    replace_file(os.path.join(folder, own), program, mode=0o700)
     for name in list_folder(folder):
-        if name.startswith(PREFIX):
-            os.unlink(os.path.join(folder, name))
-    replace_file(os.path.join(folder, PREFIX + digest), program, mode=0o700)
+        if name.startswith(PREFIX) and not name.startswith(own):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
 def find_tool(paths: NodePaths, programs: Iterable[str]) -> Tuple[Optional[str], str]:

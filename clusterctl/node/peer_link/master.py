@@ -98,6 +98,7 @@ class Master:
         self._forget_channel(name)  # of its earlier part
         self._last.pop(name, None)
         self._last_error.pop(name, None)
+        self._lives.pop(name, None)
 
     def withdraw(self, name: str) -> None:
         """Expect a worker no longer that has not come."""

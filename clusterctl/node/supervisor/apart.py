@@ -25,7 +25,10 @@ def run_apart(
     *,
     seconds: float,
 ) -> None:
-    """Do something in a child; `on_result` gets what it returns, or {} if it fails or is late.
+    """Do something in a child; `on_result` gets what it returns, or {} if it fails or is killed.
+
+    It is killed if it is late. One that is stuck in the kernel is never reported, so that no
+    second one follows it.
 
     The caller's watcher of children takes in its end.
 
@@ -59,8 +62,7 @@ def run_apart(
 
     def late() -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        over()
+            os.kill(pid, signal.SIGKILL)  # the pipe's end follows, unless it is stuck in the kernel
 
     deadline = loop.call_later(seconds, late)
     loop.add_descriptor(reader, read)

@@ -27,6 +27,8 @@ from clusterctl.node.supervisor.apart import run_apart
 
 DUMP_SECONDS = 20.0
 """How long stacks may take: those that take them keep within their own limit."""
+STALE_SECONDS = 10.0
+"""How late a sample may be before nothing is known of the ranks."""
 
 Told = Dict[str, Any]
 """Of a node: `quiet`, the seconds of its liveliest rank (null: unknown), and `printed`; no
@@ -65,6 +67,9 @@ class HangWatch:
         self._ranks: Dict[int, _Rank] = {}
         self._due = 0.0
         self._rdma: Optional[int] = None
+        self._moved = 0
+        """Bytes that RDMA devices have received since the last sample."""
+        self._reading = False
         self._connections: Optional[Dict[str, int]] = None
         """Of all processes, at this look; None: not needed so far."""
         self._looking = False
@@ -97,12 +102,14 @@ class HangWatch:
         own = sample.processes_of(running, living)
         seen: Dict[int, _Rank] = {}
         self._connections = None
-        rdma = sample.rdma_bytes()
-        others, self._rdma = max(0, rdma - (rdma if self._rdma is None else self._rdma)), rdma
+        others, self._moved = self._moved, 0
+        self._read_rdma()
         for pid, rank in running.items():
+            if not own[rank]:
+                continue  # it has just ended, or is hidden from this user
             log = os.path.join(self._record.paths.folder, RANK_LOG % rank)
-            found = sample.sample_rank(now, log, own[rank])
             known = self._ranks.get(rank)
+            found = sample.sample_rank(now, log, own[rank], known.sample if known else None)
             if known is None or known.pid != pid:
                 seen[rank] = _Rank(pid, found, self.after)
             else:
@@ -125,6 +132,23 @@ class HangWatch:
         known.sample = found
         known.life.see(found.moment, moved)
 
+    def _read_rdma(self) -> None:
+        """Have the counters read: a card that does not answer would keep us waiting."""
+        if self._reading or not os.path.isdir(sample.RDMA):
+            return
+        try:
+            run_apart(self._loop, _rdma_bytes, self._rdma_read, seconds=DUMP_SECONDS)
+            self._reading = True
+        except OSError:
+            return  # with the next sample
+
+    def _rdma_read(self, told: Dict[str, Any]) -> None:
+        self._reading = False
+        now = told.get("bytes", self._rdma)
+        if now is not None:
+            self._moved += max(0, now - (now if self._rdma is None else self._rdma))
+            self._rdma = now
+
     def _look(self, now: float) -> None:
         """Have the stacks taken of ranks of which only these tell what they do."""
         wanted = [rank for rank, one in self._ranks.items() if one.life.wants_look(now)]
@@ -143,7 +167,8 @@ class HangWatch:
         for rank, pid in pids.items():
             known = self._ranks.get(rank)
             if known is not None and known.pid == pid:
-                known.life.look(time.monotonic(), places.get(str(rank)))
+                told = str(rank) in places
+                known.life.look(time.monotonic(), places.get(str(rank)), told=told)
 
     def tell(self, *, unseen: bool) -> Told:
         """Return what to tell the master about this node; `unseen`: ranks run elsewhere."""
@@ -156,6 +181,8 @@ class HangWatch:
         if not running:
             return {"printed": self._printed}
         now = time.monotonic()
+        if self._ranks and now - self._due > STALE_SECONDS:
+            return {"quiet": None, "printed": self._printed}
         known = [self._ranks[rank].life.quiet(now) for rank in running if rank in self._ranks]
         quiet = min(known) if len(known) == len(running) else 0.0
         return {"quiet": round(quiet, 1), "printed": self._printed}
@@ -197,23 +224,39 @@ class HangWatch:
         self._on_change()
         return True
 
-    def _keep_dump(self) -> None:
+    def quiet(self) -> Dict[int, float]:
+        """Return the seconds since the last sign of life of each rank that is watched."""
         now = time.monotonic()
-        quiet = {rank: round(one.life.quiet(now), 1) for rank, one in self._ranks.items()}
-        work = partial(_save, self._record.paths, self._snapshots(), quiet)
+        return {rank: round(one.life.quiet(now), 1) for rank, one in self._ranks.items()}
+
+    def _kept(self, told: Dict[str, Any]) -> None:
+        if "saved" not in told:
+            message = "the stacks were not taken within %g s, or not written" % DUMP_SECONDS
+            self._record.event("dump-failed", message=message)
+
+    def _keep_dump(self) -> None:
+        work = partial(_save, self._record.paths, self._snapshots(), self.quiet())
         try:
-            run_apart(self._loop, work, lambda _: None, seconds=DUMP_SECONDS)
+            run_apart(self._loop, work, self._kept, seconds=DUMP_SECONDS)
         except OSError as error:
             self._record.event("dump-failed", message=str(error))
+
+
+def _rdma_bytes() -> Dict[str, Any]:
+    return {"bytes": sample.rdma_bytes()}
 
 
 def _places(
     paths: NodePaths, ranks: Sequence[Mapping[str, Any]], wanted: List[int], device: str
 ) -> Dict[str, Any]:
     """Return where each of these ranks waits; runs in a child."""
-    found = dump_ranks(paths, ranks, only=wanted)
+    found = dump_ranks(paths, ranks, only=wanted, stacks_only=True)
     on_gpu = device == "cuda" and gpus_rest()
-    return {str(one["rank"]): life.place_of(one, on_gpu=on_gpu) for one in found["ranks"]}
+    return {
+        str(one["rank"]): life.place_of(one, on_gpu=on_gpu)
+        for one in found["ranks"]
+        if any(process["source"] == "py-spy" for process in one["processes"][:1])
+    }
 
 
 def _save(

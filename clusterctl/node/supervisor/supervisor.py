@@ -154,7 +154,7 @@ class Supervisor:
             self.stop(request)
             return {}
         if ask == "dump":
-            return self._spawner.take_dump(request["order"])
+            return self._spawner.take_dump({**request["order"], "quiet": self._hang.quiet()})
         if ask == "join":
             return self._admission.answer(request, ending=self._ending is not None)
         return {"error": "no such question: %s" % ask}

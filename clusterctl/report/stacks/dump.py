@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from clusterctl.report.stacks.verdict import show_verdict
 from clusterctl.report.status import age
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.run_status import LIVE
 
 _STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
 _SHOWN_FRAMES = 12
@@ -24,7 +26,8 @@ _PLACE_LIMIT = 200
 """Characters of a function, and of a file's name: a function of C++ has its templates in it."""
 _LIBRARY = re.compile(r"^/.*/(?:lib/python3\.\d+|site-packages|dist-packages)/")
 """Where an interpreter keeps what is not the user's own code."""
-_LIVE = frozenset({"starting", "running", "stopping", "hung"})
+_MOST_WARNINGS, _WORDS_LIMIT = 16, 500
+"""Of what nodes say that they could not see, and characters of each."""
 
 
 def show_dump(
@@ -48,7 +51,7 @@ def show_dump(
         if not result.whole:
             _show_ranks(screen.out, dump, every_thread=every_thread)
     if result.whole and result.dumps and folder is None:
-        show_verdict(screen.out, result.dumps, [error.node for error in result.silent])
+        show_verdict(screen.out, result.judged, result.untold)
         _say_unseen(screen, result)
     show_missing(screen, result)
 
@@ -73,14 +76,14 @@ def _say_unseen(screen: Screen, result: DumpResult) -> None:
                 if process.missing:
                     label = f"{dump.node}:{rank.rank}"
                     lacking.setdefault(process.missing, {})[label] = None
-    for words, labels in lacking.items():
-        text = f"[{listed(list(labels), _SHOWN_LABELS)}] not seen: {words}"
+    for words, labels in itertools.islice(lacking.items(), _MOST_WARNINGS):
+        text = f"[{listed(list(labels), _SHOWN_LABELS)}] not seen: {words[:_WORDS_LIMIT]}"
         screen.say(Notice(text=text, level="warning"))
 
 
 def _show_age(console: Console, result: DumpResult) -> None:
     """Print how old the stacks are that nodes had kept."""
-    kept = [one for one in result.dumps if result.states.get(one.node) not in _LIVE]
+    kept = [one for one in result.dumps if result.states.get(one.node) not in LIVE]
     if kept:
         times = [one.time for one in kept]
         ages = (age(time.time() - moment) for moment in (max(times), min(times)))

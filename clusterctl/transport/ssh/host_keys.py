@@ -38,7 +38,9 @@ ASK_SECONDS = 10.0
 
 
 def is_revoked(path: Path, key_type: str, blob: bytes) -> bool:
-    """Tell whether a file of RevokedHostKeys has a key.
+    """Tell whether a file of RevokedHostKeys has a key: a list, or a KRL, which ssh-keygen reads.
+
+    A file that cannot be read revokes every key, as it does for `ssh`.
 
     Raises:
         NodeError: the file cannot be read.

@@ -24,6 +24,7 @@ from clusterctl.values import dataclass
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
 from clusterctl.verbs.events import Emit
 from clusterctl.verbs.rpc import Nodes, call_all, joined_later, run_args, validated_answer
+from clusterctl.verbs.runs.run_status import LIVE
 from clusterctl.wire import SCHEMA, plain
 
 LIMIT_SECONDS = 60.0
@@ -81,7 +82,22 @@ class DumpResult:
         """Return why the run stands still; None: that takes the stacks of all ranks."""
         if not self.whole or not self.dumps:
             return None
-        return verdict(self.dumps, [error.node for error in self.silent])
+        return verdict(self.judged, self.untold)
+
+    @property
+    def judged(self) -> tuple[NodeDump, ...]:
+        """What the verdict is made from: while the run lives, no stacks that a node kept."""
+        live = tuple(one for one in self.dumps if self.states.get(one.node) in LIVE)
+        return live or self.dumps
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The nodes of whose ranks nothing is known."""
+        silent = tuple(error.node for error in self.silent)
+        if any(state in LIVE for state in self.states.values()):
+            return silent  # an elastic run continues without the others
+        told = {one.node for one in self.dumps}
+        return (*silent, *(name for name in self.states if name not in told))
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `dump --json` prints."""

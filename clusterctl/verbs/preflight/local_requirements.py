@@ -10,7 +10,7 @@ from clusterctl.verbs.setup.requirements import read_requirements
 
 NAME = "requirements.txt"
 _PLAIN = re.compile(
-    r"([A-Za-z0-9][\w.-]*)\s*(?:\[[\w\s,.-]*\])?\s*((?:[=<>!~]=?=?\s*[\w.*+!-]+\s*,?\s*)*)"
+    r"([A-Za-z0-9][\w.-]*)\s*(?:\[[\w\s,.-]*\])?\s*((?:(?:===?|~=|!=|[<>]=?)\s*[\w.*+!-]+\s*,?\s*)*)"
 )
 """A name and versions; not a URL, nor a line that only holds on some machines."""
 _MOST = 200

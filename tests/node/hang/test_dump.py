@@ -21,11 +21,13 @@ from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.hang import py_spy, stacks, tools
+from clusterctl.node.hang import take as module
 from clusterctl.node.hang.dump import dump
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
+from clusterctl.wire import to_json
 from tests.node.conftest import Run
 from tests.waiting import BUSY, wait_until
 
@@ -262,6 +264,30 @@ def test_a_dump_that_is_too_large_keeps_the_main_threads(monkeypatch: pytest.Mon
     (process,) = stacks._bounded(full)["ranks"][0]["processes"]
     assert [thread["id"] for thread in process["threads"]] == [0]
     assert process["missing"] == "other threads: the dump is too large"
+
+
+def test_a_dump_that_is_still_too_large_has_no_values() -> None:
+    frame = {"function": "f", "file": "t.py", "line": 1, "locals": ["x=" + 10_000 * "y"]}
+    processes = [
+        {"missing": "", "threads": [{"id": 1, "frames": [dict(frame) for _ in range(100)]}]}
+        for _ in range(10)
+    ]
+    found = stacks._bounded({"ranks": [{"processes": processes, "collectives": []}]})
+    assert len(to_json(found)) < stacks.BYTES_LIMIT
+    (first, *_), frames = found["ranks"][0]["processes"], processes[0]["threads"][0]["frames"]
+    assert first["missing"].startswith("values, outer frames")
+    assert [one["locals"] for one in frames] == [[]] * stacks.FEW_FRAMES
+
+
+def test_an_answer_that_nobody_took_is_removed_by_a_later_one(
+    paths: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "take", lambda *_: {"ranks": []})
+    names = [module.ANSWER + each for each in ("old", "new")]
+    module.main(paths.folder, json.dumps({"answer": "old"}))
+    os.utime(Path(paths.hang, names[0]), (0, 0))
+    module.main(paths.folder, json.dumps({"answer": "new"}))
+    assert [path.name for path in Path(paths.hang).iterdir()] == names[1:]
 
 
 def test_a_throttled_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

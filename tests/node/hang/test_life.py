@@ -55,6 +55,26 @@ def test_a_rank_that_polls_in_a_collective_is_quiet_from_the_moment_it_stood_sti
     assert rank.quiet(305.0) == 300.0
 
 
+def test_a_look_that_could_not_be_taken_is_no_sign_of_life() -> None:
+    printed = BUSY._replace(printed=True)
+    rank = watched(printed, *[BUSY] * 60, place="all_reduce")
+    rank.look(305.0, None, told=False)
+    assert rank.quiet(305.0) == 300.0
+    rank.look(306.0, None)
+    assert rank.quiet(306.0) == 0.0
+
+
+def test_a_rank_that_works_is_looked_at_less_and_less_often() -> None:
+    rank, looks = RankLife(0.0, AFTER), list[float]()
+    for n in range(1, 121):
+        rank.see(5.0 * n, BUSY)
+        if rank.wants_look(5.0 * n):
+            looks.append(5.0 * n)
+            rank.look(5.0 * n, None)
+    assert looks == [10.0, 30.0, 70.0, *range(130, 601, 60)][: len(looks)]
+    assert len(looks) > 9
+
+
 def test_a_rank_that_tokenizes_is_alive_however_long_it_prints_nothing() -> None:
     rank = watched(*[BUSY] * 200, place=None)
     assert rank.quiet(1000.0) == 0.0

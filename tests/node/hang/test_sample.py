@@ -45,6 +45,15 @@ def test_output_files_and_cpu_time_are_seen(tmp_path: Path) -> None:
     assert now.cpu > 0
 
 
+def test_a_process_that_is_stuck_in_the_kernel_is_not_asked_for_its_bytes() -> None:
+    (process,) = own(os.getpid())
+    stuck = process._replace(state="D")
+    first = sample.sample_rank(1.0, "none", [process])
+    assert first.files[process.key] > 0
+    assert sample.sample_rank(2.0, "none", [stuck], first).files == first.files
+    assert sample.sample_rank(2.0, "none", [stuck]).files == {stuck.key: 0}
+
+
 def test_a_process_that_is_new_counts_from_its_start_and_one_that_ended_takes_nothing_away() -> (
     None
 ):

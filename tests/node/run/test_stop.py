@@ -34,7 +34,7 @@ def save(number, frame):
     print("saving"); time.sleep(0.5); print("saved"); sys.exit(0)
 signal.signal(signal.SIGUSR1, save)
 print("here")
-while True: time.sleep(0.05)
+for _ in range(6000): time.sleep(0.05)
 """
 
 WATCHES = """

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,7 +119,12 @@ def test_a_node_tells_how_quiet_its_liveliest_rank_is(tmp_path: Path) -> None:
     assert hang.tell(unseen=False) == {"quiet": 0.0, "printed": False}  # it has just begun
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "0.log").write_text("here")
-    hang.scan([])
+    hang.scan([])  # a process that is hidden: nothing tells what it does
+    assert hang.tell(unseen=False) == {"quiet": 0.0, "printed": False}
+    hang, _ = watch(tmp_path, ranks)
+    own = processes.read(os.getpid())
+    assert own
+    hang.scan([own])
     told = hang.tell(unseen=False)
     assert (0.0 <= told["quiet"] < 60, told["printed"]) == (True, True)
     assert hang.tell(unseen=True) == {"quiet": None, "printed": False}
@@ -126,6 +132,26 @@ def test_a_node_tells_how_quiet_its_liveliest_rank_is(tmp_path: Path) -> None:
     assert hang.tell(unseen=False) == {"printed": True}
     ranks[0]["state"] = "starting"
     assert hang.tell(unseen=False) == {"quiet": 0.0, "printed": False}
+
+
+def test_while_no_sample_can_be_taken_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang, _ = watch(tmp_path, [dict(RUNNING)])
+    own = processes.read(os.getpid())
+    assert own
+    hang.scan([own])
+    later = time.monotonic() + 300.0
+    monkeypatch.setattr(hang_watch, "time", SimpleNamespace(monotonic=lambda: later))
+    assert hang.tell(unseen=False)["quiet"] is None
+
+
+def test_a_dump_that_was_not_kept_is_an_event(tmp_path: Path) -> None:
+    hang, record = watch(tmp_path, [])
+    hang._kept({"saved": "1.json"})
+    assert record.events == []
+    hang._kept({})
+    assert [kind for kind, _ in record.events] == ["dump-failed"]
 
 
 def test_a_judgement_counts_once_however_often_it_is_told(
@@ -160,15 +186,6 @@ def results_of(work: Callable[[], Head], seconds: float = 60.0) -> list[Head]:
 
 
 def sleep() -> Head:
-    time.sleep(600)
-    return {}
-
-
-def fail() -> Head:
-    raise KeyError
-
-
-def wait_long() -> Head:
     time.sleep(600)
     return {}
 

@@ -12,7 +12,8 @@ from clusterctl.verbs.preflight.local_requirements import local_requirements
 def test_names_and_plain_versions_are_read(tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("wandb\n")
     (tmp_path / "requirements.txt").write_text(
-        "--index-url https://example.org\n# one\nTorch >= 2.4, <3  # two\nflash_attn==2.8.*\n"
+        f"--index-url https://example.org\n# one\na!2\na{100 * '!'};\n"
+        "Torch >= 2.4, <3  # two\nflash_attn==2.8.*\n"
         "accelerate[rich]~=1.15\n-r more.txt\n"
         'triton>=3; sys_platform == "win32"\npkg @ https://example.org/pkg.whl\n'
     )
