@@ -22,7 +22,7 @@ from clusterctl.wire import from_json, to_json
 ANSWER = "answer-"
 """How the file begins that a dump is written to for one who waits for it."""
 ANSWER_SECONDS = 600.0
-"""After that nobody waits for it."""
+"""After that, no one waits for it."""
 
 
 def main(folder: str, order: str) -> int:

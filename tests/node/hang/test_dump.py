@@ -268,7 +268,7 @@ def test_a_dump_that_is_too_large_keeps_the_main_threads(monkeypatch: pytest.Mon
 
 def test_a_dump_that_is_still_too_large_has_no_values() -> None:
     frame = {"function": "f", "file": "t.py", "line": 1, "locals": ["x=" + 10_000 * "y"]}
-    processes = [
+    processes: list[Head] = [
         {"missing": "", "threads": [{"id": 1, "frames": [dict(frame) for _ in range(100)]}]}
         for _ in range(10)
     ]
