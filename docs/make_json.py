@@ -566,6 +566,23 @@ class EventEvent(TypedDict):
     """The event."""
 
 
+class VerdictEvent(TypedDict):
+    """The run is hung: why, as `dump` says it; sent once for each time that it is."""
+
+    run: str
+    """The run's id."""
+    time: float
+    """When the nodes were asked, by this machine's clock."""
+    states: dict[str, str]
+    """The state of the run on each node that answered, by the node's name."""
+    notes: dict[str, str]
+    """What was not as it should be, by the node's name."""
+    verdict: Verdict
+    """Why the run stands still."""
+    silent: dict[str, str]
+    """Why a node did not answer, by its name."""
+
+
 class LostEvent(TypedDict):
     """The connection to a node broke; clusterctl tries to reconnect."""
 
@@ -649,6 +666,7 @@ EVENTS = {
     "start-timeout": StartTimeout,
     "line": LineEvent,
     "event": EventEvent,
+    "verdict": VerdictEvent,
     "node-lost": LostEvent,
     "node-back": BackEvent,
     "stopping": StoppingEvent,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from clusterctl.logs.first_cause import signal_name
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import LinePrinter
 from clusterctl.values import dataclass
+from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import LogLines, NodeBack, NodeLost
 from clusterctl.verbs.logs import Collected
 
-_HUNG = "hung: no rank has shown a sign of life for long; to see why: clusterctl dump"
+if TYPE_CHECKING:
+    from clusterctl.verbs.dump.dump import DumpResult
+
+_HUNG = "hung: no rank has shown a sign of life for long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class EventPrinter:
                 self.screen.say(Notice(node=node, text="reconnected, no log line was lost"))
             case Collected(node=node, folder=folder, size=size):
                 self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
+            case HangExplained(result=result):
+                self._explain(result)
             case NodeEvent(event={"kind": "hung" | "running-again"} as happened):
                 self._show_of_run(happened)
             case NodeEvent(node=node, event=happened):
@@ -55,6 +62,13 @@ class EventPrinter:
         if told not in self.of_run:
             self.of_run.add(told)
             self.screen.err.print(safe_text(sentence_of(event), "yellow"))
+
+    def _explain(self, result: DumpResult) -> None:
+        """Show where the ranks of a hung run are, and why; on stderr, as stdout is the log."""
+        from clusterctl.report.stacks.dump import show_dump  # noqa: PLC0415  (imports much)
+
+        both = Screen(self.screen.err, self.screen.err)
+        show_dump(both, result, every_thread=False, folder=None)
 
 
 def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for each kind)

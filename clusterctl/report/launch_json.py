@@ -6,6 +6,7 @@ from typing import Any
 
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.report.lines import JsonLines
+from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.launch import Checked, Planned
@@ -46,6 +47,8 @@ class JsonDisplay:
                 _print({"kind": event.kind, **synced.document()})
             case Planned(plan=plan):
                 _print({"kind": event.kind, **plain(plan)})
+            case HangExplained():
+                _print({"kind": event.kind, **event.document()})
             case Stopped(result=result):
                 self.stopped(result)
             case Tick() | Progress() | CopyProgress():

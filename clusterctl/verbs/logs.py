@@ -17,6 +17,7 @@ from clusterctl.logs.filter import Filter
 from clusterctl.model.tail import LOG_NAME, invalid_tail
 from clusterctl.transport.interface import Reply
 from clusterctl.values import dataclass
+from clusterctl.verbs.dump.explain import explainer
 from clusterctl.verbs.events import Emit, Event, NodeEvent, Notice, ignore
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.moment import moment
@@ -91,7 +92,7 @@ def show_logs(
         errors: gets the nodes that could not be read to the end, and why.
 
     Yields:
-        What `read_logs` and `follow` yield.
+        What `read_logs` and `follow` yield, and `HangExplained` of a run that is followed.
 
     Raises:
         UsageError: an option cannot be read, or the run has no such node or rank.
@@ -114,7 +115,8 @@ def show_logs(
     if query.follow:
         lines = MergedLines(wanted, query.sink(), uncut=query.uncut)
         errors.clear()  # what could not be read is tried again
-        yield from follow(nodes, log, lines, errors=errors)
+        followed = follow(nodes, log, lines, errors=errors)
+        yield from explainer(nodes, run, cluster).over(followed)
 
 
 def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:

@@ -10,16 +10,21 @@ import pytest
 from rich.console import Console
 
 from clusterctl.errors import NodeError
+from clusterctl.model.dump import NodeDump
+from clusterctl.model.from_json import from_json
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import TerminalDisplay
 from clusterctl.report.launch_json import JsonDisplay
 from clusterctl.report.lines import Prefixed
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
+from clusterctl.verbs.dump.dump import DumpResult
+from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import Event, NodeEvent
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.verbs.stop import Stopped, StoppedNode, StopResult
+from tests.verbs.hostile import stood_still
 from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 
@@ -107,4 +112,25 @@ def test_that_a_run_is_hung_is_said_once_although_every_node_tells_it() -> None:
     assert [line.partition(":")[0] for line in told] == [
         "hung", "running again", "hung", "running again",
     ]  # fmt: skip
-    assert told[0].endswith("clusterctl dump")
+
+
+def test_a_hang_is_explained_on_stderr_and_to_a_program_without_the_stacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dumps = tuple(from_json(NodeDump, stood_still(node), "") for node in "ab")
+    states = {"a": "running", "b": "running"}
+    result = DumpResult(run=RUN, time=1.0, dumps=dumps, states=states, notes={}, silent=())
+    out, err = (Console(file=io.StringIO(), width=500) for _ in range(2))
+    lines = io.StringIO()
+    person = TerminalDisplay(screen=Screen(out, err), lines=Prefixed(lines))
+    person.show(HangExplained(result=result))
+    assert isinstance(err.file, io.StringIO)
+    assert isinstance(out.file, io.StringIO)
+    assert result.verdict is not None
+    assert "train.py:88 train_step" in err.file.getvalue()
+    assert result.verdict.text in err.file.getvalue()
+    assert out.file.getvalue() + lines.getvalue() == ""
+    JsonDisplay().show(HangExplained(result=result))
+    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (told["kind"], told["verdict"]["text"]) == ("verdict", result.verdict.text)
+    assert "nodes" not in told

@@ -34,14 +34,14 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `only`: ranks; `native`; `locals`;
-            `keep`: also in the run's folder;
+            `keep`: also in the run's folder; `steady`: but not if the run ends meanwhile;
             `tool`: `hash` and `machine` of the controller's py-spy.
         body: that program, compressed, if the first answer asked for it.
         channel: unused.
 
     Returns:
         `needs_tool`, and nothing else: the same call is awaited with a body. Else `dump`, null if
-        there is none; `state` of the run here; `note`: what was not as it should be.
+        there is none; `state` of the run here by then; `note`: what was not as it should be.
     """
     del channel
     paths = find_run(args)
@@ -63,12 +63,14 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     found = _ask_supervisor(paths, order)
     if found is None:
         found = _take_here(paths, order, status["ranks"])
-    if args.get("keep"):
+    # The end of a run ends ranks: stacks that were taken meanwhile tell of another reason.
+    state = node_status(paths)["state"]
+    if args.get("keep") and (state == "running" or not args.get("steady")):
         try:
             save_dump(paths, found)
         except OSError as error:
             note = "the stacks could not be kept on this node: %s" % error.strerror
-    known = {"state": status["state"], "nodes": status["nodes"] or []}
+    known = {"state": state, "nodes": status["nodes"] or []}
     return Message({"dump": found, "note": note, **known})
 
 

@@ -45,6 +45,8 @@ class DumpQuery:
     """With the values of local variables."""
     keep: bool = False
     """Keep them on the nodes, too, for when the run is over."""
+    steady: bool = False
+    """But not on a node where the run ends meanwhile."""
 
     def args(self) -> dict[str, Any]:
         """Return the arguments of the operation.
@@ -56,7 +58,8 @@ class DumpQuery:
             only = None if self.rank is None else sorted(ranks.parse_ranks(str(self.rank)))
         except ValueError as error:
             raise UsageError(f"--rank: {error}") from error
-        return {"only": only, "native": self.native, "locals": self.with_locals, "keep": self.keep}
+        kept = {"keep": self.keep, "steady": self.steady}
+        return {"only": only, "native": self.native, "locals": self.with_locals, **kept}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,15 @@ class DumpResult:
         return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), **judged}
 
 
-def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Emit) -> DumpResult:
+def dump(
+    nodes: Nodes,
+    run: str,
+    cluster: Cluster,
+    query: DumpQuery,
+    *,
+    limit: float = LIMIT_SECONDS,
+    emit: Emit,
+) -> DumpResult:
     """Ask every node of a run for the stacks of its ranks.
 
     Args:
@@ -115,6 +126,7 @@ def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Em
         run: its name.
         cluster: the nodes that ran it, in launch order.
         query: of which ranks, and how much.
+        limit: seconds that a node may take for each answer.
         emit: called with each event: `Progress`.
 
     Raises:
@@ -125,7 +137,7 @@ def dump(nodes: Nodes, run: str, cluster: Cluster, query: DumpQuery, *, emit: Em
     answers: dict[str, DumpAnswer] = {}
     errors: list[NodeError] = []
     while asked:
-        found, failed = _ask(nodes, run, cluster, asked, wanted, tool, emit)
+        found, failed = _ask(nodes, run, cluster, asked, wanted, tool, limit, emit)
         answers |= found
         errors += failed
         names = itertools.chain(*(one.nodes for one in found.values()))
@@ -152,6 +164,7 @@ def _ask(
     asked: tuple[Node, ...],
     wanted: Mapping[str, Any],
     tool: OwnPySpy | None,
+    limit: float,
     emit: Emit,
 ) -> tuple[dict[str, DumpAnswer], list[NodeError]]:
     """Ask some nodes, those without py-spy a second time; return the answers, and what failed."""
@@ -170,7 +183,7 @@ def _ask(
     while left:
         requests = {name: Request(op="dump", args=args[name], body=body) for name in left}
         lacking = []
-        replies = call_all(nodes, requests, phase="dump", timeout=LIMIT_SECONDS, emit=emit)
+        replies = call_all(nodes, requests, phase="dump", timeout=limit, emit=emit)
         for name in left:
             answer = validated_answer(replies[name], DumpAnswer)
             if isinstance(answer, NodeError):

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from clusterctl.errors import NodeError
+from clusterctl.verbs.dump.explain import HangExplainer, explainer
 from clusterctl.verbs.events import Emit, Event
 from clusterctl.verbs.follow import MergedLines, follow
 from clusterctl.verbs.launch.join_monitor import JoinMonitor, StartTimeout
@@ -32,12 +33,18 @@ class RunMonitor:
     _stop_ordered: bool = False
     _errors: dict[str, NodeError] = field(default_factory=dict)
     """Nodes whose part could not be read to its end, and why."""
+    _explainer: HangExplainer = field(init=False)
+    """Outlives an interrupted `run`: what was explained is not explained again."""
+
+    def __post_init__(self) -> None:
+        """Be ready to explain a hang."""
+        self._explainer = explainer(self.nodes, self.log.run, self.log.cluster)
 
     def run(self, *, emit: Emit) -> RunResult:
         """Follow until the run is over; end it when ranks wait in vain for others.
 
         Emits:
-            What `follow` yields, `JoinProgress`, `StartTimeout`, `Stopping`, `Stopped`.
+            What `stream` yields, `JoinProgress`, `StartTimeout`, `Stopping`, `Stopped`.
         """
         with closing(self.stream()) as events:
             for event in events:
@@ -46,9 +53,13 @@ class RunMonitor:
         return self.end()
 
     def stream(self) -> Generator[Event]:
-        """Yield what `follow` yields; each event is for `see`, and then for `stop_late`."""
+        """Yield what `follow` yields, and why the run is hung if it is.
+
+        Each event is for `see`, and then for `stop_late`.
+        """
         self._errors = {}
-        return follow(self.nodes, self.log, self.lines, errors=self._errors)
+        events = follow(self.nodes, self.log, self.lines, errors=self._errors)
+        return self._explainer.over(events)
 
     def see(self, event: Event, *, emit: Emit) -> None:
         """Emit an event with what it tells about who has joined, and that ranks are late."""

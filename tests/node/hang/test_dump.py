@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
@@ -299,3 +300,25 @@ def test_a_throttled_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert stacks.throttled_gpus() == ["GPU 1: slowed down by its hardware, too hot"]
+
+
+IGNORES_TERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("here", flush=True)
+time.sleep(600)
+"""
+
+
+def test_stacks_of_a_run_that_ends_replace_none_of_when_it_stood_still(
+    make_run: MakeRun, own: OwnPySpy
+) -> None:
+    run = make_run(IGNORES_TERM, job=Job(stop=Stop(grace=600))).start()
+    run.wait_for_log(0, b"here")
+    assert asked(run, own, keep=True, steady=True)["state"] == "running"
+    os.kill(run.pid_of_supervisor(), signal.SIGTERM)
+    wait_until(lambda: run.status()["state"] == "stopping")
+    assert asked(run, own, keep=True, steady=True)["state"] == "stopping"
+    assert [one.name for one in Path(run.paths().hang).iterdir()] == ["1.json"]
+    asked(run, own, keep=True)
+    assert {one.name for one in Path(run.paths().hang).iterdir()} == {"1.json", "2.json"}
