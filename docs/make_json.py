@@ -411,6 +411,8 @@ class StatusDocument(TypedDict):
     """How often the launcher has started its ranks again."""
     hung: Hung | None
     """That no rank has shown a sign of life for too long; null: it is not hung."""
+    verdict: Verdict | None
+    """Why, by the stacks that the nodes kept; also of a run that was ended for it."""
     false_alarms: int
     """How often it was hung, and then ran again."""
     checkpoints: str | None

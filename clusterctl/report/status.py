@@ -122,8 +122,11 @@ def _output(console: Console, view: RunStatus) -> None:
     """Print how far it is, and what it printed last."""
     if view.hung:
         quiet = age(time.time() - view.hung.since)
-        text = f"no rank has shown a sign of life for {quiet}"
-        console.print(safe_text(f"  hung     {text}; see why: clusterctl dump {view.run}", "red"))
+        console.print(safe_text(f"  hung     no rank has shown a sign of life for {quiet}", "red"))
+    if view.verdict and view.verdict.kind != "unknown":
+        console.print(safe_text(f"  why      {view.verdict.text}", "red"))
+    if view.hung:
+        console.print(safe_text(f"  stacks   clusterctl dump {view.run}"))
     if view.false_alarms:
         console.print(
             safe_text(f"  resumed  {counted(view.false_alarms, 'time')} after it was hung")

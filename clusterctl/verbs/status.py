@@ -6,11 +6,12 @@ from dataclasses import replace
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.checkpoint import Checkpoint, CheckpointsAnswer, NodeCheckpoint
+from clusterctl.model.verdict import Verdict
 from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.choose import newest_complete
 from clusterctl.verbs.checkpoints.other_runs import with_other_runs
-from clusterctl.verbs.events import Emit
+from clusterctl.verbs.events import Emit, ignore
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
@@ -34,7 +35,17 @@ def status(
     view = replace(view, command=job.command or view.command)
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
+    if view.state == "hung" or view.ended_by == "hang":
+        view = replace(view, verdict=_kept_verdict(nodes, run, cluster))
     return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
+
+
+def _kept_verdict(nodes: Nodes, run: str, cluster: Cluster) -> Verdict | None:
+    """Return why the run stands still, by the stacks that its nodes kept when they noticed."""
+    from clusterctl.verbs.dump.dump import DumpQuery, dump  # noqa: PLC0415  (imports much)
+
+    found = dump(nodes, run, cluster, DumpQuery(kept=True), limit=ANSWER_SECONDS, emit=ignore)
+    return found.verdict
 
 
 def _with_checkpoint(

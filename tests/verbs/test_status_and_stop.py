@@ -27,7 +27,7 @@ from clusterctl.report.status import show_status
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs import stop as stop_module
-from clusterctl.verbs.events import Event, Progress
+from clusterctl.verbs.events import Event, Progress, ignore
 from clusterctl.verbs.runs import find_run, list_runs
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -36,6 +36,7 @@ from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
 from clusterctl.wire import Message, plain
 from tests.fake_pool import FakePool, StreamedCall
+from tests.verbs.hostile import stood_still
 from tests.verbs.run_answers import (
     CLUSTER,
     RUN,
@@ -753,6 +754,33 @@ def test_a_log_that_never_ends_does_not_hold_status_up(
 HUNG = {"since": 1000.0, "quiet_s": 300.0, "alarm": 1}
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_why_a_run_is_hung_is_told_by_the_stacks_that_its_nodes_kept(*, ended: bool) -> None:
+    end = over("hang") if ended else {}
+    known = {name: part(name, "failed" if ended else "running", hung=HUNG, **end) for name in "ab"}
+    kept = {name: stood_still(name) for name in "ab"}
+    kept["b"]["ranks"][0]["processes"][0]["state"] = "T"
+    pool = FakePool(
+        CLUSTER,
+        {
+            name: {
+                "status": [Message({"node": known[name]})],
+                "tail": [data(None, 0, b""), Message({})],
+                "dump": [Message({"dump": kept[name], "state": known[name]["state"]})],
+            }
+            for name in "ab"
+        },
+    )
+    view = status(pool, RUN, CLUSTER, emit=ignore)
+    asked = [request.args for _, request in pool.requests if request.op == "dump"]
+    assert [args["kept"] for args in asked] == [True, True]
+    assert view.verdict
+    assert view.document()["verdict"]["text"] == view.verdict.text
+    console = Console(file=(stream := io.StringIO()), width=200)
+    show_status(Screen(console, console), view)
+    assert f"why      {view.verdict.text}\n" in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("a", "b", "state"),
     [
@@ -770,6 +798,6 @@ def test_a_run_is_hung_while_it_lives(a: NodeRun, b: NodeRun, state: str) -> Non
     assert document["false_alarms"] == a.false_alarms
     console = Console(file=(stream := io.StringIO()), width=200)
     show_status(Screen(console, console), view)
-    told = f"see why: clusterctl dump {RUN}\n" in stream.getvalue()
+    told = f"stacks   clusterctl dump {RUN}\n" in stream.getvalue()
     assert told is (state == "hung")
     assert ("resumed  2 times" in stream.getvalue()) is (a.false_alarms == 2)

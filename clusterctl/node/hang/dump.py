@@ -35,7 +35,8 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `only`: ranks; `native`; `locals`;
             `keep`: also in the run's folder; `steady`: but not if the run ends meanwhile;
-            `tool`: `hash` and `machine` of the controller's py-spy.
+            `tool`: `hash` and `machine` of the controller's py-spy;
+            `kept`: of a run that lives, too, only what it has kept.
         body: that program, compressed, if the first answer asked for it.
         channel: unused.
 
@@ -47,7 +48,7 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     paths = find_run(args)
     status = node_status(paths)
     living = [rank for rank in status["ranks"] if rank["state"] == "running"]
-    if status["state"] not in LIVE and not living:
+    if args.get("kept") or (status["state"] not in LIVE and not living):
         return Message({"dump": newest_dump(paths) or None, "state": status["state"]})
     tool, note = args.get("tool") or {}, ""
     if tool and tool["machine"] != os.uname().machine:

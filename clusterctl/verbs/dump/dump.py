@@ -47,6 +47,8 @@ class DumpQuery:
     """Keep them on the nodes, too, for when the run is over."""
     steady: bool = False
     """But not on a node where the run ends meanwhile."""
+    kept: bool = False
+    """Take none: only those that the nodes have kept."""
 
     def args(self) -> dict[str, Any]:
         """Return the arguments of the operation.
@@ -58,7 +60,7 @@ class DumpQuery:
             only = None if self.rank is None else sorted(ranks.parse_ranks(str(self.rank)))
         except ValueError as error:
             raise UsageError(f"--rank: {error}") from error
-        kept = {"keep": self.keep, "steady": self.steady}
+        kept = {"keep": self.keep, "steady": self.steady, "kept": self.kept}
         return {"only": only, "native": self.native, "locals": self.with_locals, **kept}
 
 

@@ -26,6 +26,7 @@ from clusterctl.model.node_run import (
     Step,
 )
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
+from clusterctl.model.verdict import Verdict
 from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
@@ -122,6 +123,8 @@ class RunStatus:
     """The folder that was searched for the newest checkpoint; empty: none was searched."""
     checkpoint: Checkpoint | None = None
     first_cause: FirstCause | None = None
+    verdict: Verdict | None = None
+    """Why it stands still, or did when it was ended for that; None: its nodes do not tell."""
     command: tuple[str, ...] = ()
     """To be shown only: if this machine does not know it, the first node's claim."""
     name: str = ""
@@ -344,6 +347,7 @@ class RunStatus:
             "progress": plain(self.pace),
             "restarts": self.restarts,
             "hung": plain(self.hung),
+            "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,
             "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),

@@ -147,6 +147,7 @@ def test_a_run_that_is_over_tells_the_newest_dump_that_it_kept(
     run.ended()
     wait_until(lambda: Path(run.paths().end).exists())
     assert asked(run, own)["dump"] is None
+    assert asked(run, own, kept=True) == {"dump": None, "state": "finished"}
     for number in range(KEPT + 3):
         known = {"run": run.plan.run, "node": run.names[0], "time": number, "ranks": []}
         save_dump(run.paths(), known)
