@@ -17,7 +17,7 @@ from clusterctl.model.from_json import type_hints
 
 READ_LATER = {
     "node", "reach", "clock", "gaps", "timed_out",
-    "firewall_chains", "between", "job_check", "collective", "across", "ladder",
+    "firewall_chains", "between", "job_check", "collective", "across", "ladder", "requirements",
 }  # fmt: skip
 """Fields that no parser of the first round trip fills."""
 
