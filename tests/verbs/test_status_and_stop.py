@@ -765,7 +765,7 @@ def test_why_a_run_is_hung_is_told_by_the_stacks_that_its_nodes_kept(*, ended: b
         {
             name: {
                 "status": [Message({"node": known[name]})],
-                "tail": [data(None, 0, b""), Message({})],
+                "tail": [data(0, 0, b""), Message({})],
                 "dump": [Message({"dump": kept[name], "state": known[name]["state"]})],
             }
             for name in "ab"
