@@ -80,6 +80,7 @@ def test_py_spy_is_sent_once_and_tells_where_a_rank_and_its_children_are(
     run = make_run(WAITS).start()
     run.wait_for_log(0, b"here")
     words = {**run.where(), "tool": own.words}
+    assert asked(run, own, kept=True)["dump"] is None, "nothing is taken for it"
     assert run.call(0, "dump", words)[-1].head["needs_tool"]
     answer = asked(run, own)
     assert answer["state"] == "running"
@@ -147,12 +148,12 @@ def test_a_run_that_is_over_tells_the_newest_dump_that_it_kept(
     run.ended()
     wait_until(lambda: Path(run.paths().end).exists())
     assert asked(run, own)["dump"] is None
-    assert asked(run, own, kept=True) == {"dump": None, "state": "finished"}
     for number in range(KEPT + 3):
         known = {"run": run.plan.run, "node": run.names[0], "time": number, "ranks": []}
         save_dump(run.paths(), known)
     answer = asked(run, own)
     assert (answer["state"], answer["dump"]["time"]) == ("finished", KEPT + 2)
+    assert asked(run, own, kept=True) == answer
     kept = sorted(Path(run.paths().hang).iterdir())
     assert len(kept) == KEPT
     assert {stat.S_IMODE(each.stat().st_mode) for each in kept} == {0o600}
