@@ -1,11 +1,13 @@
 """What a run is doing, or how it ended and why, asked of its nodes."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.checkpoint import Checkpoint, CheckpointsAnswer, NodeCheckpoint
+from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
 from clusterctl.plan.run_names import fill_job
 from clusterctl.transport.interface import Request
@@ -36,16 +38,28 @@ def status(
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
     if view.state == "hung" or view.ended_by == "hang":
-        view = replace(view, verdict=_kept_verdict(nodes, run, cluster))
+        view = replace(view, verdict=_kept_verdict(nodes, run, cluster, live=view.live))
     return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
 
 
-def _kept_verdict(nodes: Nodes, run: str, cluster: Cluster) -> Verdict | None:
+def _kept_verdict(nodes: Nodes, run: str, cluster: Cluster, *, live: bool) -> Verdict | None:
     """Return why the run stands still, by the stacks that its nodes kept when they noticed."""
     from clusterctl.verbs.dump.dump import DumpQuery, dump  # noqa: PLC0415  (imports much)
 
     found = dump(nodes, run, cluster, DumpQuery(kept=True), limit=ANSWER_SECONDS, emit=ignore)
+    if live:
+        found = replace(found, dumps=tuple(_until_now(one) for one in found.dumps))
     return found.verdict
+
+
+def _until_now(kept: NodeDump) -> NodeDump:
+    """Return stacks of ranks that have been quiet ever since, for so much longer."""
+    passed = max(0.0, time.time() - kept.time)
+    ranks = (
+        one if one.quiet_s is None else replace(one, quiet_s=one.quiet_s + passed)
+        for one in kept.ranks
+    )
+    return replace(kept, ranks=tuple(ranks))
 
 
 def _with_checkpoint(

@@ -1,4 +1,4 @@
-"""Who follows a run that stands still is told why, on stderr and as JSON."""
+"""A follower of a hung run sees the verdict, on stderr and as JSON."""
 
 from __future__ import annotations
 

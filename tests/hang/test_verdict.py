@@ -1,7 +1,7 @@
 """Verdicts and folded stacks of runs that stood still, as py-spy 0.4.3 showed them with torch 2.13.
 
 Each file of `cases/` is a dump of real ranks that were made to hang on one machine, by gloo; where
-something was changed afterwards, `what` says so.
+something was changed afterwards, `what` tells it.
 """
 
 from __future__ import annotations

@@ -760,6 +760,8 @@ def test_why_a_run_is_hung_is_told_by_the_stacks_that_its_nodes_kept(*, ended: b
     known = {name: part(name, "failed" if ended else "running", hung=HUNG, **end) for name in "ab"}
     kept = {name: stood_still(name) for name in "ab"}
     kept["b"]["ranks"][0]["processes"][0]["state"] = "T"
+    kept["b"]["ranks"][0]["quiet_s"] = 300.0
+    kept["b"]["time"] = time.time() - 3600
     pool = FakePool(
         CLUSTER,
         {
@@ -775,6 +777,8 @@ def test_why_a_run_is_hung_is_told_by_the_stacks_that_its_nodes_kept(*, ended: b
     asked = [request.args for _, request in pool.requests if request.op == "dump"]
     assert [args["kept"] for args in asked] == [True, True]
     assert view.verdict
+    assert view.verdict.since_s is not None
+    assert (view.verdict.since_s > 3600) is not ended  # it has been quiet ever since
     assert view.document()["verdict"]["text"] == view.verdict.text
     console = Console(file=(stream := io.StringIO()), width=200)
     show_status(Screen(console, console), view)

@@ -1,13 +1,20 @@
-"""What the GPUs of this node tell of a hang: kernels that wait for others move no memory."""
+"""What the GPUs of this node tell of a hang: whether their kernels wait, and what slows them."""
 
 from __future__ import annotations
+
+from typing import List
 
 from clusterctl.node.agent.child_tasks import gather, run_program
 
 SECONDS = 5.0
 MEMORY_NOISE = 1
 """Percent of the time in which memory moved."""
-_QUERY = ("--query-gpu=utilization.gpu,utilization.memory", "--format=csv,noheader,nounits")
+_REASONS = {
+    "hw_slowdown": "slowed down by its hardware",
+    "hw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "the power supply brakes it",
+    "sw_thermal_slowdown": "slowed down by the driver: too hot",
+}
 
 
 def gpus_rest() -> bool:
@@ -16,11 +23,29 @@ def gpus_rest() -> bool:
     A collective that waits for another rank looks like that. False, too, if the driver does not
     answer.
     """
-    tool = run_program("nvidia-smi", ("nvidia-smi", *_QUERY), SECONDS)
+    return rest("\n".join(_ask("utilization.gpu", "utilization.memory", seconds=SECONDS)))
+
+
+def throttled_gpus() -> List[str]:
+    """Return each GPU that is slowed down, in words; none if the driver does not answer."""
+    found = []
+    fields = ["clocks_throttle_reasons." + name for name in _REASONS]
+    for line in _ask("index", *fields, seconds=1.0):  # a healthy driver answers in less
+        index, *active = (word.strip() for word in line.split(","))
+        reasons = [words for words, state in zip(_REASONS.values(), active) if state == "Active"]
+        if reasons:
+            found.append("GPU %s: %s" % (index[:8], ", ".join(reasons)))
+    return found
+
+
+def _ask(*fields: str, seconds: float) -> List[str]:
+    """Return a line of each GPU; none if the driver does not answer."""
+    query = ("--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits")
+    tool = run_program("nvidia-smi", ("nvidia-smi", *query), seconds)
     gather([tool])
     if tool.state != "ok" or tool.exit_code:
-        return False
-    return rest(tool.output.decode("utf-8", "replace"))
+        return []
+    return tool.output.decode("utf-8", "replace").splitlines()
 
 
 def rest(text: str) -> bool:

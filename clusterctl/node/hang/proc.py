@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 from clusterctl.node.file_io import list_folder
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import read_proc
-from clusterctl.node.tcp_sockets import ESTABLISHED, is_loopback, read_tcp, sockets_of
+from clusterctl.node.tcp_sockets import ESTABLISHED, TcpSocket, is_loopback, read_tcp, sockets_of
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -93,19 +93,23 @@ def processes_of_ranks(ranks: Mapping[int, int]) -> Dict[int, List[int]]:
     return found
 
 
-def stuck_connections(pids: List[int]) -> List[Dict[str, Any]]:
-    """Return the connections of these processes to other nodes whose data is not taken."""
-    waiting = {
+def stuck_sockets() -> Dict[str, TcpSocket]:
+    """Return the connections to other nodes whose data is not taken, by inode."""
+    return {
         one.inode: one
         for one in read_tcp()
         if one.state == ESTABLISHED
         and (one.unacknowledged or one.retransmits)
         and not is_loopback(one.remote)
     }
-    if not waiting:
+
+
+def connections_of(pids: List[int], stuck: Mapping[str, TcpSocket]) -> List[Dict[str, Any]]:
+    """Return those of these sockets that these processes hold."""
+    if not stuck:
         return []
-    held = {inode for pid in pids for inode in sockets_of(pid)} & set(waiting)
-    found = [waiting[inode] for inode in sorted(held)][:MOST_CONNECTIONS]
+    held = {inode for pid in pids for inode in sockets_of(pid)} & stuck.keys()
+    found = [stuck[inode] for inode in sorted(held)][:MOST_CONNECTIONS]
     return [
         {
             "peer": one.remote,

@@ -10,9 +10,10 @@ import os
 import time
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from clusterctl.node.agent.child_tasks import gather, run_program, run_with_timeout
+from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import flight_recorder, proc, py_spy, tools
+from clusterctl.node.hang.gpus import throttled_gpus
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import to_json
@@ -27,18 +28,8 @@ BYTES_LIMIT = 2 * 1024 * 1024
 """Bytes of a node's dump as JSON."""
 FEW_PROCESSES, FEW_FRAMES = 4, 16
 """What is left of each rank, and of each thread, if the dump would be larger."""
-GPU_SECONDS = 1.0
-"""A healthy driver answers in less."""
 MOUNT_SECONDS = 1.0
 """How long a folder of the job's may take to answer: its mount may be dead."""
-_REASONS = {
-    "hw_slowdown": "slowed down by its hardware",
-    "hw_thermal_slowdown": "too hot",
-    "hw_power_brake_slowdown": "the power supply brakes it",
-    "sw_thermal_slowdown": "slowed down by the driver: too hot",
-}
-_FIELDS = ("index", *("clocks_throttle_reasons." + name for name in _REASONS))
-_QUERY = ("nvidia-smi", "--query-gpu=" + ",".join(_FIELDS), "--format=csv,noheader")
 BUSY_PERCENT = 1
 """A thread without a Python stack counts if it uses that much, or waits uninterruptibly."""
 
@@ -89,9 +80,9 @@ def dump_ranks(
         "addresses": proc.own_addresses(),
     }
     if not stacks_only:
-        collectives = _collectives(chosen)
+        collectives, stuck = _collectives(chosen), proc.stuck_sockets()
         for one in dump["ranks"]:
-            one["connections"] = proc.stuck_connections(looked.get(one["rank"], []))
+            one["connections"] = proc.connections_of(looked.get(one["rank"], []), stuck)
             one["collectives"] = collectives.get(str(one["rank"]), [])
     return _bounded(dump)
 
@@ -255,21 +246,6 @@ def _thread(pid: int, task: proc.Task, before: Mapping[int, int], seconds: float
         "cpu_percent": round(100 * max(0.0, used)),
         "frames": [],
     }
-
-
-def throttled_gpus() -> List[str]:
-    """Return each GPU that is slowed down, in words; none if the driver does not answer."""
-    tool = run_program("nvidia-smi", _QUERY, GPU_SECONDS)
-    gather([tool])
-    if tool.state != "ok" or tool.exit_code:
-        return []
-    found = []
-    for line in tool.output.decode("utf-8", "replace").splitlines():
-        index, *active = (word.strip() for word in line.split(","))
-        reasons = [words for words, state in zip(_REASONS.values(), active) if state == "Active"]
-        if reasons:
-            found.append("GPU %s: %s" % (index[:8], ", ".join(reasons)))
-    return found
 
 
 def _bounded(dump: Dict[str, Any]) -> Dict[str, Any]:

@@ -21,7 +21,7 @@ from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.hang import py_spy, stacks, tools
+from clusterctl.node.hang import gpus, py_spy, stacks, tools
 from clusterctl.node.hang import take as module
 from clusterctl.node.hang.dump import dump
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
@@ -301,7 +301,7 @@ def test_a_throttled_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tool.write_text(f"#!/bin/sh\necho '{lines}'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert stacks.throttled_gpus() == ["GPU 1: slowed down by its hardware, too hot"]
+    assert gpus.throttled_gpus() == ["GPU 1: slowed down by its hardware, too hot"]
 
 
 IGNORES_TERM = """
