@@ -12,6 +12,8 @@ from clusterctl.values import dataclass
 
 _SHOWN = 120
 """Characters of a function, and of a file's name."""
+_PYTHON = (".py", ".ipynb", ">")
+"""How the name of a file of Python code ends: `<stdin>`, too."""
 _LONGEST_FILE = 512
 _MOST_FRAMES = 64
 """Frames of the kernel that may tell for what a thread waits."""
@@ -37,14 +39,14 @@ _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 _FOR_A_SERVER, _FOR_A_DRIVER = "waits for a file server", "waits for the driver of a GPU"
 _FOR_A_CHILD = "waits for a process that it started"
 _FOR_A_LOCK, _FOR_DATA = "waits for a lock or another thread", "waits for a socket or a pipe"
-_MOUNT = re.compile(
+_MOUNT = (
     r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
     r"|\bgpfs|\brequest_wait_answer"
 )
 _WAITS = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        (_MOUNT.pattern, _FOR_A_SERVER),
+        (_MOUNT, _FOR_A_SERVER),
         (r"\bnvidia|\buvm_|\bnvkms|\b_?nv\d+rm|\bos_acquire|\bamdgpu|\bkfd_", _FOR_A_DRIVER),
         (r"folio_wait|io_schedule|wait_on_page|blkdev|jbd2|ext4|xfs_|btrfs", "waits for a disk"),
         (r"nanosleep", "sleeps"),
@@ -131,7 +133,7 @@ def stopped(process: ProcessDump) -> bool:
 
 def is_own(frame: Frame) -> bool:
     """Tell whether a frame is of the user's own code, and of no library."""
-    return frame.file.endswith((".py", ".ipynb", ">")) and not (
+    return frame.file.endswith(_PYTHON) and not (
         _LIBRARY.search(_file(frame)) or _COLLECTIVE.search(_file(frame))
     )
 
@@ -224,4 +226,4 @@ def _short(frame: Frame) -> str:
 
 def python_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
     """Yield the frames of Python code."""
-    return (frame for frame in frames if frame.file.endswith((".py", ".ipynb", ">")))
+    return (frame for frame in frames if frame.file.endswith(_PYTHON))

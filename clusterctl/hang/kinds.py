@@ -149,8 +149,9 @@ def _address(text: str) -> str:
 def lock(look: Look) -> Verdict | None:
     """Say that threads of a rank wait for each other."""
     for one in look.apart:
-        waiting = [t for t in _own_threads(one) if waits_for(t) == waits_for(one.main)]
-        if "lock" not in waits_for(one.main) or one.main not in waiting or len(waiting) < 2:  # noqa: PLR2004
+        words = waits_for(one.main)
+        waiting = [t for t in _own_threads(one) if waits_for(t) == words]
+        if "lock" not in words or one.main not in waiting or len(waiting) < 2:  # noqa: PLR2004
             continue
         threads = " and ".join(
             f"{thread.name or thread.id} at {spot(place(thread.frames))}" for thread in waiting[:3]
@@ -239,9 +240,10 @@ def elsewhere(look: Look) -> Verdict | None:
     apart = [one for one in look.apart if not is_blind(one)]
     if not apart:
         return None
-    common, _ = Counter((spot(one.where), does(one)) for one in apart).most_common(1)[0]
-    ranks = [one for one in apart if (spot(one.where), does(one)) == common]
-    rest = [one for one in apart if (spot(one.where), does(one)) != common]
+    told = [(one, (spot(one.where), does(one))) for one in apart]
+    common, _ = Counter(words for _, words in told).most_common(1)[0]
+    ranks = [one for one, words in told if words == common]
+    rest = [one for one, words in told if words != common]
     more = f" ({who(rest)} elsewhere)" if rest else ""
     throttled = [w for node in look.nodes if node.node == ranks[0].node for w in node.throttled]
     slowed = f", and its GPU is slowed down: {throttled[0]}" if throttled else ""

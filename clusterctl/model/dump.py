@@ -7,7 +7,7 @@ from typing import Literal
 from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
 from clusterctl.values import dataclass
 
-Source = Literal["py-spy", "faulthandler", "kernel", ""]
+Source = Literal["py-spy", "kernel", ""]
 """Who told a stack: the first that was allowed; empty: none."""
 
 

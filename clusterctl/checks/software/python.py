@@ -254,7 +254,12 @@ def install_command(python: Python, package: str, version: str) -> str:
 def named_packages(job: Job) -> tuple[tuple[str, str], ...]:
     """Return the packages of `job.packages` as their metadata is named, each with its version."""
     found = (word.partition("==") for word in job.packages)
-    return tuple((_SEPARATORS.sub("-", name).lower(), version) for name, _, version in found)
+    return tuple((metadata_name(name), version) for name, _, version in found)
+
+
+def metadata_name(package: str) -> str:
+    """Return a package's name as its metadata has it: `Flash_Attn` is flash-attn."""
+    return _SEPARATORS.sub("-", package).lower()
 
 
 @Check(

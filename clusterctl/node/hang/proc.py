@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from clusterctl.node.file_io import list_folder
+from clusterctl.node.hang.sample import processes_of
+from clusterctl.node.probe.interface_addresses import list_interfaces
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import read_proc
 from clusterctl.node.tcp_sockets import ESTABLISHED, TcpSocket, is_loopback, read_tcp, sockets_of
-
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 MOST_THREADS = 256
 """Most threads of a process that are read: a rank of a large job has some dozens."""
@@ -77,20 +76,13 @@ def processes_of_ranks(ranks: Mapping[int, int]) -> Dict[int, List[int]]:
 
     Below a rank that is another's descendant, they are of the inner one alone.
     """
-    table = processes.process_table()
-    children = processes.children_of(table)
     roots = set(ranks.values())
-    found: Dict[int, List[int]] = {}
-    for rank, root in ranks.items():
-        mine: List[int] = []
-        waiting = [root] if root in table else []
-        while waiting:
-            pid = waiting.pop(0)
-            if not table[pid].exited:
-                mine.append(pid)
-            waiting += [one.pid for one in children.get(pid, ()) if one.pid not in roots]
-        found[rank] = mine
-    return found
+    living = [one for one in processes.process_table().values() if not one.exited]
+    found = processes_of({pid: rank for rank, pid in ranks.items()}, living)
+    return {
+        rank: [one.pid for one in sorted(own, key=lambda one: (one.pid not in roots, one.start))]
+        for rank, own in found.items()
+    }
 
 
 def stuck_sockets() -> Dict[str, TcpSocket]:
@@ -123,9 +115,8 @@ def connections_of(pids: List[int], stuck: Mapping[str, TcpSocket]) -> List[Dict
 
 def own_addresses() -> List[str]:
     """Return this node's addresses in its network namespace, but for the loopback's."""
-    found = set(_addresses_v4(read_proc(os.getpid(), "net/fib_trie")))
+    try:
+        found = {each["local"] for one in list_interfaces() for each in one["addr_info"]}
+    except OSError:
+        return []  # a container may forbid it
     return sorted(address for address in found if not is_loopback(address))
-
-
-def _addresses_v4(trie: bytes) -> List[str]:
-    return [word.decode() for word in re.findall(rb"\|-- ([\d.]+)\n\s+/32 host LOCAL", trie)]

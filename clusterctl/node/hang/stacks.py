@@ -12,7 +12,7 @@ from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, S
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
-from clusterctl.node.hang import flight_recorder, proc, py_spy, tools
+from clusterctl.node.hang import flight_recorder, proc, py_spy, sample, tools
 from clusterctl.node.hang.gpus import throttled_gpus
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
@@ -151,8 +151,6 @@ def _rank(
         "printed_s": _printed_s(paths, rank["rank"]),
         "quiet_s": quiet.get(rank["rank"]),
         "cpu_percent": sum(percents) if told else None,
-        "connections": [],
-        "collectives": [],
     }
 
 
@@ -237,7 +235,7 @@ def _threads(pid: int, look: _Look) -> List[Dict[str, Any]]:
 
 
 def _thread(pid: int, task: proc.Task, before: Mapping[int, int], seconds: float) -> Dict[str, Any]:
-    used = (task.ticks - before.get(task.id, task.ticks)) / proc.TICKS_PER_SECOND / seconds
+    used = (task.ticks - before.get(task.id, task.ticks)) / sample.TICKS_PER_SECOND / seconds
     return {
         "id": task.id,
         "name": task.name,

@@ -13,7 +13,6 @@ import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from clusterctl.node.file_io import list_folder, read_json
-from clusterctl.node.hang.saved import save_dump
 from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS, dump_ranks
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.own_files import make_private, replace_file
@@ -26,15 +25,12 @@ ANSWER_SECONDS = 600.0
 
 
 def main(folder: str, order: str) -> int:
-    """Take a dump as an order wants it: `answer`, a file's name to write it to; else keep it."""
+    """Take a dump as an order wants it, and write it to the file that `answer` names."""
     paths, wanted = NodePaths(folder), from_json(order.encode())
     dump = take(paths, wanted)
-    if wanted.get("answer"):
-        make_private(paths.hang)
-        _remove_old_answers(paths)
-        replace_file(answer_file(paths, wanted), to_json(dump))
-    else:
-        save_dump(paths, dump)
+    make_private(paths.hang)
+    _remove_old_answers(paths)
+    replace_file(answer_file(paths, wanted), to_json(dump))
     return 0
 
 

@@ -29,7 +29,9 @@ def has_tool(paths: NodePaths, digest: str) -> bool:
     folder = _folder(paths)
     try:
         require_private(folder)
-        return _is_whole(os.path.join(folder, PREFIX + digest))
+        descriptor = os.open(os.path.join(folder, PREFIX + digest), os.O_RDONLY | os.O_NOFOLLOW)
+        with open(descriptor, "rb") as file:
+            return hashlib.sha256(file.read(SIZE_LIMIT)).hexdigest() == digest
     except OSError:
         return False
 
@@ -79,10 +81,3 @@ def _folder(paths: NodePaths) -> str:
     """Return the folder in the state folder, which all runs share."""
     run = os.path.dirname(paths.folder)
     return os.path.join(os.path.dirname(os.path.dirname(run)), FOLDER)
-
-
-def _is_whole(path: str) -> bool:
-    """Tell whether a program has the hash that its name says."""
-    digest = os.path.basename(path)[len(PREFIX) :]
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        return hashlib.sha256(file.read(SIZE_LIMIT)).hexdigest() == digest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import traceback
@@ -11,7 +10,7 @@ from typing import Any, Callable, Dict
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.supervisor.ranks.rank import die_with_parent
-from clusterctl.wire import from_json
+from clusterctl.wire import from_json, to_json
 
 MOST_BYTES = 16 << 20
 """Of a result."""
@@ -87,7 +86,7 @@ def _be_child(work: Callable[[], Dict[str, Any]], writer: int) -> None:
         os.dup2(writer, 3)
         os.closerange(4, 1 + max(map(int, os.listdir("/proc/self/fd"))))
         with open(3, "wb") as result:
-            result.write(json.dumps(work()).encode())
+            result.write(to_json(work()))
         os._exit(0)
     except BaseException:  # noqa: BLE001  (a child must not become a second supervisor)
         traceback.print_exc()

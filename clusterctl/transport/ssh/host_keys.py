@@ -49,9 +49,9 @@ def is_revoked(path: Path, key_type: str, blob: bytes) -> bool:
         with path.open("rb") as file:
             content = file.read(SIZE_LIMIT + 1)
     except (OSError, ValueError) as error:
-        raise _unknown(path, getattr(error, "strerror", None) or str(error)) from error
+        raise _unusable_list(path, getattr(error, "strerror", None) or str(error)) from error
     if len(content) > SIZE_LIMIT:
-        raise _unknown(path, f"expected at most {SIZE_LIMIT} bytes, found more")
+        raise _unusable_list(path, f"expected at most {SIZE_LIMIT} bytes, found more")
     encoded = base64.b64encode(blob)
     if not content.startswith(KRL):
         return encoded in content.split()
@@ -66,22 +66,19 @@ def is_revoked(path: Path, key_type: str, blob: bytes) -> bool:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _unknown(path, f"only ssh-keygen reads a KRL: {error}") from error
+        raise _unusable_list(path, f"only ssh-keygen reads a KRL: {error}") from error
     verdict = answer.stdout.strip().rpartition(": ")[2]
     if verdict == "REVOKED":
         return True
     if verdict == "ok" and answer.returncode == 0:
         return False
-    raise _unknown(path, printable_words(answer.stderr or answer.stdout))
+    raise _unusable_list(path, printable_words(answer.stderr or answer.stdout))
 
 
-def _check(path: Path) -> str:
-    return shlex.join(["ssh-keygen", "-lf", str(path)])
-
-
-def _unknown(path: Path, why: str) -> NodeError:
+def _unusable_list(path: Path, why: str) -> NodeError:
     words = f"RevokedHostKeys {path}: {why}; without it no host key is accepted"
-    hint = f"correct RevokedHostKeys in ssh_config, or set `via: openssh`: {_check(path)}"
+    command = shlex.join(["ssh-keygen", "-lf", str(path)])
+    hint = f"correct RevokedHostKeys in ssh_config, or set `via: openssh`: {command}"
     return NodeError("hostkey", "hostkey", words, hint)
 
 

@@ -104,12 +104,13 @@ class DumpResult:
         told = {one.node for one in self.dumps}
         return (*silent, *(name for name in self.states if name not in told))
 
-    def document(self) -> dict[str, Any]:
-        """Return it as the JSON that `dump --json` prints."""
+    def document(self, *, stacks: bool = True) -> dict[str, Any]:
+        """Return it as the JSON that `dump --json` prints; `stacks`: with the nodes' stacks."""
         silent = {error.node: str(error) for error in self.silent}
         known = {name: plain(getattr(self, name)) for name in ("run", "time", "states", "notes")}
         judged = {"verdict": plain(self.verdict), "silent": silent}
-        return {"schema": SCHEMA, **known, "nodes": plain(self.dumps), **judged}
+        nodes = {"nodes": plain(self.dumps)} if stacks else {}
+        return {"schema": SCHEMA, **known, **nodes, **judged}
 
 
 def dump(
@@ -134,7 +135,8 @@ def dump(
     Raises:
         UsageError: the ranks cannot be read, or the run has no such node.
     """
-    began, wanted, tool = time.time(), query.args(), find_py_spy()
+    began, wanted = time.time(), query.args()
+    tool = None if query.kept else find_py_spy()
     asked = cluster.nodes if query.node is None else named(cluster, query.node, option="--node")
     answers: dict[str, DumpAnswer] = {}
     errors: list[NodeError] = []

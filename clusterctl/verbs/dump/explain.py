@@ -37,7 +37,7 @@ class HangExplained(Event):
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON, without the stacks: `dump --json` has them."""
-        return {key: value for key, value in self.result.document().items() if key != "nodes"}
+        return self.result.document(stacks=False)
 
 
 class HangExplainer:

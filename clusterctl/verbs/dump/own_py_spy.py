@@ -24,7 +24,7 @@ class OwnPySpy:
     machine: str
     """As `uname -m` names it."""
 
-    @property
+    @cached_property
     def words(self) -> dict[str, str]:
         """Return what a node compares with what it has."""
         return {"hash": hashlib.sha256(self.program).hexdigest(), "machine": self.machine}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from clusterctl.checks.software.python import metadata_name
 from clusterctl.errors import ClusterError
 from clusterctl.verbs.setup.requirements import read_requirements
 
@@ -26,4 +27,4 @@ def local_requirements(source: Path) -> tuple[tuple[str, str], ...]:
     except ClusterError:
         return ()  # setup says what is wrong with it
     found = filter(None, (_PLAIN.fullmatch(line.strip()) for line in lines[:_MOST]))
-    return tuple((re.sub(r"[-_.]+", "-", one[1]).lower(), "".join(one[2].split())) for one in found)
+    return tuple((metadata_name(one[1]), "".join(one[2].split())) for one in found)

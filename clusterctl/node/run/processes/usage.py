@@ -79,10 +79,8 @@ def _rank_above(pid: int, table: Mapping[int, Process], ranks: Mapping[int, int]
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has used; 0 if it has exited."""
-    line = read_proc(pid, "stat")
-    fields = line[line.rfind(b")") + 2 :].split()
-    ticks = sum(map(int, fields[11:13])) if len(fields) > 12 else 0  # noqa: PLR2004
-    return ticks / os.sysconf("SC_CLK_TCK")
+    process = read(pid)
+    return process.ticks / os.sysconf("SC_CLK_TCK") if process is not None else 0.0
 
 
 def private_bytes(pid: int) -> int:
