@@ -75,7 +75,8 @@ def test_each_user_has_a_home_a_key_and_an_inventory(make_sandbox: MakeSandbox) 
         assert said == f"{uid}\n{user}\n/home/{user}\n{user}:{user}\n"
     assert shell(box, "node1", "ls /home/ada; echo", "bob") == "\n"
     key = ["-o", "IdentitiesOnly=yes", "-F", "none", "-o", "BatchMode=yes"]
-    key += ["-o", "StrictHostKeyChecking=no", "-i", str(box.layout.key_of("ada"))]
+    key += ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+    key += ["-i", str(box.layout.key_of("ada"))]
     assert box.run(["ssh", *key, "ada@node1", "true"]).returncode == 0
     assert "Permission denied" in box.run(["ssh", *key, "bob@node1", "true"]).stderr
     found = {
