@@ -2,8 +2,9 @@
 
 The kinds: `clusterctl` (MANIFEST.json with
 sizes and SHA-256, COMPLETE), `dcp` (torch distributed checkpoint), `trainer` (Hugging Face
-Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt with metadata.json), `folder`
-(step-N or the like, with files of a script's own) and `file`.
+Trainer's checkpoint-N), `rank-files` (model_state_rank*.pt with metadata.json), `verl`
+(model_world_size_N_rank_R.pt in folders of roles), `folder` (step-N or the like, with files of a
+script's own) and `file`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from clusterctl.node.checkpoints.files import (
     files_of,
 )
 from clusterctl.node.checkpoints.names import is_retired, is_unfinished, read_name
+from clusterctl.node.checkpoints.sharded_files import Shards, check_shards
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
 from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer, is_trainers
@@ -63,6 +65,7 @@ def checkpoint_kind(path: str) -> Optional[str]:
         ("clusterctl", MANIFEST in names or COMPLETE in names),
         ("dcp", METADATA in names or any(name.endswith(".distcp") for name in names)),
         ("rank-files", any(_RANK_FILE.fullmatch(name) for name in names)),
+        ("verl", read_name(own_name).any and bool(Shards(path).files)),
         ("trainer", TRAINER_STATE in names or (trainers_name and is_trainers(names))),
         ("folder", read_name(own_name).any and bool(_own_files(names))),
         ("trainer", trainers_name),
@@ -183,6 +186,13 @@ def _rank_files(path: str, inspection: Inspection, found: CheckpointContents) ->
     raise PartialCheckpoint(why or "%s, which rank 0 writes, is missing" % _RANK_METADATA, found)
 
 
+def _verl(path: str, inspection: Inspection, found: CheckpointContents) -> None:
+    why = check_shards(path, inspection, found)
+    if why:
+        found.identity = "verl"
+        raise PartialCheckpoint(why, found)
+
+
 def _world_size(parts: Iterable[Dict[str, Any]]) -> Optional[int]:
     """Return the first number of ranks that a part names."""
     keys = ("world_size", "num_ranks", "num_processes")
@@ -265,6 +275,7 @@ _KINDS: Dict[str, _Check] = {
     "dcp": _dcp,
     "trainer": check_trainer,
     "rank-files": _rank_files,
+    "verl": _verl,
     "folder": _folder,
     "file": _file,
 }

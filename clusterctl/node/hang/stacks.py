@@ -28,7 +28,7 @@ BYTES_LIMIT = 2 * 1024 * 1024
 """Bytes of a node's dump as JSON."""
 FEW_PROCESSES, FEW_FRAMES = 4, 16
 """What is left of each rank, and of each thread, if the dump would be larger."""
-MOUNT_SECONDS = 1.0
+MOUNT_SECONDS = 2.0
 """How long a folder of the job's may take to answer: its mount may be dead."""
 BUSY_PERCENT = 1
 """A thread without a Python stack counts if it uses that much, or waits uninterruptibly."""

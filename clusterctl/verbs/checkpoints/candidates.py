@@ -157,7 +157,8 @@ def _require_all_ranks(seen: Copies) -> list[str]:
     sizes = [part.world_size for part in parts if part.world_size]
     missing = sorted(set(range(max(sizes, default=max(held) + 1))) - held)
     if missing:
-        raise Unfit(f"it is not complete: model_state_rank{missing[0]}.pt is on no node")
+        saved = f"it was saved by {max(sizes)} ranks, and " if sizes else ""
+        raise Unfit(f"it is not complete: {saved}the file of rank {missing[0]} is on no node")
     if not any(part.metadata for part in parts):
         raise Unfit("it is not complete: metadata.json, which rank 0 writes, is on no node")
     return _about_size(parts)
@@ -193,7 +194,7 @@ def require_own_ranks(seen: Copies, ranks: Mapping[str, Sequence[int]]) -> list[
         if lacking:
             where = [other for other, held in parts.items() if lacking[0] in held]
             raise Unfit(
-                f"model_state_rank{lacking[0]}.pt is on {', '.join(where) or 'no node'},"
+                f"the file of rank {lacking[0]} is on {', '.join(where) or 'no node'},"
                 f" and {node} will run rank {lacking[0]}"
             )
     return []

@@ -22,6 +22,7 @@ from tests.node.checkpoints.written import (
     rank_files,
     torch_file,
     trainer,
+    verl,
 )
 
 
@@ -154,6 +155,29 @@ def test_rank_files_of_one_node_say_which_part_they_are(tmp_path: Path) -> None:
     assert not found["complete"]
     part = found["part"]
     assert (part["ranks"], part["supposed"], part["metadata"]) == ([2, 3], 4, False)
+
+
+def test_shards_of_verl_are_complete_if_all_ranks_of_their_names_are_there(tmp_path: Path) -> None:
+    path = verl(tmp_path / "global_step_10", range(4))
+    found = judged(path)
+    assert (found["complete"], found["format"], found["step"]) == (True, "verl", 10)
+    (path / "actor" / "optim_world_size_4_rank_3.pt").unlink()
+    found = judged(path)
+    why = "saved by 4 ranks: actor/optim_world_size_4_rank_3.pt is missing"
+    assert (found["complete"], found["why"], found["part"]["ranks"]) == (False, why, [0, 1, 2])
+    flip_a_bit(path / "actor" / "model_world_size_4_rank_1.pt", 200)
+    assert "model_world_size_4_rank_1.pt is changed" in judged(path)["why"]
+
+
+def test_shards_of_two_numbers_of_ranks_are_of_two_saves(tmp_path: Path) -> None:
+    path = verl(tmp_path / "global_step_10", range(4))
+    torch_file(path / "actor" / "model_world_size_2_rank_0.pt")
+    assert "shards of 2 and 4 ranks" in judged(path)["why"]
+
+
+def test_shards_of_verl_on_one_of_two_nodes_are_a_part(tmp_path: Path) -> None:
+    part = judged(verl(tmp_path / "global_step_10", range(2, 4)))["part"]
+    assert (part["ranks"], part["world_size"], part["whole"]) == ([2, 3], 4, False)
 
 
 def with_step(path: Path, step: int) -> None:

@@ -80,6 +80,17 @@ def trainer(path: Path, step: int = 20) -> Path:
     return path
 
 
+def verl(path: Path, ranks: range, *, world_size: int = 4) -> Path:
+    (path / "actor" / "huggingface").mkdir(parents=True)
+    (path / "actor" / "huggingface" / "config.json").write_text("{}")
+    for rank in ranks:
+        for kind in ("model", "optim", "extra_state"):
+            file = path / "actor" / f"{kind}_world_size_{world_size}_rank_{rank}.pt"
+            torch_file(file, b"%d" % rank * 500)
+    torch_file(path / "data.pt")
+    return path
+
+
 def rank_files(path: Path, ranks: range, *, world_size: int | None = 4) -> Path:
     path.mkdir(parents=True)
     for rank in ranks:

@@ -183,7 +183,7 @@ def test_parts_of_ranks_on_their_own_nodes_add_up() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (part([2]), r"model_state_rank3\.pt is on no node"),
+        (part([2]), "saved by 4 ranks, and the file of rank 3 is on no node"),
         (part([2, 3], step=40), "of steps 20, 40"),
         (part([2, 3], said=[10]), "of steps 10, 20"),
         (part([2, 3], saved=5000.0), "written 4901 s apart"),
@@ -379,7 +379,7 @@ def test_the_file_that_differs_is_named() -> None:
 def test_ranks_files_on_the_wrong_nodes_are_refused() -> None:
     swapped = pool(LOCAL, a=node(part([2, 3])), b=node(part([0, 1], metadata=True)))
     ranks = {"a": range(2), "b": range(2, 4)}
-    with pytest.raises(LaunchRefused, match=r"rank0\.pt is on b, and a will run rank 0"):
+    with pytest.raises(LaunchRefused, match="file of rank 0 is on b, and a will run rank 0"):
         choose(swapped, LOCAL, "step-20", ranks=ranks)
     right = pool(LOCAL, a=node(part([0, 1], metadata=True)), b=node(part([2, 3])))
     assert choose(right, LOCAL, "step-20", ranks=ranks).step == 20
