@@ -63,6 +63,16 @@ def fold_hosts(names: Iterable[str]) -> str:
     return ",".join(text for text, _ in folds(names))
 
 
+_NAMED = 8
+"""Most hosts that a sentence names one by one."""
+
+
+def name_hosts(names: Iterable[str]) -> str:
+    """Return names for a sentence: a few one by one, more of them folded."""
+    listed = tuple(names)
+    return ", ".join(listed if len(listed) <= _NAMED else (text for text, _ in folds(listed)))
+
+
 def folds(names: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the parts of a folded expression, each with how many names it stands for."""
     run: list[list[str]] = []

@@ -9,6 +9,7 @@ from rich.status import Status
 
 from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError
+from clusterctl.inventory.ranges import name_hosts
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, print_code_check, problems, summary
@@ -30,7 +31,8 @@ from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult
 from clusterctl.verbs.sync.result import SyncResult
 
-_SHOWN_MISSING = 8
+_SHOWN = 8
+"""Most nodes that a line tells the ranks of, and most ranks that are missing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +152,7 @@ def _print_checked(console: Console, verdict: CheckResult) -> None:
 
 def _chosen(chosen: ChosenCheckpoint) -> str:
     step = "" if chosen.step is None else f", step {chosen.step}"
-    read = ", ".join(chosen.verified_on)
+    read = name_hosts(chosen.verified_on)
     fit = "complete" if not chosen.doubts else "structure complete, content not fully verified"
     return f"checkpoint {chosen.path} ({chosen.format}{step}): {fit}; read by {read}"
 
@@ -167,6 +169,8 @@ def _print_synced(console: Console, synced: SyncResult) -> None:
 
 def _planned(plan: Plan) -> str:
     parts = ", ".join(f"{node.node} ({ranks.name_ranks(node.ranks)})" for node in plan.nodes)
+    if len(plan.nodes) > _SHOWN:
+        parts = name_hosts(node.node for node in plan.nodes)
     where = f"{plan.master_address}:{plan.master_port}"
     count = counted(plan.world_size, "rank")
     alone = ", a single node" if len(plan.nodes) == 1 else ""
@@ -178,5 +182,5 @@ def _join_progress(event: JoinProgress) -> str:
     text = f"{event.joined} of {counted(event.total, 'rank')} {verb} joined"
     if not event.missing:
         return text
-    missing = listed(event.missing, _SHOWN_MISSING)
+    missing = listed(event.missing, _SHOWN)
     return f"waiting: {text} after {event.seconds:.0f} s, missing: {missing}"

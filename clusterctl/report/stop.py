@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from clusterctl.inventory.ranges import name_hosts
 from clusterctl.report.console import safe_text
 from clusterctl.verbs.stop import StoppedNode, StopResult
 
@@ -17,7 +18,7 @@ def show_stop(console: Console, result: StopResult) -> None:
             what = how if node.ended in {"finished", "failed"} else "stopped and verified on"
             gone.setdefault(what, []).append(node.node)
     for what, names in gone.items():
-        console.print(safe_text(f"{result.run}: {what} {', '.join(names)}"))
+        console.print(safe_text(f"{result.run}: {what} {name_hosts(names)}"))
     for node in result.nodes:
         for command in node.elsewhere[:_SHOWN]:
             text = f"not verified: what the job started by `{command}`"
@@ -25,7 +26,7 @@ def show_stop(console: Console, result: StopResult) -> None:
         for line in _problems(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
     if silent := [node.node for node in result.nodes if node.failure]:
-        when = f"what is left on {', '.join(silent)} is unknown; nothing is if it was rebooted"
+        when = f"what is left on {name_hosts(silent)} is unknown; nothing is if it was rebooted"
         console.print(safe_text(f"hint: {when}; else again: clusterctl stop {result.run}"))
 
 

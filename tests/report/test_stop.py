@@ -62,6 +62,16 @@ def test_a_run_that_had_ended_by_itself_was_not_stopped() -> None:
     ]
 
 
+def test_many_nodes_are_folded() -> None:
+    names = [f"n{number}" for number in range(1, 65)]
+    nodes = (
+        StoppedNode(node=name, gone=name != "n9", failure="" if name != "n9" else "no answer")
+        for name in names
+    )
+    first, *_ = shown(*nodes)
+    assert first == "lab-1: stopped and verified on n[1-8,10-64]"
+
+
 def test_a_stranger_on_the_gpus_is_named_and_nothing_is_verified() -> None:
     why = "holds 10 MiB of GPU 0; not of the run's processes (a container?)"
     node = StoppedNode(
