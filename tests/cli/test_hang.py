@@ -27,7 +27,6 @@ all_reduce()
 )
 LINE = STANDS_STILL.partition("    time.sleep(600)")[0].count("\n") + 1
 WAITS = f"still.py:{LINE} wait_for_batch"
-)
 SPINS = """
 import time
 
