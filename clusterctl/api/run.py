@@ -295,6 +295,12 @@ class Run:
             join_monitor=JoinMonitor(self._plan) if self._plan and self._may_join else None,
         )
 
+    def _bring_py_spy(self, *, emit: Emit) -> None:
+        """Let the nodes look at ranks that poll, as following the run would."""
+        from clusterctl.verbs.dump.bring_py_spy import PySpyBringer
+
+        PySpyBringer(self._pool(), self.id).bring_now(self.cluster, emit=emit)
+
     @property
     def _may_join(self) -> bool:
         """Ranks may still have to join; later, a silent node is no reason to end the run."""

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from clusterctl.api.flags import launch_options
@@ -56,6 +56,8 @@ def start(
     with shown(display) as show:
         run = launch(on_event=show)
     if args.detach and not args.run_id:
+        with suppress(KeyboardInterrupt), shown(display) as show:  # it has been launched
+            run._bring_py_spy(emit=show)  # noqa: SLF001  (not public: following does it, too)
         print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
         return 0
     return follow_run(run, display)

@@ -78,7 +78,7 @@ def _stopped(one: Doing) -> ProcessDump | None:
 def ended_rank(look: Look) -> Verdict | None:
     """Say that a rank has ended while others run."""
     ranks = [one for one in look.ranks if one.dump.ended]
-    if not ranks or not look.live:
+    if not ranks or not look.live or look.timed_out:
         return None
     rest = look.others(ranks) or f"; {name_ranks(one.rank for one in look.live)} still run"
     text = f"{says(ranks, 'has ended')}{rest}"

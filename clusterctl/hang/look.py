@@ -23,6 +23,8 @@ class Look:
         self.nodes = tuple(dumps)
         self.missing = tuple(missing)
         self.ranks = all_doing(dumps)
+        self.timed_out = any(node.timed_out for node in dumps)
+        """Those that have ended had waited in vain, and some that live are why."""
 
     @cached_property
     def live(self) -> tuple[Doing, ...]:
@@ -44,7 +46,11 @@ class Look:
 
     @cached_property
     def apart(self) -> tuple[Doing, ...]:
-        """The ranks that do something else while others wait."""
+        """The ranks that do something else while others wait, or had waited."""
+        if self.timed_out and not self.waiting:
+            seen = tuple(one for one in self.live if one.where)
+            # At several places, some may be about to time out, too.
+            return seen if len({spot(one.where) for one in seen}) == 1 else ()
         waiting = set(map(id, self.waiting))  # two nodes may tell of one rank
         return tuple(one for one in self.live if waiting and id(one) not in waiting)
 
@@ -53,7 +59,8 @@ class Look:
         left_out = set(map(id, but))
         waiting = [one for one in self.waiting if id(one) not in left_out]
         if not waiting:
-            return ""
+            gone = [one.rank for one in self.ranks if self.timed_out and one.dump.ended]
+            return f"; {name_ranks(gone)} had waited in vain" if gone else ""
         ranks = name_ranks(one.rank for one in waiting)
         common, _ = Counter(inside(one) for one in waiting).most_common(1)[0]
         if not waiting[0].operation:

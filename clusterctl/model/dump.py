@@ -121,3 +121,5 @@ class NodeDump:
     """Each throttled GPU in words; empty: none, or the driver did not answer."""
     addresses: tuple[str, ...] = ()
     """The node's own, by which others' connections name it."""
+    timed_out: bool = False
+    """Taken when a rank had waited in vain for another, and ended: those that live did not."""

@@ -72,6 +72,8 @@ class NodeEnd:
     """When the end began."""
     over: Seconds | None = None
     """When nothing of the run was left on the node; null if it was of an earlier version."""
+    stacks: bool = False
+    """Its ranks' stacks were kept, as one of the run had waited in vain for another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from clusterctl.verbs.moment import moment
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, bad_output, node_error
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus
-from clusterctl.wire import Message
+from clusterctl.wire import Message, plain
 
 TICK = 0.5
 COLLECT_BYTES = 64 << 30
@@ -103,6 +103,7 @@ def show_logs(
         from clusterctl.verbs.runs.node_answers import node_answers  # noqa: PLC0415  (imports much)
 
         require_ranks(wanted, node_answers(nodes, run, log.cluster, emit=ignore))
+    standing: list[Event] = []
     if query.tail is not None or not query.follow:
         log.continues = query.follow
         sink, lines_per_log = query.sink(), 0
@@ -111,12 +112,26 @@ def show_logs(
         uncut = query.uncut and query.tail is None
         lines = MergedLines(wanted, sink, uncut=uncut, patience=UNTIL_ALL_HAVE_SENT)
         yield from read_logs(nodes, log, lines, tail=lines_per_log, errors=errors)
+        standing = _standing(log)
         log.resume_reading()
     if query.follow:
         lines = MergedLines(wanted, query.sink(), uncut=query.uncut)
         errors.clear()  # what could not be read is tried again
         followed = follow(nodes, log, lines, errors=errors)
-        yield from explainer(nodes, run, cluster).over(followed)
+        yield from explainer(nodes, run, cluster).over(_after(standing, followed), log)
+
+
+def _standing(log: RunLog) -> list[Event]:
+    """Return the news that the run is hung, which were among the events that are not shown."""
+    hung = {name: one.hung for name, one in log.node_runs.items() if one.hung}
+    return [
+        NodeEvent(node=name, event={"kind": "hung", **plain(one)}) for name, one in hung.items()
+    ]
+
+
+def _after(first: list[Event], events: Generator[Event]) -> Generator[Event]:
+    yield from first
+    yield from events
 
 
 def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:

@@ -37,7 +37,7 @@ def status(
     view = replace(view, command=job.command or view.command)
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
-    if view.state == "hung" or view.ended_by == "hang":
+    if view.state == "hung" or view.ended_by == "hang" or view.stacks_kept:
         view = replace(view, verdict=_kept_verdict(nodes, run, cluster, live=view.live))
     return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
 
@@ -49,7 +49,9 @@ def _kept_verdict(nodes: Nodes, run: str, cluster: Cluster, *, live: bool) -> Ve
     found = dump(nodes, run, cluster, DumpQuery(kept=True), limit=ANSWER_SECONDS, emit=ignore)
     if live:
         found = replace(found, dumps=tuple(_until_now(one) for one in found.dumps))
-    return found.verdict
+    why = found.verdict
+    # A collective that timed out had its own words; these add a rank, or nothing.
+    return why if why is None or why.ranks or not found.at_timeout else None
 
 
 def _until_now(kept: NodeDump) -> NodeDump:

@@ -1,37 +1,67 @@
-"""A follower of a hung run sees the verdict, on stderr and as JSON."""
+"""A follower of a hung run sees the verdict, on stderr and as JSON, without typing anything."""
 
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.cli.runs import Project
+from clusterctl.node.hang.tools import FOLDER
+from tests.cli.runs import JOB, Project
 
-WAITS = "still.py:5 wait_for_batch"
-
-STANDS_STILL = """
-import os, socket, time
+STANDS_STILL = (
+    JOB.partition("for step")[0]
+    + """
+from torch.distributed.distributed_c10d import all_reduce
 
 def wait_for_batch():
     time.sleep(600)
 
-print("begins", flush=True)
-if os.environ["RANK"] == "1":
+if rank == 1:
     wait_for_batch()
-pair = socket.socketpair()
-pair[0].recv(1)
+all_reduce()
 """
+)
+LINE = STANDS_STILL.partition("    time.sleep(600)")[0].count("\n") + 1
+WAITS = f"still.py:{LINE} wait_for_batch"
+SPINS = """
+import time
+
+def all_reduce():
+    while True:
+        sum(range(200_000))
+        time.sleep(0.002)
+"""
+"""As NCCL does while it waits: only its stack tells that it does nothing."""
+
+
+def fresh(project: Project) -> None:
+    """Let no host have py-spy, neither its own nor one next to the job's interpreter."""
+    python = Path(sys.executable).resolve()
+    if python.with_name("py-spy").exists():
+        pytest.skip("this Python has a py-spy of its own")
+    document = yaml.safe_load(project.inventory.read_text())
+    document["defaults"]["python"] = str(python)
+    project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    there = f"/var/tmp/clusterctl-*/{FOLDER}"
+    assert project.run("exec", "--", "sh", "-c", f"rm -rf {there}").returncode == 0
 
 
 @pytest.mark.netns
 def test_a_hang_is_explained_once_to_everybody_who_follows(project: Project) -> None:
+    fresh(project)
     (project.folder / "still.py").write_text(STANDS_STILL)
+    torch = project.folder / "torch" / "distributed"
+    torch.mkdir(parents=True)
+    (torch / "distributed_c10d.py").write_text(SPINS)
     launch = project.start(
         "launch", "--launcher", "direct", "--hang-after", "4s", "--json", "--", "still.py"
     )
     assert launch.stdout is not None
-    next(line for line in launch.stdout if "begins" in line)
+    assert any("all met" in line for line in launch.stdout), launch.communicate()
     logs = project.start("logs", "--follow")
     assert logs.stdout is not None
     assert logs.stderr is not None
@@ -41,11 +71,18 @@ def test_a_hang_is_explained_once_to_everybody_who_follows(project: Project) -> 
     assert told[0]["silent"] == {}
     assert told[0]["verdict"]["ranks"] == [1]
     assert WAITS in told[0]["verdict"]["text"]
+    late = project.start("logs", "--tail", "1", "--follow")
+    assert late.stderr is not None
+    next(line for line in late.stderr if WAITS in line)
+    view = project.status(run)
+    assert view["state"] == "hung"
+    assert WAITS in view["verdict"]["text"]
     assert project.run("stop", run, "--grace", "0").returncode == 0
     told += [json.loads(line) for line in launch.stdout]
     said += logs.stderr
     assert sum(one["kind"] == "verdict" for one in told) == 1
     assert sum(line.startswith("rank 1 on node2 sleeps") for line in said) == 1
+    assert sum(line.startswith("hung: ") for line in said) <= 1
     assert WAITS not in logs.stdout.read()  # stdout is the log
     kept = json.loads(project.run("dump", run, "--json").stdout)
     assert WAITS in kept["verdict"]["text"]

@@ -270,6 +270,35 @@ def test_recorders_of_many_ranks_take_no_time() -> None:
     assert verdict([node("a", replace(ranks[0], collectives=forged))]).kind == "together"
 
 
+def at_timeout(*ranks: RankDump) -> list[NodeDump]:
+    return [replace(node("b", *ranks), timed_out=True)]
+
+
+def test_who_lives_as_another_has_waited_in_vain_is_named_not_who_waited() -> None:
+    waited = replace(rank(0), processes=(), ended=True)
+    asleep = rank(1, STEP, wait="hrtimer_nanosleep")
+    found = verdict(at_timeout(waited, asleep))
+    assert (found.kind, found.ranks) == ("elsewhere", (1,))
+    assert found.text == "rank 1 on b sleeps at train.py:88 step; rank 0 had waited in vain"
+    found = verdict(at_timeout(waited, rank(2, *WAITS, STEP), asleep))
+    assert found.ranks == (1,)
+    assert found.text.endswith("rank 2 waits for it in all_reduce at train.py:88 step")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [rank(1, *WAITS, STEP)],  # it times out next
+        [rank(1, STEP), rank(2, replace(STEP, line=9))],  # one of them may wait for its GPU
+        [rank(1)],
+        [],
+    ],
+)
+def test_nobody_is_named_who_may_have_waited_too(ranks: list[RankDump]) -> None:
+    waited = replace(rank(0), processes=(), ended=True)
+    assert verdict(at_timeout(waited, *ranks)).ranks == ()
+
+
 def test_endless_names_take_neither_time_nor_room() -> None:
     names = Frame(function="f" * 1_000_000, file=f"/{'g' * 1_000_000}.py", line=1)
     kernel = [Frame(function=name) for name in ("folio_wait_bit_common", "rpc_", "nv0") * 30_000]

@@ -11,7 +11,7 @@ from clusterctl.errors import NodeError, UsageError
 from clusterctl.model.dump import NodeDump
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.dump import dump as module
-from clusterctl.verbs.dump.dump import DumpQuery, DumpResult, dump
+from clusterctl.verbs.dump.dump import DumpQuery, DumpResult, dump, send_py_spy
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy
 from clusterctl.verbs.events import ignore
 from clusterctl.wire import Message
@@ -54,6 +54,24 @@ def test_without_py_spy_no_node_is_asked_twice(monkeypatch: pytest.MonkeyPatch) 
     assert len(pool.requests) == 2
 
 
+def test_py_spy_is_brought_to_the_nodes_that_lack_it_and_who_has_none_is_told() -> None:
+    here = [Message({"state": "running"})]
+
+    def lacks(request: Request) -> list[Message]:
+        no = {"state": "running", "note": "no disk space"}
+        return [Message(no if request.body else {"needs_tool": True})]
+
+    pool = FakePool(CLUSTER, {"a": {"dump": here}, "b": {"dump": lacks}})
+    assert send_py_spy(pool, RUN, CLUSTER, limit=60.0) == {"b": "no disk space"}
+    assert [(name, request.body) for name, request in pool.requests] == [
+        ("a", b""), ("b", b""), ("b", SPY.packed),
+    ]  # fmt: skip
+    assert all(request.args["store"] for _, request in pool.requests)
+    assert set(send_py_spy(FakePool(CLUSTER, {"a": {"dump": here}}), RUN, CLUSTER, limit=60.0)) == {
+        "b"
+    }
+
+
 def test_a_silent_node_is_named_and_counts_for_the_verdict() -> None:
     dead = Reply.failed("b", NodeError("timeout", "connect", "no answer in 5 s"))
     pool = FakePool(CLUSTER, {"a": {"dump": has_it("a")}, "b": {"dump": dead}})
@@ -91,6 +109,9 @@ def test_the_verdict_is_made_from_stacks_of_one_time() -> None:
     assert (over.judged, over.untold) == ((kept,), ("c",))
     assert over.verdict
     assert over.verdict.text == "c told no stacks: what its ranks do is unknown"
+    at_end = replace(kept, node="c", timed_out=True)
+    assert replace(over, dumps=(kept, at_end)).judged == (at_end,)
+    assert replace(over, dumps=(kept, at_end), states={"b": "failed"}).untold == ()
 
 
 @pytest.mark.parametrize("query", [{"rank": "one"}, {"node": "gpu9"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,10 +16,11 @@ from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.dump.explain import HangExplained, HangExplainer, explainer
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import Tick
+from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.hostile import stood_still
-from tests.verbs.run_answers import CLUSTER, RUN
+from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def told(kind: str, node: str = "a", alarm: object = 1) -> NodeEvent:
     return NodeEvent(node=node, event={"kind": kind, "alarm": alarm})
 
 
-def stacks(*states: str) -> DumpResult:
+def stacks_of(*states: str) -> DumpResult:
     dumps = [from_json(NodeDump, stood_still(name), "") for name in "ab"[: len(states)]]
     known = dict(zip("ab", states, strict=False))
     return DumpResult(
@@ -70,7 +72,7 @@ def news(events: Iterator[Event]) -> list[Event]:
 
 
 def test_a_hang_is_explained_once_while_the_log_goes_on() -> None:
-    taker = Taker(stacks("running", "running"), stacks("running", "running"))
+    taker = Taker(stacks_of("running", "running"), stacks_of("running", "running"))
     seen: list[Event] = []
 
     def events() -> Generator[Event]:
@@ -98,7 +100,7 @@ def test_a_hang_is_explained_once_while_the_log_goes_on() -> None:
 
 
 def test_a_run_that_runs_again_is_not_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    taker = Taker(stacks("running", "running"))
+    taker = Taker(stacks_of("running", "running"))
 
     def events() -> Generator[Event]:
         yield told("hung")
@@ -121,16 +123,46 @@ def each(*events: Event) -> Generator[Event]:
 def test_a_run_that_ends_meanwhile_is_explained_by_what_its_nodes_kept(
     states: tuple[str, str],
 ) -> None:
-    kept = stacks("failed", "failed")
-    taker = Taker(stacks(*states), kept)
+    kept = stacks_of("failed", "failed")
+    taker = Taker(stacks_of(*states), kept)
     taker.let.set()
     assert news(HangExplainer(RUN, taker).over(each(told("hung")))) == [HangExplained(result=kept)]
-    well = Taker(*[stacks("finished", "finished")] * 2)
+    well = Taker(*[stacks_of("finished", "finished")] * 2)
     well.let.set()
     assert news(HangExplainer(RUN, well).over(each(told("hung")))) == []
 
 
-@pytest.mark.parametrize("result", [None, stacks()])
+def at_end(*, named: bool, stacks: bool = True) -> tuple[RunLog, DumpResult]:
+    """Return the log of a run whose collective timed out, and the stacks that were kept."""
+    log = RunLog(RUN, CLUSTER)
+    end = {"state": "failed", "by": "rank", "exit_code": 1, "reason": "", "stacks": stacks}
+    log.node_runs = {"a": node_run("a", "failed"), "b": node_run("b", "failed", end=end)}
+    kept = stacks_of("failed", "failed")
+    dumps = tuple(replace(one, timed_out=one.node == "b" and named) for one in kept.dumps)
+    return log, replace(kept, dumps=dumps)
+
+
+def test_the_end_of_a_run_that_waited_in_vain_names_the_rank_once() -> None:
+    log, kept = at_end(named=True)
+    taker = Taker(kept)
+    taker.let.set()
+    (found,) = news(HangExplainer(RUN, taker).over(each(Tick()), log))
+    assert isinstance(found, HangExplained)
+    assert found.document()["verdict"]["ranks"] == [1]
+    unclear, unnamed = at_end(named=False)
+    taker = Taker(unnamed)
+    taker.let.set()
+    assert news(HangExplainer(RUN, taker).over(each(Tick()), unclear)) == []
+    other, _ = at_end(named=True, stacks=False)
+    assert news(HangExplainer(RUN, untold := Taker()).over(each(Tick()), other)) == []
+    assert untold.begun == 0
+    hung = Taker(stacks_of("running", "running"))
+    hung.let.set()
+    told_before = HangExplainer(RUN, hung).over(each(told("hung"), *[Tick()] * 3), log)
+    assert len(news(told_before)) == 1, "it was hung, and explained, before it timed out"
+
+
+@pytest.mark.parametrize("result", [None, stacks_of()])
 def test_where_no_stacks_are_had_the_command_is_said(result: DumpResult | None) -> None:
     taker = Taker(result)
     taker.let.set()
@@ -140,7 +172,7 @@ def test_where_no_stacks_are_had_the_command_is_said(result: DumpResult | None) 
 
 
 def test_an_interrupted_follower_resumes_with_what_was_asked_before() -> None:
-    taker = Taker(stacks("running", "running"))
+    taker = Taker(stacks_of("running", "running"))
     hangs = HangExplainer(RUN, taker)
     followed = hangs.over(each(told("hung"), *[Tick()] * 10))
     assert next(followed) == told("hung")

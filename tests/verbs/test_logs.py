@@ -13,22 +13,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, PassThrough
 from clusterctl.logs.filter import Filter
-from clusterctl.report.lines import Raw
+from clusterctl.report.console import Screen
+from clusterctl.report.follow import EventPrinter
+from clusterctl.report.lines import Prefixed, Raw
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs import follow as module
 from clusterctl.verbs import logs
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.dump.explain import HangExplained
+from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import LogLines, MergedLines, follow
 from clusterctl.verbs.logs import LogQuery, lines_to_read, read_logs
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
+from tests.verbs.hostile import stood_still
 from tests.verbs.run_answers import CLUSTER, RUN, data, drained, ended, finish, happened, node_run
 
 NOW = 1_000_000.0
@@ -335,3 +340,32 @@ def test_a_node_cannot_fill_the_disk_of_who_collects(
     assert words in str(errors["a"])
     assert (tmp_path / "b/ranks/0.log").read_bytes() == b"b"
     assert sum(path.stat().st_size for path in (tmp_path / "a").rglob("*.log")) <= 1000
+
+
+@pytest.mark.parametrize("tail", [1, None])
+def test_who_follows_a_run_that_is_hung_already_is_told_once_and_why(tail: int | None) -> None:
+    hung = {"since": 1000.0, "quiet_s": 300.0, "alarm": 1}
+
+    def node(name: str) -> dict[str, Any]:
+        def read(request: Request) -> list[Message]:
+            begin: Any = request.args["from"]
+            events = [happened(0, "hung", **hung)] if not begin["events.jsonl"] else []
+            live = ended(name, "running", hung=hung)
+            return [*events, ended(name, "failed") if request.args["follow"] else live]
+
+        kept = [Message({"dump": stood_still(name), "state": "failed"})]
+        return {"tail": read, "dump": kept}
+
+    pool = FakePool(CLUSTER, {name: node(name) for name in "ab"})
+    seen, errors = drained(logs.show_logs, pool, RUN, CLUSTER, LogQuery(follow=True, tail=tail))
+    told = [one for one in seen if isinstance(one, NodeEvent) and one.event["kind"] == "hung"]
+    assert {one.node for one in told} == {"a", "b"}
+    assert [type(one) for one in seen].count(HangExplained) == 1
+    assert not errors
+    out, err = io.StringIO(), io.StringIO()
+    shown = EventPrinter(
+        screen=Screen(Console(file=out), Console(file=err)), lines=Prefixed(io.StringIO())
+    )
+    for event in seen:
+        shown.show(event)
+    assert err.getvalue().count("no rank has shown a sign of life") == 1

@@ -785,6 +785,27 @@ def test_why_a_run_is_hung_is_told_by_the_stacks_that_its_nodes_kept(*, ended: b
     assert f"why      {view.verdict.text}\n" in stream.getvalue()
 
 
+@pytest.mark.parametrize(("stacks", "named"), [(True, True), (True, False), (False, False)])
+def test_a_run_that_waited_in_vain_tells_which_rank_lived_on(*, stacks: bool, named: bool) -> None:
+    ends = {"a": over("rank"), "b": over("peer")}
+    ends["b"]["end"]["stacks"] = stacks
+    kept = {name: {**stood_still(name), "timed_out": named and name == "b"} for name in "ab"}
+    pool = FakePool(
+        CLUSTER,
+        {
+            name: {
+                "status": [Message({"node": part(name, "failed", **ends[name])})],
+                "tail": [data(0, 0, b""), Message({})],
+                "dump": [Message({"dump": kept[name], "state": "failed"})],
+            }
+            for name in "ab"
+        },
+    )
+    view = status(pool, RUN, CLUSTER, emit=ignore)
+    assert (view.verdict is not None and view.verdict.ranks == (1,)) is named
+    assert any(request.op == "dump" for _, request in pool.requests) is stacks
+
+
 @pytest.mark.parametrize(
     ("a", "b", "state"),
     [

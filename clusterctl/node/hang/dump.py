@@ -14,15 +14,13 @@ from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import tools
 from clusterctl.node.hang.saved import newest_dump, save_dump
-from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS
-from clusterctl.node.hang.take import answer_file, take
+from clusterctl.node.hang.stacks import find_py_spy
+from clusterctl.node.hang.take import answer_file, limit_of, take
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import LIVE, find_run, node_status
 from clusterctl.node.run.processes.processes import alive
 from clusterctl.wire import Message
 
-SPARE_SECONDS = 6.0
-"""What a dump may take beyond its own limit: its process has to start, on a busy machine."""
 POLL_SECONDS = 0.02
 
 
@@ -36,7 +34,8 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         args: `cluster`, `run`, `node`, perhaps `state`; `only`: ranks; `native`; `locals`;
             `keep`: also in the run's folder; `steady`: but not if the run ends meanwhile;
             `tool`: `hash` and `machine` of the controller's py-spy;
-            `kept`: of a run that lives, too, only what it has kept.
+            `kept`: of a run that lives, too, only what it has kept;
+            `store`: take none, only keep py-spy for what the node looks at by itself.
         body: that program, compressed, if the first answer asked for it.
         channel: unused.
 
@@ -60,6 +59,9 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         note = _keep_tool(paths, tool["hash"], body)
     elif tool and not tools.has_tool(paths, tool["hash"]):
         return Message({"needs_tool": True})
+    if args.get("store"):
+        program, problem = find_py_spy(paths, read_json(paths.job))
+        return Message({"state": status["state"], "note": "" if program else note or problem})
     order = {name: args[name] for name in ("only", "native", "locals") if args.get(name)}
     found = _ask_supervisor(paths, order)
     if found is None:
@@ -100,7 +102,7 @@ def _ask_supervisor(paths: NodePaths, order: Dict[str, Any]) -> Optional[Dict[st
     taker = (run_lock.query(job["lock"], request) or {}).get("taker")
     if not taker:
         return None
-    limit = _limit(order)
+    limit = limit_of(order)
     until = time.monotonic() + limit
     path = answer_file(paths, wanted)
     while not os.path.exists(path) and alive(tuple(taker)) and time.monotonic() < until:
@@ -120,11 +122,7 @@ def _take_here(paths: NodePaths, order: Dict[str, Any], ranks: Any) -> Dict[str,
         OperationError: `dump`: it did not end in time, or failed.
     """
     try:
-        found: Dict[str, Any] = run_with_timeout(_limit(order), lambda: take(paths, order, ranks))
+        found: Dict[str, Any] = run_with_timeout(limit_of(order), lambda: take(paths, order, ranks))
     except (TimeoutError, ChildProcessError) as error:
         raise OperationError("dump", "no stacks could be taken: %s" % error) from error
     return found
-
-
-def _limit(order: Dict[str, Any]) -> float:
-    return (NATIVE_SECONDS if order.get("native") else SECONDS) + SPARE_SECONDS

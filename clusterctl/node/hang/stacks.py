@@ -121,15 +121,21 @@ def _python_stacks(
         for pid, known in states.items()
         if py_spy.is_python(pid, uninterruptible="D" in known)
     }
-    programs = [job.get("python") or "", *job.get("argv", [])[:1]]
-    try:
-        program, problem = run_with_timeout(MOUNT_SECONDS, lambda: tools.find_tool(paths, programs))
-    except (TimeoutError, ChildProcessError):
-        program, problem = None, "the folder of the job's interpreter does not answer"
+    program, problem = find_py_spy(paths, job)
     if program is None:
         return {pid: ([], problem) for pid in states}
     found, problems = py_spy.read_stacks(program, states, wanted, until)
     return {pid: (found.get(pid, []), problems.get(pid, "")) for pid in states}
+
+
+def find_py_spy(paths: NodePaths, job: Mapping[str, Any]) -> Tuple[Optional[str], str]:
+    """Return py-spy's path, or None and why there is none."""
+    programs = [job.get("python") or "", *job.get("argv", [])[:1]]
+    try:
+        program, problem = run_with_timeout(MOUNT_SECONDS, lambda: tools.find_tool(paths, programs))
+    except (TimeoutError, ChildProcessError):
+        return None, "the folder of the job's interpreter does not answer"
+    return program, problem
 
 
 def _rank(

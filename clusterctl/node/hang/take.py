@@ -1,8 +1,6 @@
-"""Takes a dump in a process of its own, which the supervisor starts.
+"""Takes a dump as somebody has ordered it. It runs in a process of its own: see `stacks`.
 
-    python3 -X utf8 -I -S AGENT clusterctl.node.hang.take:main FOLDER ORDER
-
-The ranks allow the supervisor's own processes to read them: see `allow_reading_by`.
+That is a child of the supervisor: the ranks allow its processes to read them.
 """
 
 from __future__ import annotations
@@ -10,48 +8,50 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping
 
-from clusterctl.node.file_io import list_folder, read_json
+from clusterctl.node.file_io import list_folder
 from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS, dump_ranks
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.own_files import make_private, replace_file
-from clusterctl.wire import from_json, to_json
+from clusterctl.wire import to_json
 
 ANSWER = "answer-"
 """How the file begins that a dump is written to for one who waits for it."""
 ANSWER_SECONDS = 600.0
 """After that, no one waits for it."""
+SPARE_SECONDS = 6.0
+"""What a dump may take beyond its own limit, on a busy machine."""
 
 
-def main(folder: str, order: str) -> int:
-    """Take a dump as an order wants it, and write it to the file that `answer` names."""
-    paths, wanted = NodePaths(folder), from_json(order.encode())
-    dump = take(paths, wanted)
-    make_private(paths.hang)
-    _remove_old_answers(paths)
-    replace_file(answer_file(paths, wanted), to_json(dump))
-    return 0
-
-
-def take(
-    paths: NodePaths,
-    order: Mapping[str, Any],
-    ranks: Optional[List[Dict[str, Any]]] = None,
-) -> Dict[str, Any]:
+def take(paths: NodePaths, order: Mapping[str, Any], ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Return a dump as an order wants it: `only`, `native`, `locals`, `quiet`."""
-    if ranks is None:
-        ranks = read_json(paths.supervisor).get("ranks", [])
     native = bool(order.get("native"))
     return dump_ranks(
         paths,
         ranks,
         only=order.get("only"),
-        quiet={int(rank): seconds for rank, seconds in (order.get("quiet") or {}).items()},
+        quiet=order.get("quiet"),
         native=native,
         with_locals=bool(order.get("locals")),
         seconds=NATIVE_SECONDS if native else SECONDS,
     )
+
+
+def take_to_file(
+    paths: NodePaths, order: Mapping[str, Any], ranks: List[Dict[str, Any]]
+) -> Dict[str, Any]:
+    """Take a dump, and write it to the file that the order's `answer` names."""
+    dump = take(paths, order, ranks)
+    make_private(paths.hang)
+    _remove_old_answers(paths)
+    replace_file(answer_file(paths, order), to_json(dump))
+    return {}
+
+
+def limit_of(order: Mapping[str, Any]) -> float:
+    """Return after how many seconds nobody waits for a dump any more."""
+    return (NATIVE_SECONDS if order.get("native") else SECONDS) + SPARE_SECONDS
 
 
 def _remove_old_answers(paths: NodePaths) -> None:

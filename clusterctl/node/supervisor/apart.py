@@ -23,13 +23,13 @@ def run_apart(
     on_result: Callable[[Dict[str, Any]], None],
     *,
     seconds: float,
-) -> None:
+) -> int:
     """Do something in a child; `on_result` gets what it returns, or {} if it fails or is killed.
 
     It is killed if it is late. One that is stuck in the kernel is never reported, so that no
     second one follows it.
 
-    The caller's watcher of children takes in its end.
+    The caller's watcher of children takes in its end. Returns the child's pid.
 
     Raises:
         OSError: no process or descriptor is left.
@@ -65,6 +65,7 @@ def run_apart(
 
     deadline = loop.call_later(seconds, late)
     loop.add_descriptor(reader, read)
+    return pid
 
 
 def _read(data: bytes) -> Dict[str, Any]:

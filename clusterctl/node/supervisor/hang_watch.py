@@ -18,11 +18,12 @@ from clusterctl.node.hang.life import RankLife, RunLife
 from clusterctl.node.hang.sample import RankSample
 from clusterctl.node.hang.saved import save_dump
 from clusterctl.node.hang.stacks import dump_ranks
+from clusterctl.node.hang.take import limit_of, take_to_file
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes.containers import started_by_client
-from clusterctl.node.run.processes.processes import Process
+from clusterctl.node.run.processes.processes import Process, key_of
 from clusterctl.node.supervisor.apart import run_apart
 
 DUMP_SECONDS = 20.0
@@ -77,6 +78,8 @@ class HangWatch:
         self._hung: Optional[Dict[str, Any]] = None
         self._alarm = 0
         self._false_alarms = 0
+        self.stacks_kept = False
+        """Some tell why a rank has waited in vain."""
 
     @property
     def hung(self) -> bool:
@@ -214,7 +217,7 @@ class HangWatch:
             self._alarm = told["alarm"]
             self._hung = {"since": time.time() - quiet, "quiet_s": quiet, "alarm": self._alarm}
             self._record.event("hung", **self._hung)
-            self._keep_dump()
+            self.keep_dump()
         else:
             if self._hung is None:
                 return False
@@ -224,22 +227,46 @@ class HangWatch:
         self._on_change()
         return True
 
+    # The stacks of this node's ranks.
+
     def quiet(self) -> Dict[int, float]:
         """Return the seconds since the last sign of life of each rank that is watched."""
         now = time.monotonic()
         return {rank: round(one.life.quiet(now), 1) for rank, one in self._ranks.items()}
 
-    def _kept(self, told: Dict[str, Any]) -> None:
+    def dump(self, order: Mapping[str, Any]) -> Dict[str, Any]:
+        """Start to take stacks as somebody has ordered them; return who takes them as `taker`."""
+        wanted = {**order, "quiet": self.quiet()}
+        work = partial(take_to_file, self._record.paths, wanted, self._snapshots())
+        pid = run_apart(self._loop, work, lambda _: None, seconds=limit_of(order))
+        return {"taker": key_of(pid)}
+
+    def timed_out(self) -> None:
+        """Keep the stacks of the ranks that live while one has waited in vain for another.
+
+        Those of a run that is hung are kept already, and tell more: all its ranks lived.
+        """
+        if self._hung is None:
+            self.keep_dump(timed_out=True)
+        else:
+            self.stacks_kept = True
+
+    def keep_dump(self, *, timed_out: bool = False) -> None:
+        """Keep the stacks of all ranks in the run's folder."""
+        quiet = self.quiet()
+        work = partial(_save, self._record.paths, self._snapshots(), quiet, timed_out=timed_out)
+        kept = partial(self._kept, timed_out=timed_out)
+        try:
+            run_apart(self._loop, work, kept, seconds=DUMP_SECONDS)
+        except OSError as error:
+            self._record.event("dump-failed", message=str(error))
+
+    def _kept(self, told: Dict[str, Any], *, timed_out: bool = False) -> None:
         if "saved" not in told:
             message = "the stacks were not taken within %g s, or not written" % DUMP_SECONDS
             self._record.event("dump-failed", message=message)
-
-    def _keep_dump(self) -> None:
-        work = partial(_save, self._record.paths, self._snapshots(), self.quiet())
-        try:
-            run_apart(self._loop, work, self._kept, seconds=DUMP_SECONDS)
-        except OSError as error:
-            self._record.event("dump-failed", message=str(error))
+        elif timed_out:
+            self.stacks_kept = True
 
 
 def _rdma_bytes() -> Dict[str, Any]:
@@ -260,7 +287,12 @@ def _places(
 
 
 def _save(
-    paths: NodePaths, ranks: Sequence[Mapping[str, Any]], quiet: Mapping[int, float]
+    paths: NodePaths,
+    ranks: Sequence[Mapping[str, Any]],
+    quiet: Mapping[int, float],
+    *,
+    timed_out: bool,
 ) -> Dict[str, Any]:
     """Keep the stacks of all ranks; runs in a child."""
-    return {"saved": save_dump(paths, dump_ranks(paths, ranks, quiet=quiet))}
+    dump = {**dump_ranks(paths, ranks, quiet=quiet), "timed_out": timed_out}
+    return {"saved": save_dump(paths, dump)}

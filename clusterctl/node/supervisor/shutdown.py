@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.printed_error import CLOSED_GRACE
 from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
     TERM_TO_KILL,
@@ -44,6 +45,11 @@ class Cause(NamedTuple):
     """Of a stop: seconds for the ranks, if not the job's."""
     lines_grace: Optional[float] = None
     """Of a rank that only echoes another's end: seconds for the lines of the others."""
+
+    @property
+    def waited(self) -> bool:
+        """A rank has waited in vain for another one: it did not only lose the connection to it."""
+        return (self.lines_grace or 0.0) > CLOSED_GRACE
 
     @property
     def state(self) -> str:

@@ -20,6 +20,7 @@ from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, living_descendants
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
+from clusterctl.node.supervisor.hang_judge import HangJudge
 from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.members import Members
@@ -33,12 +34,9 @@ from clusterctl.node.supervisor.shutdown import (
     Phases,
     Shutdown,
 )
+from clusterctl.node.supervisor.start_watch import StartWatch
 
 SETTLE_POLL = 0.05
-JUDGE_SECONDS = 1.0
-HUNG_GRACE = 5.0
-"""Between the verdict that a run is hung and its end: the nodes keep the stacks of their ranks."""
-WAITERS_SECONDS, AGAIN_SECONDS = 2.0, 3.0
 RELAY_SECONDS = 5.0
 """How long a failure waits until the other nodes have heard of it."""
 MOST_COMMANDS, COMMAND_LIMIT = 4, 100
@@ -77,14 +75,19 @@ class Supervisor:
         self._ending: Optional[Shutdown] = None
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
-        self._echo = EchoGrace(loop, self._end_here)
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
+        self._echo = EchoGrace(loop, self._end_here, self._hang.timed_out)
         self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
         self._peers = connect(loop, job, secrets, self)
         self._members = Members(job)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
+        own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
+        self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
+        watched = self._ranks.gathering, self._peers
+        keep = self._hang.keep_dump
+        self._start_watch = StartWatch(loop, job, record, *watched, is_ending, end, keep)
 
     @property
     def link_port(self) -> int:
@@ -104,10 +107,9 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
         self._housekeeping.start()
-        if self._job.get("start_timeout"):
-            self.loop.call_later(self._job["start_timeout"], self._check_start)
+        self._start_watch.start()
         if self._job["node_rank"] == 0:
-            self.loop.call_every(JUDGE_SECONDS, self._judge_life)
+            self._judge.start()
 
     def run(self) -> None:
         """Handle events until the run is over here."""
@@ -154,7 +156,7 @@ class Supervisor:
             self.stop(request)
             return {}
         if ask == "dump":
-            return self._spawner.take_dump({**request["order"], "quiet": self._hang.quiet()})
+            return self._hang.dump(request["order"])
         if ask == "join":
             return self._admission.answer(request, ending=self._ending is not None)
         return {"error": "no such question: %s" % ask}
@@ -295,56 +297,15 @@ class Supervisor:
         if self._ending is None:
             self._hang.take(judgement)
 
-    def _judge_life(self) -> None:
-        if self._ending is not None:
-            return
-        judgement = self._hang.judge({self._job["node"]: self.life(), **self._peers.lives})
-        if judgement is None:
-            return
-        self._peers.send_hung(judgement)
-        self.run_hung(judgement)
-        if judgement["hung"] and self._hang.stops:
-            self.loop.call_later(HUNG_GRACE, partial(self._end_hung, judgement["quiet_s"]))
-
-    def _end_hung(self, quiet: float) -> None:
-        if self._hang.hung and self._ending is None:
-            reason = "no rank has shown a sign of life for %.0f s" % quiet
-            self._end_everywhere(Cause(by="hang", reason=reason, node=self._job["node"]))
-
-    # What the system or the clock ends.
+    # What the system ends.
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.stop({"reason": "the supervisor was asked to end (%s)" % number.name})
 
-    def _check_start(self) -> None:
-        missing = sorted(self._peers.missing)
-        self._peers.give_up_on_missing()
-        if missing:
-            self._end_start("not there: " + ", ".join(missing), missing)
-        elif self._ranks.gathering.launcher_joined:
-            # It waits for another: let that one say first what keeps it.
-            self.loop.call_later(WAITERS_SECONDS, self._look_at_start)
-        else:
-            self._look_at_start()
-
-    def _look_at_start(self, before: str = "") -> None:
-        """End the start for a problem that two looks in a row find: one finds what just begins."""
-        found = self._ranks.gathering.problem(others_over=self._peers.others_over)
-        if found == before:
-            self._end_start(found)
-        elif self._ending is None:
-            self.loop.call_later(AGAIN_SECONDS, lambda: self._look_at_start(found))
-
-    def _end_start(self, why: str, missing: Sequence[str] = ()) -> None:
-        if why and self._ending is None:
-            node = self._job["node"]
-            reason = "not gathered within %g s: %s" % (self._job["start_timeout"], why)
-            self._end_everywhere(Cause(by="start-timeout", reason=reason, node=node))
-            for name in missing:
-                message = "it was not there within %g s" % self._job["start_timeout"]
-                self._record.event("start-timeout", peer=name, message=message)
-
     # The end.
+
+    def _is_ending(self) -> bool:
+        return self._ending is not None
 
     def _end_everywhere(self, cause: Cause) -> None:
         cause = cause._replace(reason=cause.reason[:REASON_LIMIT])
@@ -396,6 +357,7 @@ class Supervisor:
         self._ranks.resolve_exit_codes()
         self._end["over"] = time.time()
         self._end["left"] = [process.pid for process in left]
+        self._end["stacks"] = self._hang.stacks_kept
         if self._job["launcher"] == "ray":
             ray_folder.clean(self._record.paths.folder)
         stop_file.remove(self._stop_file)  # left there it would stop the next run

@@ -22,7 +22,7 @@ from clusterctl.own_files import replace_file
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
-from clusterctl.verbs.events import Emit
+from clusterctl.verbs.events import Emit, ignore
 from clusterctl.verbs.rpc import Nodes, call_all, joined_later, run_args, validated_answer
 from clusterctl.verbs.runs.run_status import LIVE
 from clusterctl.wire import SCHEMA, plain
@@ -93,7 +93,12 @@ class DumpResult:
     def judged(self) -> tuple[NodeDump, ...]:
         """What the verdict is made from: while the run lives, no stacks that a node kept."""
         live = tuple(one for one in self.dumps if self.states.get(one.node) in LIVE)
-        return live or self.dumps
+        return live or self.at_timeout or self.dumps
+
+    @property
+    def at_timeout(self) -> tuple[NodeDump, ...]:
+        """What nodes kept when a rank had waited in vain; the others had no rank left by then."""
+        return tuple(one for one in self.dumps if one.timed_out)
 
     @property
     def untold(self) -> tuple[str, ...]:
@@ -101,6 +106,8 @@ class DumpResult:
         silent = tuple(error.node for error in self.silent)
         if any(state in LIVE for state in self.states.values()):
             return silent  # an elastic run continues without the others
+        if self.at_timeout:
+            return silent
         told = {one.node for one in self.dumps}
         return (*silent, *(name for name in self.states if name not in told))
 
@@ -159,6 +166,17 @@ def dump(
         silent=tuple(errors),
         whole=query.node is None and query.rank is None,
     )
+
+
+def send_py_spy(nodes: Nodes, run: str, cluster: Cluster, *, limit: float) -> dict[str, str]:
+    """Put py-spy on those nodes of a run that lack it; return by node why one has none.
+
+    `limit`: seconds that a node may take for each answer.
+    """
+    wanted, tool = {"store": True}, find_py_spy()
+    answers, errors = _ask(nodes, run, cluster, cluster.nodes, wanted, tool, limit, ignore)
+    notes = {name: answer.note for name, answer in answers.items() if answer.note}
+    return notes | {error.node: str(error) for error in errors}
 
 
 def _ask(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.inventory.cluster import Cluster
     from clusterctl.verbs.dump.dump import DumpResult
     from clusterctl.verbs.rpc import Nodes
+    from clusterctl.verbs.runs.run_log import RunLog
 
 SETTLE_SECONDS = 0.5
 """After the news: a follower that begins late reads at once that the run was hung, and runs."""
@@ -62,14 +63,19 @@ class HangExplainer:
         self._taking: threading.Thread | None = None
         self._result: DumpResult | None = None
 
-    def over(self, events: Generator[Event]) -> Generator[Event]:
-        """Yield the events of a run, and `HangExplained`, or a `Notice` of what to type."""
+    def over(self, events: Generator[Event], log: RunLog | None = None) -> Generator[Event]:
+        """Yield the events of a run, and `HangExplained`, or a `Notice` of what to type.
+
+        `log` knows at the end whether stacks were kept because a rank had waited in vain.
+        """
         with closing(events):
             for event in events:
                 self._hear(event)
                 yield event
                 yield from self._news()
         yield from self._rest()
+        if log is not None and not self._stands:
+            yield from self._at_end(log)
 
     def _hear(self, event: Event) -> None:
         if not isinstance(event, NodeEvent):
@@ -122,6 +128,14 @@ class HangExplainer:
             if self._taking is not None:
                 self._taking.join(REST_SECONDS)
                 yield from self._answer(last=True)
+
+    def _at_end(self, log: RunLog) -> Generator[Event]:
+        """Yield which rank the stacks name that were kept as another had waited in vain."""
+        if any(one.end and one.end.stacks for one in log.node_runs.values()):
+            self._work()
+            result, self._result = self._result, None
+            if result and result.verdict and result.verdict.ranks:
+                yield HangExplained(result=result)
 
     def _unexplained(self) -> Notice:
         text, hint = "no stacks of its ranks could be had", f"clusterctl dump {self._run}"

@@ -32,7 +32,7 @@ class OwnPySpy:
     @cached_property
     def packed(self) -> bytes:
         """Return the program as it is sent, a third of its size."""
-        return zlib.compress(self.program, 6)
+        return zlib.compress(self.program, 3)  # 6: twice the time for 6 % less
 
 
 def find_py_spy() -> OwnPySpy | None:

@@ -14,6 +14,9 @@ QUIET_SECONDS = 10.0
 
 Where no rank must join, each time after twice as many: a job may have no rendezvous.
 """
+SETTLE_SECONDS, NO_MEETING_SECONDS = 5.0, 60.0
+"""Seconds after all ranks have joined until the start is over; and after the launch, if they meet
+where no one sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,16 @@ class JoinMonitor:
             for rank in node.ranks
             if rank not in self._joined
         )
+
+    @property
+    def settled(self) -> bool:
+        """The start is over and the run is not: what else is done does not slow it down."""
+        if self._ended or self._timed_out:
+            return False
+        now = time.monotonic()
+        joined = len(self._joined) == self.plan.world_size
+        over = joined and now - self._last_news >= SETTLE_SECONDS
+        return over or now - self.began >= NO_MEETING_SECONDS
 
     def see(self, event: Event, *, emit: Emit) -> None:
         """Emit the event; before it, what it says about who has joined."""

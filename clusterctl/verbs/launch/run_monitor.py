@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from clusterctl.errors import NodeError
+from clusterctl.verbs.dump.bring_py_spy import PySpyBringer
 from clusterctl.verbs.dump.explain import HangExplainer, explainer
 from clusterctl.verbs.events import Emit, Event
 from clusterctl.verbs.follow import MergedLines, follow
@@ -33,11 +34,13 @@ class RunMonitor:
     _stop_ordered: bool = False
     _errors: dict[str, NodeError] = field(default_factory=dict)
     """Nodes whose part could not be read to its end, and why."""
+    _bringer: PySpyBringer = field(init=False)
     _explainer: HangExplainer = field(init=False)
     """Outlives an interrupted `run`: what was explained is not explained again."""
 
     def __post_init__(self) -> None:
         """Be ready to explain a hang."""
+        self._bringer = PySpyBringer(self.nodes, self.log.run)
         self._explainer = explainer(self.nodes, self.log.run, self.log.cluster)
 
     def run(self, *, emit: Emit) -> RunResult:
@@ -59,7 +62,7 @@ class RunMonitor:
         """
         self._errors = {}
         events = follow(self.nodes, self.log, self.lines, errors=self._errors)
-        return self._explainer.over(events)
+        return self._explainer.over(events, self.log)
 
     def see(self, event: Event, *, emit: Emit) -> None:
         """Emit an event with what it tells about who has joined, and that ranks are late."""
@@ -67,6 +70,10 @@ class RunMonitor:
             emit(event)
             return
         self.join_monitor.see(event, emit=emit)
+        if self.join_monitor.settled:
+            self._bringer.begin(self.log.cluster)
+        for notice in self._bringer.notices():
+            emit(notice)
         late = self.join_monitor.timeout()
         if late is not None:
             self._late = late

@@ -244,6 +244,11 @@ class RunStatus:
         return found[0] if found and self.state == "hung" else None
 
     @property
+    def stacks_kept(self) -> bool:
+        """Its nodes kept stacks as a rank had waited in vain for another."""
+        return any(answer.end is not None and answer.end.stacks for answer in self.nodes)
+
+    @property
     def false_alarms(self) -> int:
         """How often it was hung, and then ran again."""
         return max((one.false_alarms for one in self.node_runs.values()), default=0)

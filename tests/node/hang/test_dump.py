@@ -101,6 +101,18 @@ def test_py_spy_is_sent_once_and_tells_where_a_rank_and_its_children_are(
     assert list(Path(run.paths().hang).iterdir()) == [], "no answer is left"
 
 
+def test_py_spy_can_be_kept_for_the_nodes_own_looks(make_run: MakeRun, own: OwnPySpy) -> None:
+    run = make_run(WAITS).start()
+    run.wait_for_log(0, b"here")
+    words = {**run.where(), "tool": own.words, "store": True}
+    assert run.call(0, "dump", words)[-1].head["needs_tool"]
+    for body in (own.packed, b""):
+        answer = run.call(0, "dump", words, body)[-1].head
+        assert (answer["note"], answer.get("dump")) == ("", None)
+    assert tools.has_tool(run.paths(), own.words["hash"])
+    assert not Path(run.paths().hang).exists(), "no stack was taken"
+
+
 def test_locals_are_told_only_if_asked_for_and_of_the_ranks_that_are_wanted(
     make_run: MakeRun, own: OwnPySpy
 ) -> None:
@@ -287,9 +299,9 @@ def test_an_answer_that_nobody_took_is_removed_by_a_later_one(
 ) -> None:
     monkeypatch.setattr(module, "take", lambda *_: {"ranks": []})
     names = [module.ANSWER + each for each in ("old", "new")]
-    module.main(paths.folder, json.dumps({"answer": "old"}))
+    module.take_to_file(paths, {"answer": "old"}, [])
     os.utime(Path(paths.hang, names[0]), (0, 0))
-    module.main(paths.folder, json.dumps({"answer": "new"}))
+    module.take_to_file(paths, {"answer": "new"}, [])
     assert [path.name for path in Path(paths.hang).iterdir()] == names[1:]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,37 @@ def test_a_stop_after_an_echo_stays_a_failure(make_run: MakeRun) -> None:
     assert (end["state"], end["by"], end["reason"]) == (
         "failed", "rank", "rank 0 ended with exit code 1",
     )  # fmt: skip
+    assert not run.left()
+
+
+WAITS_IN_VAIN = """
+import os, time
+def next_batch():
+    time.sleep(600)
+print("here", flush=True)
+if os.environ["RANK"] == "1":
+    next_batch()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+raise RuntimeError("[gloo] Timed out waiting 1000ms for recv operation to complete")
+"""
+
+
+def test_a_rank_that_waits_in_vain_leaves_the_stacks_of_those_that_live(make_run: MakeRun) -> None:
+    run = make_run(WAITS_IN_VAIN, nodes=2).start()
+    for rank in (0, 1):
+        run.wait_for_log(rank, b"here", n=rank)
+    wait_until(lambda: of_kind(run, 0, "peer-joined") != [])
+    (run.workdir / "go").touch()
+    waited, other = (run.ended(n)["end"] for n in (0, 1))
+    assert (waited["by"], waited["stacks"]) == ("rank", False)
+    assert (other["by"], other["stacks"]) == ("peer", True)
+    dump: Head = json.loads(Path(run.paths(1).hang, "1.json").read_text())
+    assert dump["timed_out"]
+    (rank,) = dump["ranks"]
+    frames = rank["processes"][0]["threads"][0]["frames"]
+    assert (rank["rank"], frames[0]["function"]) == (1, "next_batch")
+    assert not Path(run.paths(0).hang).exists()
     assert not run.left()
 
 

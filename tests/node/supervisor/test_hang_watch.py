@@ -168,6 +168,22 @@ def test_a_judgement_counts_once_however_often_it_is_told(
     assert hang.account["false_alarms"] == 1
 
 
+def test_stacks_of_when_all_stood_still_tell_more_than_those_of_a_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr(hang_watch, "run_apart", lambda *_, **__: taken.append("dump"))
+    hang, _ = watch(tmp_path, [])
+    hang.timed_out()
+    assert (taken, hang.stacks_kept) == (["dump"], False), "nothing is kept so far"
+    hang._kept({"saved": "1.json"}, timed_out=True)
+    assert hang.stacks_kept
+    hang, _ = watch(tmp_path, [])
+    hang.take({"hung": True, "quiet_s": 300.0, "alarm": 1})
+    hang.timed_out()
+    assert (taken, hang.stacks_kept) == (["dump"] * 2, True)
+
+
 def test_what_an_earlier_version_tells_leaves_the_run_unjudged(tmp_path: Path) -> None:
     hang, _ = watch(tmp_path, [])
     quiet = {"quiet": 1e9, "printed": True}

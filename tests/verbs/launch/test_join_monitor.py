@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterctl.plan.plan import Plan
-from clusterctl.verbs.events import Event, NodeEvent
+from clusterctl.verbs.events import Event, NodeEvent, ignore
 from clusterctl.verbs.follow import Tick
 from clusterctl.verbs.launch import join_monitor
 from clusterctl.verbs.launch.join_monitor import JoinMonitor, JoinProgress, StartTimeout
@@ -163,3 +163,18 @@ def test_a_launcher_may_deal_the_ranks_to_other_nodes_than_planned(clock: Clock)
 def test_a_rank_that_the_run_does_not_have_has_not_joined(clock: Clock, number: int) -> None:
     strange = NodeEvent(node="a", event={"kind": "rank-joined", "rank": number})
     assert watch(clock, *both("rank-started"), (0.0, strange)) == []
+
+
+def test_a_start_is_over_a_while_after_all_have_joined_unless_the_run_is(clock: Clock) -> None:
+    begun = clock.now
+    gatherer = JoinMonitor(PLAN, began=begun, _last_news=begun)
+    gatherer.see(happened("rank-joined", 0), emit=ignore)
+    clock.now += join_monitor.SETTLE_SECONDS
+    gatherer.see(happened("rank-joined", 1), emit=ignore)
+    assert not gatherer.settled
+    clock.now += join_monitor.SETTLE_SECONDS
+    assert gatherer.settled
+    gatherer.see(happened("rank-ended", 1), emit=ignore)
+    assert not gatherer.settled
+    elsewhere = JoinMonitor(PLAN, began=clock.now - join_monitor.NO_MEETING_SECONDS)
+    assert elsewhere.settled

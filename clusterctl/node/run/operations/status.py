@@ -147,10 +147,15 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
             "beat_age_s": 0.0 if live else beat_age(paths),
             "rebooted": bool(saved) and saved.get("boot_id") != boot_id(),
         },
-        "end": {name: shown.get(name) for name in END_FIELDS} if shown else None,
+        "end": _end_of(shown) if shown else None,
         "began": snapshot.get("began"),
         "ray": read_json(paths.ray) or None,
     }
+
+
+def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
+    end = {name: shown.get(name) for name in END_FIELDS}
+    return {**end, "stacks": bool(shown.get("stacks"))}  # an earlier version knows no such field
 
 
 def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:

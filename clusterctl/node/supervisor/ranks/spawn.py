@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Dict, List
+from typing import List
 
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.own_agent import agent_argv
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
 from clusterctl.node.run.processes.environ_bytes import Environment
-from clusterctl.node.run.processes.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID, key_of
-from clusterctl.wire import to_json
+from clusterctl.node.run.processes.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
 
 
 class Spawner:
@@ -64,17 +63,6 @@ class Spawner:
             self._paths, "clusterctl.node.run.processes.containers:main", self._paths.folder
         )
         return self._start(LAUNCHER_LOG, words, {**os.environb, **self._environment})
-
-    def take_dump(self, order: Dict[str, Any]) -> Dict[str, Any]:
-        """Start the process that takes the ranks' stacks; return its key as `taker`.
-
-        Not through the shim, which enters the job's folder: that may be on a dead mount.
-        """
-        words = ("clusterctl.node.hang.take:main", self._paths.folder, to_json(order).decode())
-        argv = agent_argv(self._paths, *words)
-        stamps = {name: self._environment[name] for name in (ENV_RUN_ID, ENV_NODE, ENV_LOCK)}
-        pid = os.posix_spawn(argv[0], argv, {**os.environb, **stamps}, setpgroup=0)
-        return {"taker": key_of(pid)}
 
     def _rank_words(self) -> List[str]:
         return [*self._job["wrap"], *self._job["argv"]]
