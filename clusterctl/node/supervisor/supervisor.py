@@ -295,10 +295,19 @@ class Supervisor:
         if self._ending is None:
             self._hang.take(judgement)
 
+    def run_slow(self, judged: List[PeerMessage]) -> None:
+        """Note which ranks of this node keep the others waiting."""
+        if self._ending is None:
+            self._hang.slow.take(judged)
+
     def _judge_life(self) -> None:
         if self._ending is not None:
             return
-        judgement = self._hang.judge({self._job["node"]: self.life(), **self._peers.lives})
+        told = {self._job["node"]: self.life(), **self._peers.lives}
+        slow = self._hang.judge_slow(told)
+        self._peers.send_slow(slow)
+        self.run_slow(slow.get(self._job["node"], []))
+        judgement = self._hang.judge(told)
         if judgement is None:
             return
         self._peers.send_hung(judgement)
