@@ -39,7 +39,15 @@ from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.dump import NodeDump
-from clusterctl.model.node_run import Hung, LastLine, NodeEnd, RankState, Supervisor, Usage
+from clusterctl.model.node_run import (
+    Hung,
+    LastLine,
+    NodeEnd,
+    RankState,
+    Straggler,
+    Supervisor,
+    Usage,
+)
 from clusterctl.model.verdict import Verdict
 from clusterctl.plan.plan import Plan
 from clusterctl.sandbox.faults.registry import ActiveFault
@@ -374,6 +382,11 @@ class StatusRank(Plus):
     added = (("node", str, "The node's name."),)
 
 
+class StatusStraggler(Plus):
+    base = Straggler
+    added = (("node", str, "The node's name."),)
+
+
 class StatusDocument(TypedDict):
     """A run; see [what the states mean](run-states.md)."""
 
@@ -415,6 +428,8 @@ class StatusDocument(TypedDict):
     """Why, by the stacks that the nodes kept; also of a run that was ended for it."""
     false_alarms: int
     """How often it was hung, and then ran again."""
+    stragglers: list[StatusStraggler]
+    """The ranks that keep the others waiting, while the run is `running`."""
     checkpoints: str | None
     """The folder of this run's checkpoints, which was searched."""
     checkpoint: Checkpoint | None

@@ -167,6 +167,22 @@ class Hung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """A rank that keeps the others waiting, in a run that continues."""
+
+    rank: Rank
+    """The global rank."""
+    since: Seconds
+    """When that began, by the node's clock."""
+    lost_percent: Count
+    """The share of the time that the others lose to it."""
+    reason: str = ""
+    """What slows it down on its node, in words."""
+    where: str = ""
+    """A line of its code at which it was then; empty: no stack could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a live run uses on a node."""
 
@@ -267,6 +283,7 @@ class NodeRun:
     """null: it is not, or this is unknown."""
     false_alarms: Count = 0
     """How often it was hung, and then ran again."""
+    stragglers: tuple[Straggler, ...] = ()
 
     @property
     def why_gone(self) -> str:

@@ -89,6 +89,12 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
             return lost if kind == "peer-lost" else f"continuing without {event.get('peer')}"
         case "hung" | "running-again" as kind:
             return _HUNG if kind == "hung" else "running again: a rank has shown a sign of life"
+        case "straggler":
+            lost, why = event.get("lost_percent"), event.get("reason")
+            where = f", at {event['where']}" if event.get("where") else ""
+            return f"the others wait {lost} % of the time for rank {rank}{where}: {why}"
+        case "straggler-over":
+            return f"the others no longer wait for rank {rank}"
         case "late":
             return f"late: {event.get('message')}"
         case _:

@@ -15,7 +15,7 @@ from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
-from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Usage
+from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Straggler, Usage
 from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
@@ -36,7 +36,7 @@ _STYLES = {
 _SHOWN_LINES = 12
 _SILENT_SECONDS, _SILENT_TIMES = 10.0, 10.0
 """A log that grew no longer than that, and than so many times its usual gap, is silent."""
-_USAGE = ("CPU", "memory", "GPUs")
+_USAGE = ("CPU", "memory", "GPUs", "slow")
 END_THE_REST = "once the nodes answer, end what may be left: clusterctl stop {run}"
 _MIB, _GIB = 1 << 20, 1 << 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -131,6 +131,8 @@ def _output(console: Console, view: RunStatus) -> None:
         console.print(
             safe_text(f"  resumed  {counted(view.false_alarms, 'time')} after it was hung")
         )
+    for node, one in view.stragglers:
+        console.print(safe_text(f"  slow     {slow_rank(node, one)}", "yellow"))
     if pace := _pace(view.pace):
         console.print(safe_text(f"  progress {pace}"))
     if view.restarts:
@@ -144,6 +146,13 @@ def _output(console: Console, view: RunStatus) -> None:
         console.print(safe_text(text, style), no_wrap=True, overflow="ellipsis", soft_wrap=False)
     elif view.live and not last and not view.silent:
         console.print(safe_text("  printed  nothing yet"))
+
+
+def slow_rank(node: str, one: Straggler) -> str:
+    """Return a sentence about a rank for which the others wait."""
+    where = f", at {one.where}" if one.where else ""
+    text = f"the others wait {one.lost_percent} % of the time for rank {one.rank} on {node}"
+    return f"{text}{where}: {one.reason}"
 
 
 def _pace(pace: JobProgress | None) -> str:
@@ -191,7 +200,10 @@ def unanswered(view: RunStatus) -> str:
 
 def _nodes(view: RunStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    usages = [_usage(one.node_run.usage if one.node_run else None) for one in view.nodes]
+    usages = [
+        _usage(one.node_run.usage if one.node_run else None) | _slow(view, one.node.name)
+        for one in view.nodes
+    ]
     # A column that no node has a word for is left out, such as the GPUs of CPU nodes.
     columns = [title for title in _USAGE if any(title in used for used in usages)]
     for title in ("node", "state", "ranks", "joined", *columns, ""):
@@ -236,6 +248,12 @@ def _usage(used: Usage | None) -> dict[str, str]:
     if used.gpus:
         found["GPUs"] = _gpus(used.gpus)
     return found
+
+
+def _slow(view: RunStatus, node: str) -> dict[str, str]:
+    """Return the ranks of a node for which the others wait, as its column shows them."""
+    found = [f"{one.rank} ({one.lost_percent} %)" for name, one in view.stragglers if name == node]
+    return {"slow": ", ".join(found)} if found else {}
 
 
 def _spread(values: Sequence[int], shown: Callable[[int], str]) -> str:

@@ -114,6 +114,15 @@ def test_that_a_run_is_hung_is_said_once_although_every_node_tells_it() -> None:
     ]  # fmt: skip
 
 
+def test_a_slow_rank_is_told_of_with_its_node_line_and_reason() -> None:
+    event = {"rank": 3, "lost_percent": 41, "reason": "too hot", "where": "train.py:8 step"}
+    told = shown(NodeEvent(node="gpu2", event={"kind": "straggler", **event}))
+    wanted = "gpu2: the others wait 41 % of the time for rank 3, at train.py:8 step: too hot\n"
+    assert told == wanted
+    over = shown(NodeEvent(node="gpu2", event={"kind": "straggler-over", "rank": 3}))
+    assert over == "gpu2: the others no longer wait for rank 3\n"
+
+
 def test_a_hang_is_explained_on_stderr_and_to_a_program_without_the_stacks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -804,6 +804,21 @@ def test_a_run_that_waited_in_vain_tells_which_rank_lived_on(*, stacks: bool, na
     view = status(pool, RUN, CLUSTER, emit=ignore)
     assert (view.verdict is not None and view.verdict.ranks == (1,)) is named
     assert any(request.op == "dump" for _, request in pool.requests) is stacks
+SLOW = {"rank": 1, "since": 1000.0, "lost_percent": 41, "reason": "GPU 0: too hot", "where": ""}
+
+
+@pytest.mark.parametrize(("state", "told"), [("running", True), ("stopping", False)])
+def test_a_rank_that_keeps_the_others_waiting_has_a_column(state: str, *, told: bool) -> None:
+    known = {"a": node_run("a"), "b": node_run("b", state, stragglers=[SLOW])}
+    view = view_of(RUN, CLUSTER, known, {})
+    assert view.document()["stragglers"] == ([{**SLOW, "node": "b"}] if told else [])
+    console = Console(file=(stream := io.StringIO()), width=200)
+    show_status(Screen(console, console), view)
+    sentence = "the others wait 41 % of the time for rank 1 on b: GPU 0: too hot\n"
+    assert (sentence in stream.getvalue()) is told
+    rows = [line.split() for line in stream.getvalue().splitlines()]
+    assert any(row[:1] == ["node"] and "slow" in row for row in rows) is told
+    assert any(row[:1] == ["b"] and row[-3:] == ["1", "(41", "%)"] for row in rows) is told
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ rank at the same place in one.
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+import os
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 BYTES_NOISE = 64 * 1024
 """Bytes a second that are no sign of life: keepalives, a store that is polled, a metrics logger."""
@@ -26,6 +27,7 @@ _COLLECTIVES = (
 )
 """Not all of torch.distributed: sharded tensors and checkpoints compute there."""
 _SYNCHRONIZE = ("/torch/cuda/", "synchronize")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
 
 Frames = Tuple[Tuple[str, str, int], ...]
 """Function, file and line of each, innermost first."""
@@ -180,6 +182,22 @@ def place_of(rank: Mapping[str, Any], *, on_gpu: bool = False) -> Optional[str]:
         elif sum(thread.get("cpu_percent") or 0 for thread in threads) > 100 * CPU_NOISE:
             return None
     return "\n".join(found) or None
+
+
+def look_of(rank: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return whether a rank of a dump `waits` for others, and `where` its own code is.
+
+    None: no stack could be read. What its other processes do meanwhile does not count.
+    """
+    mains = [_python_frames(each["threads"][0]) for each in rank["processes"] if each["threads"]]
+    mains = [main for main in mains if main]
+    if not mains:
+        return None
+    own = next((one for one in mains[0] if not any(map(one[1].__contains__, _LIBRARIES))), None)
+    return {
+        "waits": any(any(map(_waits_for_others, main[:INNERMOST])) for main in mains),
+        "where": "%s:%d %s" % (os.path.basename(own[1]), own[2], own[0]) if own else "",
+    }
 
 
 def _python_frames(thread: Mapping[str, Any]) -> Frames:

@@ -14,6 +14,7 @@ import struct
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from clusterctl.node.hang.life import Moved
+from clusterctl.node.hang.quota import quota_of
 from clusterctl.node.probe.interface_addresses import attributes, dump
 from clusterctl.node.run.processes.processes import Process, ProcessKey, read_proc
 from clusterctl.node.tcp_sockets import is_loopback, sockets_of
@@ -39,6 +40,10 @@ class RankSample(NamedTuple):
     """CPU time of each process."""
     files: Dict[ProcessKey, int]
     """Bytes that each has read and written."""
+    main: Dict[ProcessKey, Tuple[float, float]]
+    """For how long the main thread of each has run, and has waited for a CPU."""
+    held_back: float
+    """Seconds for which the quota of its control group was used up."""
 
 
 def sample_rank(
@@ -62,6 +67,8 @@ def sample_rank(
             else _file_bytes(process.pid)
             for process in own
         },
+        {process.key: _main_thread(process) for process in own},
+        quota_of(own[0].pid).seconds if own else 0.0,
     )
 
 
@@ -79,8 +86,71 @@ def difference(before: RankSample, now: RankSample, others: int = 0) -> Moved:
     )
 
 
+class OwnTime(NamedTuple):
+    """For how many seconds the main thread of a rank's busiest process had work of its own."""
+
+    ran: float = 0.0
+    queued: float = 0.0
+    """It wanted a CPU, and got none."""
+    disk: float = 0.0
+    """It waited uninterruptibly: for a disk, a file server, or memory from swap."""
+    stopped: float = 0.0
+    """A signal or a debugger had stopped it."""
+
+    @property
+    def all(self) -> float:
+        """All of these."""
+        return sum(self)
+
+
+def own_time(before: RankSample, now: RankSample, halts: Halts) -> OwnTime:
+    """Return what a rank did for itself between two samples: the rest of the time, it waited."""
+    seconds = max(now.moment - before.moment, 0.001)
+    found = []
+    # Some kernels do not count what is held back as waiting for a CPU.
+    held_back = min(seconds, now.held_back - before.held_back)
+    for key, (ran, queued) in now.main.items():
+        if key in before.main:
+            disk, stopped = halts.of(key)
+            known = before.main[key]
+            wanted = max(queued - known[1], held_back)
+            one = OwnTime(ran - known[0], wanted, disk * seconds, stopped * seconds)
+            # What was seen at some moments may be more than there was time for.
+            found.append(OwnTime(*(each * min(1.0, seconds / (one.all or 1.0)) for each in one)))
+    return max(found, key=lambda one: one.all, default=OwnTime())
+
+
+class Halts:
+    """How often processes were seen stuck in the kernel, or stopped, since the last sample."""
+
+    def __init__(self) -> None:
+        """Nothing was seen so far."""
+        self._looks = 0
+        self._seen: Dict[Tuple[ProcessKey, str], int] = {}
+
+    def see(self, living: Sequence[Process]) -> None:
+        """Look at the states of all processes."""
+        self._looks += 1
+        for process in living:
+            if process.state in "DTt":
+                key = process.key, process.state.upper()
+                self._seen[key] = self._seen.get(key, 0) + 1
+
+    def of(self, key: ProcessKey) -> Tuple[float, float]:
+        """Return the share of the looks at which a process was in state D, and stopped."""
+        looks = max(1, self._looks)
+        return self._seen.get((key, "D"), 0) / looks, self._seen.get((key, "T"), 0) / looks
+
+
 def _growth(before: Dict[ProcessKey, int], now: Dict[ProcessKey, int]) -> int:
     return sum(max(0, count - before.get(key, 0)) for key, count in now.items())
+
+
+def _main_thread(process: Process) -> Tuple[float, float]:
+    words = read_proc(process.pid, "schedstat").split()  # a process's is that of its main thread
+    if len(words) < 2 or words[0] == b"0":  # noqa: PLR2004  (a kernel without it: all its threads)
+        return process.ticks / TICKS_PER_SECOND, 0.0
+    return int(words[0]) / 1e9, int(words[1]) / 1e9
 
 
 def _file_bytes(pid: int) -> int:

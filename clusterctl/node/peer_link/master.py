@@ -53,6 +53,7 @@ class Master:
         self._ending: Optional[PeerMessage] = None
         self._over: Optional[str] = None
         self._hung: Optional[PeerMessage] = None
+        self._slow: Dict[str, List[PeerMessage]] = {}
         self._lives: Dict[str, PeerMessage] = {}
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
@@ -143,6 +144,10 @@ class Master:
         for channel in self._channels.values():
             channel.send({"hung": judgement})
 
+    def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
+        """Tell each worker with the next answer which of its ranks keep the others waiting."""
+        self._slow = slow
+
     def send_bye(self, state: str) -> None:
         """Tell every worker, also one that comes later, that the run is over here."""
         self._over = state
@@ -165,7 +170,8 @@ class Master:
             return
         self._last[channel.name] = channel.last_received
         if "ping" in message:
-            channel.send({"pong": parse_time(message, "ping"), "at": time.time()})
+            slow = self._slow.get(channel.name, [])
+            channel.send({"pong": parse_time(message, "ping"), "at": time.time(), "slow": slow})
             if "printed" in message:
                 self._lives[channel.name] = parse_life(message)
         elif "ending" in message:

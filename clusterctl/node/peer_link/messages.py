@@ -5,8 +5,9 @@ The worker sends `ping` at least every 2 s, and the master answers `pong` with i
 Either tells an `ending` at once. The master passes on the first, and a rank's own failure after an
 echo; none if the run continues without that node. A worker says `bye` once the run is over on it,
 and the master answers `bye`. The master says `over` when it is over there.
-With its ping, a worker tells how long its ranks are quiet; the master says to all when the run is
-`hung`, and when it runs again.
+With its ping, a worker tells how long its ranks are quiet, and what they have done; the master says
+to all when the run is `hung`, and when it runs again, and with its pong to each which of its ranks
+are `slow`.
 
 Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
 """
@@ -14,7 +15,7 @@ Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earl
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Protocol, Tuple
+from typing import Any, Dict, List, Protocol, Tuple
 
 PeerMessage = Dict[str, Any]
 SilentPeer = Dict[str, Any]
@@ -45,6 +46,9 @@ class PeerEvents(Protocol):
     def run_hung(self, judgement: PeerMessage) -> None:
         """The master has judged that the run is hung, or runs again."""
 
+    def run_slow(self, judged: List[PeerMessage]) -> None:
+        """The master tells which of this node's ranks keep the others waiting: see `parse_slow`."""
+
     def master_over(self, state: str) -> None:
         """The run is over on the master, and the state it left there."""
 
@@ -72,6 +76,8 @@ _GRACE_LIMIT = 86400.0
 LINES_GRACE = 10.0
 """The longest that a rank which only echoes another's end may let the others print."""
 _TIME_LIMIT = 10.0**11
+_MOST_RANKS = 1024
+"""Of one node."""
 _ENDING: Dict[str, Tuple[type, ...]] = {
     "by": (str,),
     "reason": (str,),
@@ -134,7 +140,46 @@ def parse_life(message: PeerMessage) -> PeerMessage:
         life["quiet"] = parse_time(message, "quiet")
     elif "quiet" in message:
         life["quiet"] = None
+    if message.get("work"):
+        life["work"] = _parse_work(message["work"])
     return life
+
+
+def _parse_work(rows: Any) -> List[List[float]]:  # noqa: ANN401  (a peer's)
+    """Return what each rank of a worker has done: its number and the four counts of its `Work`.
+
+    Raises:
+        MessageError: it is no such list.
+    """
+    if not isinstance(rows, list) or len(rows) > _MOST_RANKS:
+        raise MessageError("work of ranks: found %.200r" % (rows,))
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 5 or not all(map(_is_amount, row)):  # noqa: PLR2004
+            raise MessageError("work of a rank: found %.200r" % (row,))
+    return rows
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < _TIME_LIMIT
+
+
+def parse_slow(message: PeerMessage) -> List[PeerMessage]:
+    """Return which of this node's ranks are slow: `rank`, `lost`, and whether that is `sure`.
+
+    Raises:
+        MessageError: it is no such list.
+    """
+    found = message["slow"]
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise MessageError("expected slow ranks, found %.200r" % (found,))
+    return [
+        {
+            "rank": int(parse_time(one, "rank")),
+            "lost": parse_time(one, "lost"),
+            "sure": one.get("sure") is True,
+        }
+        for one in found[:_MOST_RANKS]
+    ]
 
 
 def parse_hung(message: PeerMessage) -> PeerMessage:

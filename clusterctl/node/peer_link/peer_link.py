@@ -58,6 +58,9 @@ class NoPeers:
     def send_hung(self, judgement: PeerMessage) -> None:
         """There is no peer to tell."""
 
+    def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
+        """There is no peer to tell."""
+
     def send_bye(self, state: str) -> None:
         """There is no peer to tell."""
 

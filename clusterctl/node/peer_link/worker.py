@@ -19,6 +19,7 @@ from clusterctl.node.peer_link.messages import (
     parse_ending,
     parse_hung,
     parse_over,
+    parse_slow,
     parse_time,
     silent_peer,
     told_ending,
@@ -116,6 +117,9 @@ class Worker:
     def send_hung(self, judgement: PeerMessage) -> None:
         """Only the master judges."""
 
+    def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
+        """Only the master judges."""
+
     def send_bye(self, state: str) -> None:
         """Tell the master that the run is over here, and wait until it knows."""
         self._bye = True
@@ -173,6 +177,8 @@ class Worker:
             self._ping()
         elif "pong" in message:
             self._measure_clock(parse_time(message, "pong"), parse_time(message, "at"))
+            if "slow" in message:
+                self._events.run_slow(parse_slow(message))
         elif "ending" in message:
             self._events.peer_ending(parse_ending(message))
         elif "hung" in message:

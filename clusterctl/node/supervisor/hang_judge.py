@@ -1,4 +1,4 @@
-"""Judges by the clock whether the run is hung, from what all nodes tell the master.
+"""Judges by the clock whether the run is hung, or waits for some ranks, from all nodes' words.
 
 What is known of this node's own ranks is `HangWatch`'s.
 """
@@ -23,7 +23,7 @@ HUNG_GRACE = 5.0
 
 
 class HangJudge:
-    """Tells all nodes that the run is hung, or runs again; ends it if its job says so."""
+    """Tells all nodes that the run is hung, slow, or runs again; ends it if its job says so."""
 
     def __init__(
         self,
@@ -56,7 +56,11 @@ class HangJudge:
     def _judge(self) -> None:
         if self._is_ending():
             return
-        judgement = self._watch.judge({self._node: self._life(), **self._peers.lives})
+        told = {self._node: self._life(), **self._peers.lives}
+        slow = self._watch.judge_slow(told)
+        self._peers.send_slow(slow)
+        self._watch.slow.take(slow.get(self._node, []))
+        judgement = self._watch.judge(told)
         if judgement is None:
             return
         self._peers.send_hung(judgement)

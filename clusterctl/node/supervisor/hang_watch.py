@@ -25,6 +25,7 @@ from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, key_of
 from clusterctl.node.supervisor.apart import run_apart
+from clusterctl.node.supervisor.straggler_watch import Judged, StragglerWatch
 
 DUMP_SECONDS = 20.0
 """How long stacks may take: those that take them keep within their own limit."""
@@ -33,7 +34,8 @@ STALE_SECONDS = 10.0
 
 Told = Dict[str, Any]
 """Of a node: `quiet`, the seconds of its liveliest rank (null: unknown), and `printed`; no
-`quiet` at all: none of its ranks runs. Of the master: `hung`, `quiet_s`, and `alarm`, a count."""
+`quiet` at all: none of its ranks runs; `work` of each rank. Of the master: `hung`, `quiet_s`, and
+`alarm`, a count."""
 
 
 class _Rank:
@@ -75,6 +77,7 @@ class HangWatch:
         """Of all processes, at this look; None: not needed so far."""
         self._looking = False
         self._run = RunLife(self.after)
+        self.slow = StragglerWatch(loop, job, record, snapshots, on_change)
         self._hung: Optional[Dict[str, Any]] = None
         self._alarm = 0
         self._false_alarms = 0
@@ -89,14 +92,17 @@ class HangWatch:
     @property
     def account(self) -> Dict[str, Any]:
         """Return what supervisor.json has of it."""
-        return {"hung": self._hung, "false_alarms": self._false_alarms}
+        return {"hung": self._hung, "false_alarms": self._false_alarms, **self.slow.account}
 
     # What this node's ranks do.
 
     def scan(self, living: Sequence[Process]) -> None:
         """Look at the ranks, if it is time; `living` are this process's descendants."""
         now = time.monotonic()
-        if not self.on or now < self._due:
+        if not self.on:
+            return
+        self.slow.scan(living)
+        if now < self._due:
             return
         self._due = now + life.sample_seconds(self.after) - 0.1  # the scans come in steps
         running = {
@@ -114,11 +120,14 @@ class HangWatch:
             known = self._ranks.get(rank)
             found = sample.sample_rank(now, log, own[rank], known.sample if known else None)
             if known is None or known.pid != pid:
+                self.slow.sample(rank, pid, None, found)
                 seen[rank] = _Rank(pid, found, self.after)
             else:
+                self.slow.sample(rank, pid, known.sample, found)
                 self._see(known, found, own[rank], others)
                 seen[rank] = known
         self._ranks = seen
+        self.slow.sampled(list(seen))
         self._look(now)
 
     def _see(self, known: _Rank, found: RankSample, own: List[Process], others: int) -> None:
@@ -188,7 +197,7 @@ class HangWatch:
             return {"quiet": None, "printed": self._printed}
         known = [self._ranks[rank].life.quiet(now) for rank in running if rank in self._ranks]
         quiet = min(known) if len(known) == len(running) else 0.0
-        return {"quiet": round(quiet, 1), "printed": self._printed}
+        return {"quiet": round(quiet, 1), "printed": self._printed, "work": self.slow.told}
 
     @property
     def _printed(self) -> bool:
@@ -207,6 +216,11 @@ class HangWatch:
             return None
         alarm = self._run.false_alarms + self._run.hung
         return {"hung": self._run.hung, "quiet_s": round(self._run.quiet, 1), "alarm": alarm}
+
+    def judge_slow(self, told: Mapping[str, Optional[Told]]) -> Dict[str, Judged]:
+        """Return by node which of its ranks the others wait for; none of a run that is hung."""
+        works = {node: one["work"] for node, one in told.items() if one and one.get("work")}
+        return self.slow.judge({} if self._run.hung else works)
 
     def take(self, told: Told) -> bool:
         """Take the master's judgement; return whether it is news."""

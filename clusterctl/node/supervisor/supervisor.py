@@ -297,6 +297,11 @@ class Supervisor:
         if self._ending is None:
             self._hang.take(judgement)
 
+    def run_slow(self, judged: List[PeerMessage]) -> None:
+        """Note which ranks of this node keep the others waiting."""
+        if self._ending is None:
+            self._hang.slow.take(judged)
+
     # What the system ends.
 
     def _on_signal(self, number: signal.Signals) -> None:

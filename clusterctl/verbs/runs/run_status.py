@@ -24,6 +24,7 @@ from clusterctl.model.node_run import (
     RayCluster,
     Resumed,
     Step,
+    Straggler,
 )
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
 from clusterctl.model.verdict import Verdict
@@ -254,6 +255,12 @@ class RunStatus:
         return max((one.false_alarms for one in self.node_runs.values()), default=0)
 
     @property
+    def stragglers(self) -> tuple[tuple[str, Straggler], ...]:
+        """The ranks that keep the others waiting, with their nodes."""
+        known = self.node_runs.items() if self.state == "running" else ()
+        return tuple((node, one) for node, run in known for one in run.stragglers)
+
+    @property
     def ray(self) -> RayCluster | None:
         """Its own Ray cluster when all nodes had joined."""
         return next((one.ray for one in self.node_runs.values() if one.ray), None)
@@ -354,6 +361,7 @@ class RunStatus:
             "hung": plain(self.hung),
             "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,
+            "stragglers": [{**plain(one), "node": node} for node, one in self.stragglers],
             "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,

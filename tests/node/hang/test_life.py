@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.hang.life import Moved, RankLife, RunLife, place_of, sample_seconds
+from clusterctl.node.hang.life import (
+    Moved,
+    RankLife,
+    RunLife,
+    look_of,
+    place_of,
+    sample_seconds,
+)
 
 AFTER = 300.0
 NOTHING = Moved(seconds=5.0, printed=False, bytes=0, cpu=0.0)
@@ -222,6 +229,25 @@ def test_only_who_waits_in_a_collective_and_has_nobody_who_works_waits(
     waits: bool,  # noqa: FBT001
 ) -> None:
     assert (place_of(rank) is not None) is waits
+
+
+@pytest.mark.parametrize(
+    ("rank", "look"),
+    [
+        (rank_of([IN_COLLECTIVE]), {"waits": True, "where": "train.py:88 train_step"}),
+        (rank_of([TOKENIZES]), {"waits": False, "where": "train.py:3 main"}),
+        # Whatever else it has started works: the rank itself waits.
+        (rank_of([IN_COLLECTIVE], [LOADS]), {"waits": True, "where": "train.py:88 train_step"}),
+        (rank_of([KERNEL], [SYNCHRONIZES]), {"waits": True, "where": "train.py:9 main"}),
+        (rank_of([LOADS]), {"waits": False, "where": ""}),
+        (rank_of([KERNEL], []), None),  # nobody could tell its Python stack
+        (rank_of(), None),
+    ],
+)
+def test_a_look_tells_whether_a_rank_itself_waits_for_others(
+    rank: dict[str, Any], look: dict[str, Any] | None
+) -> None:
+    assert look_of(rank) == look
 
 
 def test_a_place_is_the_line_of_every_frame() -> None:

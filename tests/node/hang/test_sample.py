@@ -59,7 +59,7 @@ def test_a_process_that_is_new_counts_from_its_start_and_one_that_ended_takes_no
 ):
     def made(**files: int) -> sample.RankSample:
         known = {(int(name[1:]), 1): count for name, count in files.items()}
-        return sample.RankSample(1.0, (0, 0), known, known)
+        return sample.RankSample(1.0, (0, 0), known, known, {}, 0.0)
 
     assert sample.difference(made(p1=100), made(p1=150, p2=30)).bytes == 80
     assert sample.difference(made(p1=100, p2=900), made(p1=100)).bytes == 0

@@ -14,6 +14,7 @@ from clusterctl.node.peer_link.messages import (
     parse_hung,
     parse_life,
     parse_over,
+    parse_slow,
     parse_time,
 )
 from tests.damage import ANY_JSON, damaged_json
@@ -91,7 +92,7 @@ def test_a_judgement_is_one_or_is_refused(message: Any) -> None:
     assert 0 <= judgement["alarm"] < 1e11
 
 
-@given(damaged_json({"ping": 1.0, "quiet": 300.0, "printed": True}))
+@given(damaged_json({"ping": 1.0, "quiet": 300.0, "printed": True, "work": [[1, 2.0, 1, 0, 0]]}))
 def test_what_a_worker_tells_of_its_ranks_is_judged_or_refused(message: Any) -> None:
     if not isinstance(message, dict):
         return
@@ -100,4 +101,17 @@ def test_what_a_worker_tells_of_its_ranks_is_judged_or_refused(message: Any) -> 
     except ValueError:
         return
     assert life["printed"] in (True, False)
+    assert all(len(row) == 5 and min(row) >= 0 for row in life.get("work", []))
     assert life.get("quiet") is None or 0 <= life["quiet"] < 1e11
+
+
+@given(damaged_json({"slow": [{"rank": 3, "lost": 0.4, "sure": True}]}))
+def test_slow_ranks_are_read_or_refused(message: object) -> None:
+    if not isinstance(message, dict) or "slow" not in message:
+        return
+    try:
+        judged = parse_slow(message)
+    except MessageError:
+        return
+    assert all(one["rank"] >= 0 and one["lost"] >= 0 for one in judged)
+    assert all(one["sure"] in (True, False) for one in judged)

@@ -59,6 +59,9 @@ class Heard:
     def run_hung(self, judgement: PeerMessage) -> None:
         self.all.append(("hung", judgement))
 
+    def run_slow(self, judged: list[PeerMessage]) -> None:
+        self.all.append(("slow", judged))
+
     def master_over(self, state: str) -> None:
         self.all.append(("over", state))
 
@@ -597,6 +600,24 @@ def test_workers_tell_how_long_their_ranks_are_quiet_and_hear_that_the_run_is_hu
             "w0": {"quiet": 7.5, "printed": True},
             "w1": {"printed": False},
         }
+
+
+def test_each_worker_hears_which_of_its_own_ranks_are_slow_until_they_no_longer_are() -> None:
+    with link() as net:
+        assert isinstance(net.master, Master)
+        work = [[3, 60.0, 55.5, 4, 0]]
+        net.heard["w0"].told = {"quiet": 0.0, "printed": True, "work": work}
+        slow = [{"rank": 3, "lost": 0.4, "sure": True}]
+        net.master.send_slow({"w0": slow, "master": slow})
+        net.worker(0)
+        net.worker(1)
+        net.until(lambda: net.heard["w0"].of("slow") and net.heard["w1"].of("slow"))
+        assert (net.heard["w0"].of("slow")[-1], net.heard["w1"].of("slow")[-1]) == (slow, [])
+        life = net.master.lives["w0"]
+        assert life is not None
+        assert life["work"] == work
+        net.master.send_slow({})
+        net.until(lambda: net.heard["w0"].of("slow")[-1] == [])
 
 
 def test_a_worker_of_an_earlier_version_tells_nothing_of_its_ranks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,59 @@ def test_a_run_that_is_hung_ends_if_the_job_says_so(make_run: MakeRun) -> None:
     assert ends[0]["reason"] in ends[1]["reason"]
     assert not run.left()
     assert all(Path(run.paths(n).hang, "1.json").exists() for n in (0, 1))
+
+
+IN_STEP = """
+import os, socket, threading, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+def serve(server):
+    ranks = [server.accept()[0] for _ in range(size)]
+    while all(one.recv(1) for one in ranks):
+        for one in ranks:
+            one.sendall(b"x")
+if rank == 0:
+    threading.Thread(target=serve, args=[socket.create_server(address)], daemon=True).start()
+while True:
+    try:
+        others = socket.create_connection(address)
+        break
+    except OSError:
+        time.sleep(0.1)
+print("here", flush=True)
+while True:
+    end = time.thread_time() + 0.006
+    while time.thread_time() < end:
+        pass
+    time.sleep(0.03)
+    others.sendall(b"x")
+    others.recv(1)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_keeps_the_others_waiting_is_named_with_its_reason(make_run: MakeRun) -> None:
+    run = make_run(IN_STEP, nodes=3, job=job(10.0)).start()
+    run.wait_for_log(2, b"here", n=2)
+    pid = run.status(2)["ranks"][0]["pid"]
+
+    def named() -> bool:
+        """Let the rank run for a third of the time."""
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.3)
+        return bool(of_kind(run, 2, "straggler"))
+
+    wait_until(named, 240)
+    (event,) = of_kind(run, 2, "straggler")
+    (told,) = run.status(2)["stragglers"]
+    assert {name: event[name] for name in told} == told
+    assert (told["rank"], 25 <= told["lost_percent"] <= 100) == (2, True)
+    assert "a signal or a debugger has it stopped" in told["reason"]
+    assert not any(of_kind(run, n, "straggler") or run.status(n)["stragglers"] for n in (0, 1))
+    run.stop()
+    assert run.ended(2)["stragglers"] == []
 
 
 class Record:

@@ -139,6 +139,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "nodes": snapshot.get("nodes"),
         "hung": snapshot.get("hung") if state == "running" else None,
         "false_alarms": snapshot.get("false_alarms", 0),
+        "stragglers": snapshot.get("stragglers", []) if state == "running" else [],
         "state": state,
         "ranks": ranks,
         "supervisor": {
