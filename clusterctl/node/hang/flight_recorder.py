@@ -1,4 +1,4 @@
-"""Reads what PyTorch's flight recorder wrote when a collective timed out.
+"""Reads what PyTorch's flight recorder wrote when a collective timed out, or when asked to.
 
 Such a file is a pickle, and the user's own program wrote it: nothing that it names is imported.
 """
@@ -9,16 +9,22 @@ import json
 import os
 import pickle
 import stat
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.checkpoints.torch_pickles import SafeUnpickler
 
 VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Each names the files but for the rank at their end."""
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+"""Names the pipes but for the rank and `.pipe`: what is written there makes NCCL's write."""
+WRITE_SECONDS, POLL_SECONDS = 2.5, 0.02
+"""A rank looks at its pipe once a second."""
 BYTES_LIMIT = 32 * 1024 * 1024
 """A recorder of 2000 entries writes 3 MB."""
 MOST, MOST_FRAMES, MOST_SIZES, MOST_RANKS = 64, 8, 8, 4096
 _TEXT_LIMIT = 512
+_NOT_WRITTEN = ("", 0)
 
 
 class _Plain(SafeUnpickler):
@@ -44,6 +50,90 @@ def collectives_of(environ: Mapping[str, str], rank: int, began: float) -> List[
         return []  # it may still be written
 
 
+class Pending(NamedTuple):
+    """A rank that was asked to write its recorder's file."""
+
+    rank: int
+    environ: Mapping[str, str]
+    began: float
+    before: Tuple[str, int]
+    until: float
+
+
+def request_all(
+    environs: Mapping[int, Mapping[str, str]], began: Mapping[int, float]
+) -> List[Pending]:
+    """Ask all ranks that listen for it to write their recorders' files; return those.
+
+    Args:
+        environs: of each rank's process.
+        began: when the run of each began, by this node's clock.
+    """
+    until = time.monotonic() + WRITE_SECONDS
+    found = []
+    for rank, environ in environs.items():
+        known = _written(environ, rank, began[rank])
+        if _write_to_pipe(environ, rank):
+            found.append(Pending(rank, environ, began[rank], known, until))
+    return found
+
+
+def _write_to_pipe(environ: Mapping[str, str], rank: int) -> bool:
+    """Tell whether a process of this user's reads the rank's pipe, and was asked."""
+    path = "%s%d.pipe" % (environ.get(PIPE, ""), rank)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not os.path.isabs(path):
+        return False
+    try:
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            return False
+        descriptor = os.open(path, flags)
+    except OSError:
+        return False  # no process reads it
+    try:
+        known = os.fstat(descriptor)
+        own = stat.S_ISFIFO(known.st_mode) and known.st_uid == os.geteuid()
+        return own and os.write(descriptor, b"1") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def wait_for_all(pending: Sequence[Pending]) -> List[str]:
+    """Wait until all these files are there, for a while; return in words which are not."""
+    while True:
+        pending = [one for one in pending if not _has_written(one)]
+        if not pending or time.monotonic() >= pending[0].until:
+            break
+        time.sleep(POLL_SECONDS)
+    text = "the flight recorder of rank %d: asked, it wrote no file within %g s"
+    return [text % (one.rank, WRITE_SECONDS) for one in pending]
+
+
+def _has_written(one: Pending) -> bool:
+    """Tell whether a file that was not there before is whole."""
+    known = _written(one.environ, one.rank, one.began)
+    return known not in (one.before, _NOT_WRITTEN) and _is_whole(known[0])
+
+
+def _written(environ: Mapping[str, str], rank: int, began: float) -> Tuple[str, int]:
+    """Return a rank's file, and when it was last written."""
+    path = find_file(environ, rank, began)
+    try:
+        return (path, os.stat(path).st_mtime_ns) if path else _NOT_WRITTEN
+    except OSError:
+        return _NOT_WRITTEN
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        read_collectives(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
     """Return the file that a rank's recorder wrote since its run began, if there is one.
 
@@ -56,7 +146,8 @@ def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[s
     # Torch 2.7 and later, then earlier ones.
     home = environ.get("HOME")
     defaults = [home + "/.cache/torch/comm_lib_trace_rank_"] if home else []
-    for prefix in named[:1] or [*defaults, "/tmp/nccl_trace_rank_"]:  # noqa: S108
+    # An earlier torch does not know the first variable, which clusterctl sets.
+    for prefix in [*named, *defaults, "/tmp/nccl_trace_rank_"]:  # noqa: S108
         path = "%s%d" % (prefix, rank)
         try:
             found = os.lstat(path)
