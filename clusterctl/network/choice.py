@@ -56,7 +56,7 @@ def choose_ras_port(run: str, node: NodeFacts) -> int:
     """Return where NCCL tells on a node what it knows of a run: for each run another port."""
     taken = {listener.port for listener in node.listeners or ()}
     first = zlib.crc32(run.encode()) % len(RAS_PORTS)
-    ports = (*RAS_PORTS[first:], *RAS_PORTS[:first])
+    ports: tuple[int, ...] = (*RAS_PORTS[first:], *RAS_PORTS[:first])
     return next((port for port in ports if port not in taken), ports[0])
 
 

@@ -184,8 +184,8 @@ def _from_text(report: str) -> List[Dict[str, Any]]:
         head = _OF_GROUP.match(part)
         if head:
             name = head.group(1)
-            one = {"name": name, "size": 0, "unreached": [], "launches": [], "moves": False}
-            _add_part(found.setdefault(name, one), part, dead)
+            empty: Dict[str, Any] = {"size": 0, "unreached": [], "launches": [], "moves": False}
+            _add_part(found.setdefault(name, {"name": name, **empty}), part, dead)
     if parts and not found:
         raise ValueError(parts[0][:_TEXT_LIMIT])
     return list(found.values())
@@ -200,11 +200,11 @@ def _add_part(one: Dict[str, Any], part: str, dead: Set[Tuple[str, str]]) -> Non
             of_counts.append((_count(count.group(2)), []))
             one["size"] += _count(count.group(1), 1 << 20)
         elif rank:
-            known = dict(zip(("rank", "pid", "host"), rank.groups()))
-            known["considered_dead"] = (known["pid"], known["host"]) in dead  # type: ignore[assignment]
+            number, pid, host = rank.groups()
+            gone = {"considered_dead": (pid, host) in dead}
             ranks = of_counts[-1][1] if of_counts else one["unreached"]
             if len(ranks) < MOST_RANKS:
-                ranks.append(_rank(known))
+                ranks.append(_rank({"rank": number, "pid": pid, "host": host, **gone}))
     if of_counts:
         of_counts.sort(key=lambda each: each[0])
         (least, behind), (most, _) = of_counts[0], of_counts[-1]

@@ -86,11 +86,11 @@ def dump_ranks(
         "addresses": proc.own_addresses(),
     }
     if asked is not None:
-        told, stuck = answer_of(asked), proc.stuck_sockets()
-        dump.update(communicators=told["communicators"], unheard=told["unheard"])
+        answer, stuck = answer_of(asked), proc.stuck_sockets()
+        dump.update(communicators=answer["communicators"], unheard=answer["unheard"])
         for one in dump["ranks"]:
             one["connections"] = proc.connections_of(looked.get(one["rank"], []), stuck)
-            one["collectives"] = told["collectives"].get(str(one["rank"]), [])
+            one["collectives"] = answer["collectives"].get(str(one["rank"]), [])
     return _bounded(dump)
 
 
