@@ -6,6 +6,7 @@ Such a file is a pickle, and the user's own program wrote it: nothing that it na
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import stat
@@ -24,7 +25,6 @@ BYTES_LIMIT = 32 * 1024 * 1024
 """A recorder of 2000 entries writes 3 MB."""
 MOST, MOST_FRAMES, MOST_SIZES, MOST_RANKS = 64, 8, 8, 4096
 _TEXT_LIMIT = 512
-_NOT_WRITTEN = ("", 0)
 
 
 class _Plain(SafeUnpickler):
@@ -57,6 +57,8 @@ class Pending(NamedTuple):
     environ: Mapping[str, str]
     began: float
     before: Tuple[str, int]
+    moment: float
+    """When it was asked, by this node's clock: ranks write at different times within a second."""
     until: float
 
 
@@ -69,12 +71,12 @@ def request_all(
         environs: of each rank's process.
         began: when the run of each began, by this node's clock.
     """
-    until = time.monotonic() + WRITE_SECONDS
+    moment, until = time.time(), time.monotonic() + WRITE_SECONDS
     found = []
     for rank, environ in environs.items():
         known = _written(environ, rank, began[rank])
         if _write_to_pipe(environ, rank):
-            found.append(Pending(rank, environ, began[rank], known, until))
+            found.append(Pending(rank, environ, began[rank], known, moment, until))
     return found
 
 
@@ -100,38 +102,35 @@ def _write_to_pipe(environ: Mapping[str, str], rank: int) -> bool:
         os.close(descriptor)
 
 
-def wait_for_all(pending: Sequence[Pending]) -> List[str]:
-    """Wait until all these files are there, for a while; return in words which are not."""
+def answers_of(pending: Sequence[Pending]) -> Dict[int, List[Dict[str, Any]]]:
+    """Wait for these files, for a while; return what is in those that came, by rank."""
+    found: Dict[int, List[Dict[str, Any]]] = {}
     while True:
-        pending = [one for one in pending if not _has_written(one)]
-        if not pending or time.monotonic() >= pending[0].until:
-            break
+        for one in pending:
+            answer = None if one.rank in found else _answer_of(one)
+            if answer is not None:
+                found[one.rank] = answer
+        if len(found) == len(pending) or time.monotonic() >= pending[0].until:
+            return found
         time.sleep(POLL_SECONDS)
-    text = "the flight recorder of rank %d: asked, it wrote no file within %g s"
-    return [text % (one.rank, WRITE_SECONDS) for one in pending]
 
 
-def _has_written(one: Pending) -> bool:
-    """Tell whether a file that was not there before is whole."""
+def _answer_of(one: Pending) -> Optional[List[Dict[str, Any]]]:
+    """Return what is in a file that was not there before; None: it is not whole yet."""
     known = _written(one.environ, one.rank, one.began)
-    return known not in (one.before, _NOT_WRITTEN) and _is_whole(known[0])
+    try:
+        return None if known == one.before else read_collectives(known[0], one.moment)
+    except (OSError, ValueError):
+        return None
 
 
 def _written(environ: Mapping[str, str], rank: int, began: float) -> Tuple[str, int]:
     """Return a rank's file, and when it was last written."""
     path = find_file(environ, rank, began)
     try:
-        return (path, os.stat(path).st_mtime_ns) if path else _NOT_WRITTEN
+        return (path, os.stat(path).st_mtime_ns) if path else ("", 0)
     except OSError:
-        return _NOT_WRITTEN
-
-
-def _is_whole(path: str) -> bool:
-    try:
-        read_collectives(path)
-    except (OSError, ValueError):
-        return False
-    return True
+        return "", 0
 
 
 def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
@@ -158,8 +157,8 @@ def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[s
     return None
 
 
-def read_collectives(path: str) -> List[Dict[str, Any]]:
-    """Return the collectives of a file as `Collective` has them, the newest first.
+def read_collectives(path: str, moment: float = math.inf) -> List[Dict[str, Any]]:
+    """Return the collectives of a file until a moment as `Collective` has them, the newest first.
 
     Raises:
         OSError: it cannot be read.
@@ -171,7 +170,7 @@ def read_collectives(path: str) -> List[Dict[str, Any]]:
         if not _is_own(known) or known.st_size > BYTES_LIMIT:
             raise ValueError("%s is no file of this user's, or larger than any" % path)
         try:
-            return _collectives(_Plain(file).load())
+            return _collectives(_Plain(file).load(), moment)
         except OSError:
             raise
         except Exception as error:  # whatever a pickle can do wrong
@@ -182,8 +181,12 @@ def _is_own(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _collectives(told: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    entries = [one for one in told["entries"] if not one.get("is_p2p")]
+def _collectives(told: Mapping[str, Any], moment: float) -> List[Dict[str, Any]]:
+    entries = [
+        one
+        for one in told["entries"]
+        if not one.get("is_p2p") and one.get("time_created_ns", 0) / 1e9 <= moment
+    ]
     entries.sort(key=lambda one: int(one["record_id"]), reverse=True)
     status, members = told.get("pg_status") or {}, told.get("pg_config") or {}
     found: List[Dict[str, Any]] = []

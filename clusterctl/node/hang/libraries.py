@@ -15,8 +15,10 @@ from clusterctl.node.hang import flight_recorder, nccl_ras
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import from_json, to_json
 
-SECONDS, READ_SECONDS = 4.0, 1.0
+SECONDS, READ_SECONDS = 4.5, 1.0
 """How long they may take; and, of that, how long their answer may take to be read."""
+
+_LATE = "the flight recorder of rank %d: asked, it wrote no file within %g s"
 
 
 def ask_libraries(
@@ -42,11 +44,16 @@ def ask_libraries(
         pending = flight_recorder.request_all(environs, began)
         pids = [pid for mine in of_ranks.values() for pid in mine]
         communicators, unheard = _communicators(environs, pids) if nccl else ([], [])
-        unheard += flight_recorder.wait_for_all(pending)
+        answers = flight_recorder.answers_of(pending)
+        asked = {one.rank for one in pending}
+        silent = sorted(asked - answers.keys())
+        unheard += [_LATE % (rank, flight_recorder.WRITE_SECONDS) for rank in silent]
         collectives = {
             str(rank): flight_recorder.collectives_of(environ, rank, began[rank])
             for rank, environ in environs.items()
+            if rank not in asked  # an older file tells of the past
         }
+        collectives.update((str(rank), answer) for rank, answer in answers.items())
         return {"collectives": collectives, "communicators": communicators, "unheard": unheard}
 
     return run_function("libraries", lambda write: write(to_json(answer())), SECONDS)

@@ -15,12 +15,12 @@ from clusterctl.node.run.processes.processes import read_status
 from clusterctl.node.tcp_sockets import listening, plain_address, sockets_of
 
 VARIABLE, SWITCH = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
-SECONDS, COLLECT_SECONDS, BETWEEN_SECONDS = 3.0, 1, 0.5
+SECONDS, COLLECT_SECONDS, BETWEEN_SECONDS = 3.5, 1, 0.5
 """How long all may take; how long NCCL waits for ranks that it does not reach; between answers."""
 BYTES_LIMIT = 8 * 1024 * 1024
 """A communicator of 1024 ranks has 0.5 MB."""
 MOST, MOST_RANKS, MOST_KINDS = 32, 64, 8
-"""Communicators, ranks with one problem, and kinds of collectives that are told."""
+"""Communicators, ranks with one problem, and kinds of collectives that an answer has."""
 _TEXT_LIMIT = 64
 _GREETING, _AS_JSON, _ASK = (
     "CLIENT PROTOCOL 2\nTIMEOUT %d\n",
@@ -44,11 +44,11 @@ def communicators_of(address: str, pids: Collection[int]) -> List[Dict[str, Any]
     """Return what `Communicator` has of each one, those with a problem first.
 
     Args:
-        address: HOST:PORT, as NCCL was told.
+        address: HOST:PORT, as NCCL got it.
         pids: the processes of this node's ranks: one of them must hold the port.
 
     Raises:
-        NoAnswerError: nothing can be told.
+        NoAnswerError: there is no answer, or it cannot be read.
     """
     until = time.monotonic() + SECONDS
     found = _read(_report(address, pids, until), pids)

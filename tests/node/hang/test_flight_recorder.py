@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ from clusterctl.node.hang import flight_recorder
 from clusterctl.node.hang.flight_recorder import (
     MOST,
     PIPE,
+    answers_of,
     collectives_of,
     find_file,
     read_collectives,
     request_all,
-    wait_for_all,
 )
+from tests.node.hang.as_rank import AsRank
 
 RECORDED = Path(__file__).with_name("recorder.pickle")
 """What torch 2.13 wrote of one rank of gloo."""
@@ -202,31 +202,6 @@ def test_a_rank_that_waits_for_an_earlier_collective_does_not_lack_the_next(tmp_
     assert verdict([dump]).kind == "unknown"
 
 
-class _Rank(threading.Thread):
-    """Does what torch's monitor does with its pipe: it polls it, and then writes the file."""
-
-    def __init__(self, folder: Path, rank: int, data: bytes) -> None:
-        super().__init__()
-        self.pipe = folder / f"pipe_{rank}.pipe"
-        os.mkfifo(self.pipe)
-        self.descriptor = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)
-        self.file, self.data = folder / f"fr_{rank}", data
-        self.over = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        while not self.over.wait(0.02):
-            if os.read(self.descriptor, 128):
-                self.file.write_bytes(self.data[:99])  # what is not whole is not taken
-                self.over.wait(0.1)
-                self.file.write_bytes(self.data)
-
-    def end(self) -> None:
-        self.over.set()
-        self.join()
-        os.close(self.descriptor)
-
-
 def test_a_rank_is_asked_by_its_pipe_and_its_new_file_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,17 +209,17 @@ def test_a_rank_is_asked_by_its_pipe_and_its_new_file_awaited(
     environ = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr_", PIPE: f"{tmp_path}/pipe_"}
     old = Path(written(tmp_path, entry(0), rank=1))
     os.utime(old, (1, 1))
-    rank = _Rank(tmp_path, 1, RECORDED.read_bytes())
-    try:
+    with AsRank(f"{tmp_path}/pipe_1.pipe", tmp_path / "fr_1", RECORDED.read_bytes()):
         asked = request_all({0: environ, 1: environ}, {0: 0.0, 1: 0.0})
         assert [one.rank for one in asked] == [1], "the other has no pipe"
-        assert wait_for_all(asked) == []
-    finally:
-        rank.end()
-    last, first = (from_json(Collective, one, "") for one in collectives_of(environ, 1, 0.0))
+        ((rank, found),) = answers_of(asked).items()
+    assert rank == 1
+    last, first = (from_json(Collective, one, "") for one in found)
     assert (first.operation, first.input_sizes, first.state) == ("all_reduce", ((4,),), "completed")
     assert (last.operation, last.group, last.ranks) == ("broadcast", "0 (default_pg)", (0,))
     assert last.frames[-1].function == "<module>"
+    between = 1795906577.12025  # what a rank enters after others have written is not compared
+    assert [one["sequence"] for one in read_collectives(str(RECORDED), between)] == [1]
 
 
 def test_a_rank_that_does_not_write_is_told(
@@ -253,13 +228,12 @@ def test_a_rank_that_does_not_write_is_told(
     monkeypatch.setattr(flight_recorder, "WRITE_SECONDS", 0.1)
     environ = {"TORCH_FR_DUMP_TEMP_FILE": written(tmp_path, entry(0))[:-1]}
     environ[PIPE] = f"{tmp_path}/pipe_"
-    rank = _Rank(tmp_path, 0, b"")
-    rank.end()
+    pipe = tmp_path / "pipe_0.pipe"
+    os.mkfifo(pipe)
     assert request_all({0: environ}, {0: 0.0}) == [], "no process reads its pipe"
-    reader = os.open(rank.pipe, os.O_RDONLY | os.O_NONBLOCK)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        text = "the flight recorder of rank 0: asked, it wrote no file within 0.1 s"
-        assert wait_for_all(request_all({0: environ}, {0: 0.0})) == [text]
+        assert answers_of(request_all({0: environ}, {0: 0.0})) == {}
         assert os.read(reader, 9) == b"1"
     finally:
         os.close(reader)
@@ -282,10 +256,10 @@ def test_only_a_pipe_of_this_users_is_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a pipe of another user's")
 def test_another_users_pipe_is_not_written_to(tmp_path: Path) -> None:
-    rank = _Rank(tmp_path, 0, b"")
-    rank.end()
-    os.chown(rank.pipe, 65534, 65534)
-    reader = os.open(rank.pipe, os.O_RDONLY | os.O_NONBLOCK)
+    pipe = tmp_path / "pipe_0.pipe"
+    os.mkfifo(pipe)
+    os.chown(pipe, 65534, 65534)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         assert request_all({0: {PIPE: f"{tmp_path}/pipe_"}}, {0: 0.0}) == []
         assert os.read(reader, 9) == b""

@@ -16,6 +16,7 @@ from clusterctl.model.dump import NodeDump
 from clusterctl.model.from_json import from_json
 from clusterctl.node.hang import libraries
 from tests.node.conftest import Run
+from tests.node.hang.as_rank import AsRank
 
 MakeRun = Callable[..., Run]
 ANSWERS = """
@@ -97,6 +98,21 @@ def test_the_recorder_of_a_rank_that_has_ended_is_found_by_what_was_planned(tmp_
     told = libraries.answer_of(libraries.ask_libraries(job, [ended], {}, nccl=True))
     assert [one["operation"] for one in told["collectives"]["3"]] == ["broadcast", "all_reduce"]
     assert (told["communicators"], told["unheard"]) == ([], [])
+
+
+def test_a_rank_that_writes_nothing_when_asked_tells_nothing_of_the_past(tmp_path: Path) -> None:
+    prefix = f"{tmp_path}/recorder_"
+    names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+    job = {"env": [[name, prefix, "built-in"] for name in names]}
+    rank = {"rank": 3, "pid": os.getpid(), "state": "ended", "began": 0.0}
+    trace = Path(__file__).with_name("recorder.pickle")
+    shutil.copy(trace, tmp_path / "recorder_3")
+    with AsRank(f"{prefix}3.pipe", tmp_path / "elsewhere", trace.read_bytes()):
+        told = libraries.answer_of(libraries.ask_libraries(job, [rank], {}, nccl=True))
+    assert told["collectives"] == {}
+    assert told["unheard"] == [
+        "the flight recorder of rank 3: asked, it wrote no file within 2.5 s"
+    ]
 
 
 def test_a_node_where_asking_hangs_tells_so(monkeypatch: pytest.MonkeyPatch) -> None:
