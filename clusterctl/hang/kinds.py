@@ -50,7 +50,7 @@ MOST_PIDS = 64
 """Processes that one command continues."""
 _PAIRS = frozenset(("send", "recv", "batch_isend_irecv"))
 _RANK_LOGS = "clusterctl logs {} --rank {} shows what it printed last"
-_NETWORK = "clusterctl check --only network: it connects every node to every other"
+NETWORK = "clusterctl check --only network: it connects every node to every other"
 _LOADER = "num_workers=0 shows the same in the rank itself; a timeout= of DataLoader ends it"
 
 
@@ -128,17 +128,17 @@ def network(look: Look) -> Verdict | None:
             claims = owners.get(link.peer, set())
             if not claims and look.apart:
                 continue  # a server outside the cluster is no reason to wait for a rank
-            peer = next(iter(claims)) if len(claims) == 1 else _address(link.peer)
+            peer = next(iter(claims)) if len(claims) == 1 else shown_address(link.peer)
             text = (
                 f"{peer} does not acknowledge what {who([one])} sends to it"
                 f" ({link.unacknowledged_bytes} bytes, sent {link.retransmits + 1} times)"
                 f"{lasting([one])}; the rank waits {inside(one)}"
             )
-            return replace(blame("network", [one], text, _NETWORK), nodes=(one.node, peer))
+            return replace(blame("network", [one], text, NETWORK), nodes=(one.node, peer))
     return None
 
 
-def _address(text: str) -> str:
+def shown_address(text: str) -> str:
     """Return an address that a node told; no other words of it."""
     try:
         return str(ipaddress.ip_address(text[:64].partition("%")[0]))
@@ -270,5 +270,5 @@ def together(look: Look) -> Verdict | None:
         return None
     one = look.waiting[0]
     text = f"all ranks wait {inside(one)}{lasting([one])}, and none is missing"
-    remedy = f"{_NETWORK}; for GPUs, clusterctl check --only accelerator"
+    remedy = f"{NETWORK}; for GPUs, clusterctl check --only accelerator"
     return Verdict(kind="together", where=one.where, since_s=since([one]), text=text, remedy=remedy)

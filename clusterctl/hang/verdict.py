@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from clusterctl.hang import kinds
 from clusterctl.hang.look import Look, inside, who
+from clusterctl.hang.nccl import launches, unreached
 from clusterctl.hang.recorder import recorded
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
@@ -21,6 +22,8 @@ KINDS: tuple[Callable[[Look], Verdict | None], ...] = (
     kinds.data_loader,
     kinds.swap,
     recorded,
+    launches,
+    unreached,
     kinds.absent_node,
     kinds.order,
     kinds.elsewhere,

@@ -89,6 +89,47 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NcclRank:
+    """One rank of a communicator, as NCCL names it."""
+
+    rank: Rank
+    """Its number in the communicator."""
+    host: str
+    """Its node's address."""
+    pid: Pid
+    """The process, as its own container counts."""
+    dead: bool = False
+    """NCCL has given it up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """How often the ranks of a communicator have launched a collective."""
+
+    operation: str
+    """Such as `AllReduce`; empty: all together."""
+    least: Count
+    most: Count
+    behind: tuple[NcclRank, ...] = ()
+    """Those that launched the least, if not all launched as many; at most 64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communicator:
+    """One of NCCL's communicators, as its status service (RAS) tells."""
+
+    name: str
+    """Its hash."""
+    size: Count
+    """Its ranks; 0: not told."""
+    unreached: tuple[NcclRank, ...] = ()
+    """Those that did not tell NCCL what they do; at most 64."""
+    launches: tuple[Launches, ...] = ()
+    moves: bool = False
+    """It was asked twice, half a second apart, and told something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankDump:
     """A rank at one moment."""
 
@@ -123,3 +164,7 @@ class NodeDump:
     """The node's own, by which others' connections name it."""
     timed_out: bool = False
     """Taken when a rank had waited in vain for another, and ended: those that live did not."""
+    communicators: tuple[Communicator, ...] = ()
+    """Of all nodes; only the master asks NCCL."""
+    unheard: tuple[str, ...] = ()
+    """What NCCL and PyTorch could have told but did not, and why, in words."""

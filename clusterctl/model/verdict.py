@@ -10,7 +10,7 @@ from clusterctl.values import dataclass
 
 HangKind = Literal[
     "stopped", "ended", "storage", "network", "lock", "data-loader", "swap", "absent", "shape",
-    "order", "node", "elsewhere", "slow", "together", "unknown",
+    "order", "launches", "unreached", "node", "elsewhere", "slow", "together", "unknown",
 ]  # fmt: skip
 
 
@@ -19,8 +19,9 @@ class Verdict:
     """What one look at all ranks says."""
 
     kind: HangKind
-    """`absent`: by the flight recorder, these ranks did not enter a collective; `elsewhere`: they
-    do something else while the others wait; `together`: all wait at one place; `slow`: all are
+    """`absent`: by the flight recorder, these ranks did not enter a collective; `launches`: by
+    NCCL's count, they launched fewer; `unreached`: NCCL does not reach them; `elsewhere`: they do
+    something else while the others wait; `together`: all wait at one place; `slow`: all are
     busy."""
     ranks: tuple[Rank, ...] = ()
     """For which the others wait."""

@@ -5,6 +5,7 @@ nodes route to each other, each node uses the interface of its route to the mast
 """
 
 import fnmatch
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -21,6 +22,9 @@ FIRST = 29500
 """PyTorch's own default, where the search starts."""
 
 LAST = 29999
+
+RAS_PORTS = range(28100, FIRST)
+"""Near NCCL's own, which programs outside of clusterctl use, and below the kernel's."""
 
 
 def choose_port(
@@ -46,6 +50,14 @@ def choose_port(
     if master is None or master.listeners is None:
         return port, "PyTorch's default; the ports in use on the master are unknown"
     return port, "PyTorch's default" if port == FIRST else f"the first free port from {FIRST}"
+
+
+def choose_ras_port(run: str, node: NodeFacts) -> int:
+    """Return where NCCL tells on a node what it knows of a run: for each run another port."""
+    taken = {listener.port for listener in node.listeners or ()}
+    first = zlib.crc32(run.encode()) % len(RAS_PORTS)
+    ports: tuple[int, ...] = (*RAS_PORTS[first:], *RAS_PORTS[:first])
+    return next((port for port in ports if port not in taken), ports[0])
 
 
 VIRTUAL = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import NodeNetwork
+from clusterctl.inventory.wrap import read_container
+from clusterctl.network.choice import NodeNetwork, choose_ras_port
 from clusterctl.network.choice import environment as network_environment
 from clusterctl.plan.plan import Layer, Variable
 from clusterctl.plan.processes import Processes
@@ -42,6 +43,7 @@ def compose_environment(
         _built_in("PYTHONFAULTHANDLER", "1", "a crash prints the Python stack"),
         *(_built_in(*each) for each in defaults),
         *_threads(count.procs),
+        *_told_by_libraries(run, folder, count, cluster, facts),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
         _chosen("CLUSTERCTL_HOSTFILE", f"{folder}/hostfile", "all nodes and their ranks"),
@@ -75,6 +77,24 @@ def _threads(procs: int) -> list[Variable]:
         return []
     why = f"as torchrun does, so {procs} ranks do not compete for the cores"
     return [_built_in("OMP_NUM_THREADS", "1", why)]
+
+
+def _told_by_libraries(
+    run: str, folder: str, count: Processes, cluster: Cluster, facts: NodeFacts
+) -> list[Variable]:
+    """Return what lets `dump` ask NCCL and PyTorch's flight recorder what they know."""
+    if count.device != "cuda":
+        return []
+    port = choose_ras_port(run, facts)
+    found = [_built_in("NCCL_RAS_ADDR", f"127.0.0.1:{port}", "`dump` asks NCCL there")]
+    if read_container(cluster.job.wrap):
+        return found  # torch ends a rank that cannot make its pipe
+    names = ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in dict(cluster.job.env):  # the earlier name
+        names.append("TORCH_FR_DUMP_TEMP_FILE")
+    why = "`dump` asks PyTorch's flight recorder there"
+    found += [_built_in(name, f"{folder}/recorder_", why) for name in names]
+    return found
 
 
 def _devices(cluster: Cluster, count: Processes, facts: NodeFacts) -> list[Variable]:

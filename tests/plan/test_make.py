@@ -10,7 +10,9 @@ from typing import get_args
 import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
+from clusterctl.facts.network.ports import Listener
 from clusterctl.inventory.cluster import Job, LauncherName, Ssh
+from clusterctl.network.choice import RAS_PORTS, choose_ras_port
 from clusterctl.plan import launchers
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options
@@ -394,3 +396,35 @@ def test_an_inventory_can_name_every_launcher() -> None:
 def test_every_file_of_a_launcher_is_registered() -> None:
     modules = {module.name for module in pkgutil.iter_modules(launchers.__path__)}
     assert modules - {"interface"} == set(LAUNCHERS)
+
+
+def test_ranks_on_gpus_tell_what_nccl_and_the_flight_recorder_know(plan: Planner) -> None:
+    made = plan().node("n1")
+    address = variable(made, "NCCL_RAS_ADDR")
+    assert address.layer == "built-in", "the node's own and the job's win"
+    host, _, port = str(address.value).rpartition(":")
+    assert (host, int(port) in RAS_PORTS) == ("127.0.0.1", True)
+    prefix = "/var/tmp/clusterctl-1000/lab/lab-1/n1/recorder_"
+    assert values(made)["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == prefix
+    assert values(made)["TORCH_FR_DUMP_TEMP_FILE"] == prefix
+    given = (("NCCL_RAS_ADDR", "h:1"), ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/t/fr_"))
+    own = values(plan(job=Job(command=("x.py",), env=given)).master)
+    assert own["NCCL_RAS_ADDR"] == "h:1"
+    assert "TORCH_FR_DUMP_TEMP_FILE" not in own, "torch would not read the one that is given"
+    wrap = ("docker", "run", "image")
+    boxed = values(plan(job=Job(command=("x.py",), launcher="direct", wrap=wrap)).master)
+    assert "NCCL_RAS_ADDR" in boxed
+    assert not {name for name in boxed if name.startswith("TORCH_")}
+    cpu = values(plan(nodes=tuple(node(n, gpus=0, procs=1) for n in range(3))).master)
+    assert not {name for name in cpu if name.startswith(("NCCL_RAS", "TORCH_"))}
+
+
+def test_runs_on_one_machine_ask_nccl_at_different_ports() -> None:
+    known = facts(0, 8)
+    ports = {choose_ras_port(f"lab-{n}", known) for n in range(20)}
+    assert len(ports) >= 19
+    first = choose_ras_port("lab-1", known)
+    taken = replace(known, listeners=(Listener(port=first, address="127.0.0.1"),))
+    assert choose_ras_port("lab-1", taken) in set(RAS_PORTS) - {first}
+    full = replace(known, listeners=tuple(Listener(port=p, address="::1") for p in RAS_PORTS))
+    assert choose_ras_port("lab-1", full) == first

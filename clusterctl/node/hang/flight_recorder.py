@@ -1,4 +1,4 @@
-"""Reads what PyTorch's flight recorder wrote when a collective timed out.
+"""Reads what PyTorch's flight recorder wrote when a collective timed out, or when asked to.
 
 Such a file is a pickle, and the user's own program wrote it: nothing that it names is imported.
 """
@@ -6,15 +6,21 @@ Such a file is a pickle, and the user's own program wrote it: nothing that it na
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import stat
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.checkpoints.torch_pickles import SafeUnpickler
 
 VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Each names the files but for the rank at their end."""
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+"""Names the pipes but for the rank and `.pipe`: what is written there makes NCCL's write."""
+WRITE_SECONDS, POLL_SECONDS = 2.5, 0.02
+"""A rank looks at its pipe once a second."""
 BYTES_LIMIT = 32 * 1024 * 1024
 """A recorder of 2000 entries writes 3 MB."""
 MOST, MOST_FRAMES, MOST_SIZES, MOST_RANKS = 64, 8, 8, 4096
@@ -44,6 +50,89 @@ def collectives_of(environ: Mapping[str, str], rank: int, began: float) -> List[
         return []  # it may still be written
 
 
+class Pending(NamedTuple):
+    """A rank that was asked to write its recorder's file."""
+
+    rank: int
+    environ: Mapping[str, str]
+    began: float
+    before: Tuple[str, int]
+    moment: float
+    """When it was asked, by this node's clock: ranks write at different times within a second."""
+    until: float
+
+
+def request_all(
+    environs: Mapping[int, Mapping[str, str]], began: Mapping[int, float]
+) -> List[Pending]:
+    """Ask all ranks that listen for it to write their recorders' files; return those.
+
+    Args:
+        environs: of each rank's process.
+        began: when the run of each began, by this node's clock.
+    """
+    moment, until = time.time(), time.monotonic() + WRITE_SECONDS
+    found = []
+    for rank, environ in environs.items():
+        known = _written(environ, rank, began[rank])
+        if _write_to_pipe(environ, rank):
+            found.append(Pending(rank, environ, began[rank], known, moment, until))
+    return found
+
+
+def _write_to_pipe(environ: Mapping[str, str], rank: int) -> bool:
+    """Tell whether a process of this user's reads the rank's pipe, and was asked."""
+    path = "%s%d.pipe" % (environ.get(PIPE, ""), rank)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not os.path.isabs(path):
+        return False
+    try:
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            return False
+        descriptor = os.open(path, flags)
+    except OSError:
+        return False  # no process reads it
+    try:
+        known = os.fstat(descriptor)
+        own = stat.S_ISFIFO(known.st_mode) and known.st_uid == os.geteuid()
+        return own and os.write(descriptor, b"1") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def answers_of(pending: Sequence[Pending]) -> Dict[int, List[Dict[str, Any]]]:
+    """Wait for these files, for a while; return what is in those that came, by rank."""
+    found: Dict[int, List[Dict[str, Any]]] = {}
+    while True:
+        for one in pending:
+            answer = None if one.rank in found else _answer_of(one)
+            if answer is not None:
+                found[one.rank] = answer
+        if len(found) == len(pending) or time.monotonic() >= pending[0].until:
+            return found
+        time.sleep(POLL_SECONDS)
+
+
+def _answer_of(one: Pending) -> Optional[List[Dict[str, Any]]]:
+    """Return what is in a file that was not there before; None: it is not whole yet."""
+    known = _written(one.environ, one.rank, one.began)
+    try:
+        return None if known == one.before else read_collectives(known[0], one.moment)
+    except (OSError, ValueError):
+        return None
+
+
+def _written(environ: Mapping[str, str], rank: int, began: float) -> Tuple[str, int]:
+    """Return a rank's file, and when it was last written."""
+    path = find_file(environ, rank, began)
+    try:
+        return (path, os.stat(path).st_mtime_ns) if path else ("", 0)
+    except OSError:
+        return "", 0
+
+
 def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
     """Return the file that a rank's recorder wrote since its run began, if there is one.
 
@@ -56,7 +145,8 @@ def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[s
     # Torch 2.7 and later, then earlier ones.
     home = environ.get("HOME")
     defaults = [home + "/.cache/torch/comm_lib_trace_rank_"] if home else []
-    for prefix in named[:1] or [*defaults, "/tmp/nccl_trace_rank_"]:  # noqa: S108
+    # An earlier torch does not know the first variable, which clusterctl sets.
+    for prefix in [*named, *defaults, "/tmp/nccl_trace_rank_"]:  # noqa: S108
         path = "%s%d" % (prefix, rank)
         try:
             found = os.lstat(path)
@@ -67,8 +157,8 @@ def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[s
     return None
 
 
-def read_collectives(path: str) -> List[Dict[str, Any]]:
-    """Return the collectives of a file as `Collective` has them, the newest first.
+def read_collectives(path: str, moment: float = math.inf) -> List[Dict[str, Any]]:
+    """Return the collectives of a file until a moment as `Collective` has them, the newest first.
 
     Raises:
         OSError: it cannot be read.
@@ -80,7 +170,7 @@ def read_collectives(path: str) -> List[Dict[str, Any]]:
         if not _is_own(known) or known.st_size > BYTES_LIMIT:
             raise ValueError("%s is no file of this user's, or larger than any" % path)
         try:
-            return _collectives(_Plain(file).load())
+            return _collectives(_Plain(file).load(), moment)
         except OSError:
             raise
         except Exception as error:  # whatever a pickle can do wrong
@@ -91,8 +181,12 @@ def _is_own(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _collectives(told: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    entries = [one for one in told["entries"] if not one.get("is_p2p")]
+def _collectives(told: Mapping[str, Any], moment: float) -> List[Dict[str, Any]]:
+    entries = [
+        one
+        for one in told["entries"]
+        if not one.get("is_p2p") and one.get("time_created_ns", 0) / 1e9 <= moment
+    ]
     entries.sort(key=lambda one: int(one["record_id"]), reverse=True)
     status, members = told.get("pg_status") or {}, told.get("pg_config") or {}
     found: List[Dict[str, Any]] = []

@@ -12,8 +12,9 @@ from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, S
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
-from clusterctl.node.hang import flight_recorder, proc, py_spy, sample, tools
+from clusterctl.node.hang import proc, py_spy, sample, tools
 from clusterctl.node.hang.gpus import throttled_gpus
+from clusterctl.node.hang.libraries import answer_of, ask_libraries
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import to_json
@@ -54,7 +55,8 @@ def dump_ranks(
         quiet: seconds since the last sign of life by rank, if that was watched.
         native: with the frames of C and C++.
         with_locals: with the values of local variables.
-        stacks_only: without GPUs, connections and flight recorders, which a verdict needs besides.
+        stacks_only: without GPUs, connections and what libraries know, which a verdict needs
+            besides.
         seconds: how long all of it may take.
     """
     until = time.monotonic() + seconds
@@ -63,6 +65,10 @@ def dump_ranks(
     running = {one["rank"]: one["pid"] for one in chosen if one["state"] == "running"}
     of_ranks = proc.processes_of_ranks(running)
     looked = {rank: pids[:MOST_PROCESSES] for rank, pids in of_ranks.items()}
+    asked = None
+    if not stacks_only:
+        nccl = only is None and not job.get("node_rank")
+        asked = ask_libraries(job, chosen, of_ranks, nccl=nccl)
     before, start = _tasks(looked), time.monotonic()
     told = _python_stacks(paths, job, before, py_spy.Wanted(native, with_locals), until)
     on_gpu = job.get("device") == "cuda" and not stacks_only
@@ -79,11 +85,12 @@ def dump_ranks(
         "throttled": throttled,
         "addresses": proc.own_addresses(),
     }
-    if not stacks_only:
-        collectives, stuck = _collectives(chosen), proc.stuck_sockets()
+    if asked is not None:
+        answer, stuck = answer_of(asked), proc.stuck_sockets()
+        dump.update(communicators=answer["communicators"], unheard=answer["unheard"])
         for one in dump["ranks"]:
             one["connections"] = proc.connections_of(looked.get(one["rank"], []), stuck)
-            one["collectives"] = collectives.get(str(one["rank"]), [])
+            one["collectives"] = answer["collectives"].get(str(one["rank"]), [])
     return _bounded(dump)
 
 
@@ -158,27 +165,6 @@ def _rank(
         "quiet_s": quiet.get(rank["rank"]),
         "cpu_percent": sum(percents) if told else None,
     }
-
-
-def _collectives(ranks: Sequence[Mapping[str, Any]]) -> Dict[str, List[Dict[str, Any]]]:
-    """Return by rank what PyTorch's flight recorder told of its collectives.
-
-    A child reads: a rank's environment, and its home on a dead mount, can hang the reader.
-    """
-    known = [one for one in ranks if one["pid"]]
-    try:
-        found: Dict[str, List[Dict[str, Any]]] = run_with_timeout(
-            MOUNT_SECONDS, lambda: {str(one["rank"]): _recorded(one) for one in known}
-        )
-    except (TimeoutError, ChildProcessError):
-        return {}
-    return found
-
-
-def _recorded(rank: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    entries = os.fsdecode(processes.read_proc(rank["pid"], "environ")).split("\0")
-    environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    return flight_recorder.collectives_of(environ, rank["rank"], rank.get("began") or 0.0)
 
 
 def _printed_s(paths: NodePaths, rank: int) -> Optional[float]:
@@ -263,6 +249,7 @@ def _bounded(dump: Dict[str, Any]) -> Dict[str, Any]:
                 del process["threads"][1:]
                 process["missing"] = process["missing"] or "other threads: the dump is too large"
     if len(to_json(dump)) > BYTES_LIMIT:
+        dump["communicators"] = dump.get("communicators", [])[:1]
         for rank in dump["ranks"]:
             rank["collectives"] = []
             del rank["processes"][FEW_PROCESSES:]

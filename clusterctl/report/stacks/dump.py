@@ -76,6 +76,8 @@ def _say_unseen(screen: Screen, result: DumpResult) -> None:
                 if process.missing:
                     label = f"{dump.node}:{rank.rank}"
                     lacking.setdefault(process.missing, {})[label] = None
+        for words in dump.unheard[:_MOST_WARNINGS]:
+            lacking.setdefault(words, {})[dump.node] = None
     for words, labels in itertools.islice(lacking.items(), _MOST_WARNINGS):
         text = f"[{listed(list(labels), _SHOWN_LABELS)}] not seen: {words[:_WORDS_LIMIT]}"
         screen.say(Notice(text=text, level="warning"))

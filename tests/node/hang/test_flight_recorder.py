@@ -12,8 +12,20 @@ import pytest
 from clusterctl.hang.verdict import verdict
 from clusterctl.model.dump import Collective, NodeDump, RankDump
 from clusterctl.model.from_json import from_json
-from clusterctl.node.hang.flight_recorder import MOST, collectives_of, find_file, read_collectives
+from clusterctl.node.hang import flight_recorder
+from clusterctl.node.hang.flight_recorder import (
+    MOST,
+    PIPE,
+    answers_of,
+    collectives_of,
+    find_file,
+    read_collectives,
+    request_all,
+)
+from tests.node.hang.as_rank import AsRank
 
+RECORDED = Path(__file__).with_name("recorder.pickle")
+"""What torch 2.13 wrote of one rank of gloo."""
 TORCH = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 
 
@@ -188,3 +200,68 @@ def test_a_rank_that_waits_for_an_earlier_collective_does_not_lack_the_next(tmp_
         ),
     )  # fmt: skip
     assert verdict([dump]).kind == "unknown"
+
+
+def test_a_rank_is_asked_by_its_pipe_and_its_new_file_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder, "WRITE_SECONDS", 60.0)
+    environ = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr_", PIPE: f"{tmp_path}/pipe_"}
+    old = Path(written(tmp_path, entry(0), rank=1))
+    os.utime(old, (1, 1))
+    with AsRank(f"{tmp_path}/pipe_1.pipe", tmp_path / "fr_1", RECORDED.read_bytes()):
+        asked = request_all({0: environ, 1: environ}, {0: 0.0, 1: 0.0})
+        assert [one.rank for one in asked] == [1], "the other has no pipe"
+        ((rank, found),) = answers_of(asked).items()
+    assert rank == 1
+    last, first = (from_json(Collective, one, "") for one in found)
+    assert (first.operation, first.input_sizes, first.state) == ("all_reduce", ((4,),), "completed")
+    assert (last.operation, last.group, last.ranks) == ("broadcast", "0 (default_pg)", (0,))
+    assert last.frames[-1].function == "<module>"
+    between = 1795906577.12025  # what a rank enters after others have written is not compared
+    assert [one["sequence"] for one in read_collectives(str(RECORDED), between)] == [1]
+
+
+def test_a_rank_that_does_not_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder, "WRITE_SECONDS", 0.1)
+    environ = {"TORCH_FR_DUMP_TEMP_FILE": written(tmp_path, entry(0))[:-1]}
+    environ[PIPE] = f"{tmp_path}/pipe_"
+    pipe = tmp_path / "pipe_0.pipe"
+    os.mkfifo(pipe)
+    assert request_all({0: environ}, {0: 0.0}) == [], "no process reads its pipe"
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert answers_of(request_all({0: environ}, {0: 0.0})) == {}
+        assert os.read(reader, 9) == b"1"
+    finally:
+        os.close(reader)
+
+
+def test_only_a_pipe_of_this_users_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "p_0.pipe").write_text("")
+    os.mkfifo(tmp_path / "real")
+    (tmp_path / "p_1.pipe").symlink_to(tmp_path / "real")
+    reader = os.open(tmp_path / "real", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        environ = {PIPE: f"{tmp_path}/p_"}
+        assert request_all(dict.fromkeys(range(3), environ), dict.fromkeys(range(3), 0.0)) == []
+    finally:
+        os.close(reader)
+    assert (tmp_path / "p_0.pipe").read_bytes() == b""
+    relative = {PIPE: os.path.relpath(tmp_path / "p_")}
+    assert request_all({0: relative}, {0: 0.0}) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a pipe of another user's")
+def test_another_users_pipe_is_not_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe_0.pipe"
+    os.mkfifo(pipe)
+    os.chown(pipe, 65534, 65534)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert request_all({0: {PIPE: f"{tmp_path}/pipe_"}}, {0: 0.0}) == []
+        assert os.read(reader, 9) == b""
+    finally:
+        os.close(reader)
