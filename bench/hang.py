@@ -1,14 +1,24 @@
-"""What it costs to watch ranks for signs of life, in CPU time of the supervisor.
+"""What it costs to watch ranks for signs of life, and how long it takes to name a hang.
 
 `python bench/hang.py [--ranks 8] [--workers 4] [--files 200]` starts ranks, each with workers, open
 files and connections, and samples them as a supervisor does. Printed: CPU time a sample and rank,
 and the share of a core with a sample every 5 s; for ranks that print, and for quiet ones, whose
 connections are looked at too. `living_descendants`, which a supervisor does anyway, is apart.
+
+Then (`--hosts 4 --rounds 5`; as root on Linux with pdsh; `--hosts 0`: not) a rank of a real run
+stands still in a sandbox. `clusterctl dump`, verdict included, takes turns with what one types by
+hand: pdsh with `pgrep` and `py-spy dump` of each rank, where py-spy is on every host already. That
+prints stacks only; to compare them is left to the reader. Printed are medians and their ratio, and
+the seconds after which `launch` told the verdict by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +33,11 @@ from clusterctl.node.hang.life import SAMPLE_SECONDS
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import living_descendants
 from clusterctl.node.supervisor.hang_watch import HangWatch
+from clusterctl.sandbox import netns, sandbox
+from clusterctl.sandbox.backend import SandboxSpec
+from clusterctl.sandbox.sandbox import Sandbox
 
+ROOT = Path(__file__).parent.parent
 GOAL_PERCENT = 0.3
 """Of a core, for each rank."""
 RANK = """
@@ -37,6 +51,20 @@ server = socket.create_server(("127.0.0.1", 0))
 kept += [socket.create_connection(server.getsockname()) for _ in range(8)]
 print("ready", flush=True)
 time.sleep(3600)
+"""
+AFTER = 10
+"""Seconds of `--hang-after`."""
+STANDS_STILL = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+print("begins", flush=True)
+pathlib.Path(f"{os.environ['STANDS']}-{dist.get_rank()}").write_text(str(time.time()))
+if dist.get_rank() == 1:
+    time.sleep(3600)
+dist.all_reduce(torch.ones(1))
 """
 
 
@@ -72,7 +100,90 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--samples", type=int, default=30)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    missed = sampling(given)
+    why = netns.missing() or ("" if shutil.which("pdsh") else "no pdsh")
+    if given.hosts and why:
+        print(f"no comparison with pdsh and py-spy: {why}")
+    elif given.hosts:
+        naming(given.hosts, given.rounds)
+    return missed
+
+
+def naming(hosts: int, rounds: int) -> None:
+    """Print how long it takes to name a rank that stands still, on both sides."""
+    box = sandbox.up(f"bench{os.getpid()}", SandboxSpec(nodes=hosts))
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "still.py").write_text(STANDS_STILL)
+            stands = box.shared / "stands"
+            env = {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(folder / "state")}
+            env["CLUSTERCTL_INVENTORY"] = str(box.inventory)
+            verb = [sys.executable, "-m", "clusterctl"]
+            options = ["--launcher", "direct", "--procs-per-node", "1", "--no-check", "--json"]
+            options += [
+                "--hang-after",
+                f"{AFTER}s",
+                "--env",
+                f"STANDS={box.hosts[0].shared}/stands",
+            ]
+            launch = subprocess.Popen(
+                box.command([*verb, "launch", *options, "--", "still.py"], cwd=folder),
+                env=box.environment() | env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert launch.stdout is not None
+            told = next((line for line in launch.stdout if '"verdict"' in line), None)
+            if told is None:
+                sys.exit("launch ended, and told no verdict")
+            since = max(float(one.read_text()) for one in stands.parent.glob("stands-*"))
+            print(
+                f"launch told it {time.time() - since:.1f} s after the last rank stood still"
+                f" (--hang-after {AFTER}s): {json.loads(told)['verdict']['text']}"
+            )
+            sides = {"clusterctl dump": [*verb, "dump"], "pdsh, py-spy": by_hand(box)}
+            compare(box, sides, rounds, env, folder)
+            box.run([*verb, "stop", "--all", "--grace", "0"], env=env, cwd=folder)
+            launch.wait()
+    finally:
+        box.down()
+
+
+def by_hand(box: Sandbox) -> list[str]:
+    """Return what finds each rank's process on each host, and prints its stack."""
+    py_spy = Path(sys.executable).with_name("py-spy")
+    dumps = f"pgrep -f '[s]till.py$' | xargs -n 1 {py_spy} dump --nonblocking --pid"
+    names = ",".join(host.name for host in box.hosts)
+    return ["pdsh", "-R", "ssh", "-S", "-f", "64", "-w", names, dumps]
+
+
+def compare(
+    box: Sandbox, sides: dict[str, list[str]], rounds: int, env: dict[str, str], folder: Path
+) -> None:
+    """Take turns and print the medians."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, argv in sides.items():
+            began = time.monotonic()
+            done = box.run(argv, env=env, cwd=folder, stdin=subprocess.DEVNULL)
+            seconds[name].append(time.monotonic() - began)
+            stacks = done.stdout.count("still.py:10")
+            if done.returncode or not stacks:
+                sys.exit(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    ours, theirs = map(statistics.median, seconds.values())
+    for name, values in seconds.items():
+        spread = f"({min(values):.2f} to {max(values):.2f}, {rounds} turns)"
+        print(f"  {name:16} {statistics.median(values):6.2f} s {spread}")
+    print(f"  {len(box.hosts)} hosts: ours / theirs {ours / theirs:.2f}")
+
+
+def sampling(given: argparse.Namespace) -> int:
+    """Print what the samples cost; 1 if that is above the goal."""
     words = [sys.executable, "-c", RANK, str(given.workers), str(given.files)]
     ranks = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(given.ranks)]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,11 +215,8 @@ def main() -> int:
             each = (time.process_time() - began) / given.samples
             print(f"living_descendants {1e3 * each:.3f} ms, every 2 s, for all ranks")
         finally:
-            for rank in ranks:
-                rank.terminate()
-            workers = [process.pid for process in living_descendants()]
-            if workers:
-                subprocess.run(["kill", *map(str, workers)], check=False)
+            own = [process.pid for process in living_descendants()]
+            subprocess.run(["kill", *map(str, own)], check=False)
     print(f"goal: {GOAL_PERCENT} %: {'kept' if worst <= GOAL_PERCENT else 'missed'}")
     return int(worst > GOAL_PERCENT)
 
