@@ -25,6 +25,7 @@ PUBLIC = ("run", "user", "since", "holds", "workdir_id")
 """What other users learn about the holder."""
 NO_FOLDER = "/.clusterctl-%s"
 """What they get as its folder: earlier versions take a run without one for one in theirs."""
+BACKLOG = 128
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 
@@ -48,11 +49,26 @@ class ControlSocket:
             self.release()
             raise
 
+    @classmethod
+    def take_over(cls, descriptors: List[int]) -> ControlSocket:
+        """Hold a lock whose sockets another process has left to this one."""
+        control_socket = cls.__new__(cls)
+        control_socket._sockets = [socket.socket(fileno=each) for each in descriptors]
+        for own in control_socket._sockets:
+            own.setblocking(False)
+            own.listen(BACKLOG)  # from now on, who asks sees this process at the other end
+        return control_socket
+
+    @property
+    def descriptors(self) -> List[int]:
+        """The sockets that are held."""
+        return [own.fileno() for own in self._sockets]
+
     def _hold(self, name: str) -> None:
         own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sockets.append(own)
         own.bind("\0" + name)
-        own.listen(128)
+        own.listen(BACKLOG)
         own.setblocking(False)
 
     def _hold_slot(self, machine: str) -> None:
