@@ -16,7 +16,8 @@ AFTER_BYTES = 48 << 10
 """Of all that a node tells after an attempt: it has to fit into one line."""
 FAILURES, LINES, LINE_CHARACTERS = 4, 20, 300
 """Ranks that failed which are told of, their last lines, and the characters of each."""
-CHECKS = 32
+FEWER_LINES = 5
+"""If there are so many other words."""
 WHY_LIMIT = 1000
 """Characters of a reason."""
 MOST_ATTEMPTS = 10_000
@@ -28,7 +29,8 @@ def fit_after(after: PeerMessage) -> PeerMessage:
     """Return what a node tells after an attempt, without what does not fit into a line."""
     if len(to_json(after)) <= AFTER_BYTES:
         return after
-    sight = after["sight"]
+    failures = [{**one, "lines": one["lines"][-FEWER_LINES:]} for one in after["failures"]]
+    after, sight = {**after, "failures": failures}, after["sight"]
     # The files only name what differs: the hash tells that something does.
     told = [{**one, "files": {}} for one in sight["checkpoints"]]
     while told and len(to_json({**after, "sight": {**sight, "checkpoints": told}})) > AFTER_BYTES:
@@ -40,30 +42,20 @@ def parse_after(found: object) -> PeerMessage:
     """Return what a node tells after an attempt.
 
     That is `failures` (each with `at`, `rank`, `exit_code`, `signal`, `oom` and `lines`), `stuck`,
-    `step`, `check` (name → why the node is unfit, empty for fit, null for unknown), and `sight`,
-    which `read_sight` reads.
+    `step`, and `check` and `sight`, which `read_checks` and `read_sight` read.
 
     Raises:
         MessageError: it cannot be.
     """
     told = _dict(found, "what is after an attempt")
     failures = _list(told.get("failures"), "failures", FAILURES)
-    check = _dict(told.get("check"), "check")
-    if len(check) > CHECKS:
-        raise MessageError("check: expected at most %d, found %d" % (CHECKS, len(check)))
     return {
         "failures": [_failure(_dict(each, "a failure")) for each in failures],
         "stuck": told.get("stuck") is True,
         "step": _number(told.get("step"), "step"),
         "sight": _dict(told.get("sight"), "sight"),
-        "check": {
-            str(name)[:_SHORT]: None if why is None else _text(why, "check", WHY_LIMIT)
-            for name, why in check.items()
-        },
+        "check": _dict(told.get("check"), "check"),
     }
-
-
-_SHORT = 100
 
 
 def _failure(told: Dict[str, Any]) -> PeerMessage:

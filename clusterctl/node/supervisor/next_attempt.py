@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.node.peer_link.peer_link import Peers
     from clusterctl.node.supervisor.after_attempt import Failed
 
-LOOK_SECONDS = 90.0
+LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
 TELL_SECONDS = 0.5
 """How long the master stays after it has told that there is no next attempt."""
@@ -112,7 +112,9 @@ class NextAttempt:
 
     # What this node knows after it.
 
-    def look(self, end: Dict[str, Any], *, oom: bool, then: Callable[[], None]) -> None:
+    def look(
+        self, end: Dict[str, Any], *, began: float, oom: bool, then: Callable[[], None]
+    ) -> None:
         """Find out what there is to know before a next attempt, if there may be one."""
         if not self._on or self.why_not or end["state"] == "finished":
             self._on = self._on and end["state"] != "finished"
@@ -124,7 +126,7 @@ class NextAttempt:
             self._own = {**found, "stuck": bool(end["left"])} if found else None
             then()
 
-        work = partial(look, self._job, self._record, list(self._failed), oom=oom)
+        work = partial(look, self._job, self._record, list(self._failed), began=began, oom=oom)
         try:
             run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
         except OSError:
