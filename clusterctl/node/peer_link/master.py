@@ -248,9 +248,7 @@ class Master:
             self.missing.remove(name)
             self._events.peer_joined(name)
 
-    def _of_other_attempt(
-        self, channel: TlsChannel, name: str, hello: Dict[str, object]
-    ) -> None:
+    def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
         """Answer a worker whose attempt is not ours; it comes again.
 
         One of the attempt before may have missed that we went on, or bring a stop that came while

@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 import traceback
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 from clusterctl.node import run_lock
 from clusterctl.node.event_loop import EventLoop
@@ -33,13 +33,18 @@ MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 class ControlSocket:
     """The lock, held: a process that connects to it asks its supervisor."""
 
-    def __init__(self, name: str) -> None:
-        """Take the lock.
+    def __init__(self, name: str, held: Sequence[int] = ()) -> None:
+        """Take the lock; `held` are its sockets, if another process has left them to this one.
 
         Raises:
             OSError: EADDRINUSE: it is held.
         """
-        self._sockets: List[socket.socket] = []
+        self._sockets: List[socket.socket] = [socket.socket(fileno=each) for each in held]
+        for own in self._sockets:
+            own.setblocking(False)
+            own.listen(BACKLOG)  # from now on, who asks sees this process at the other end
+        if held:
+            return
         try:
             for own in run_lock.sockets(name):
                 self._hold(own)
@@ -48,16 +53,6 @@ class ControlSocket:
         except OSError:
             self.release()
             raise
-
-    @classmethod
-    def take_over(cls, descriptors: List[int]) -> ControlSocket:
-        """Hold a lock whose sockets another process has left to this one."""
-        control_socket = cls.__new__(cls)
-        control_socket._sockets = [socket.socket(fileno=each) for each in descriptors]
-        for own in control_socket._sockets:
-            own.setblocking(False)
-            own.listen(BACKLOG)  # from now on, who asks sees this process at the other end
-        return control_socket
 
     @property
     def descriptors(self) -> List[int]:

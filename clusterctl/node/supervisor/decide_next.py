@@ -46,7 +46,9 @@ def decide_next(
     checks = {node: read_checks(after["check"]) for node, after in afters.items()}
     found = agree(sights, job["run"])
     decision = decide(ends, limits_of(job), found, checks, seed=job["run"])
-    write_json(paths.attempts, {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]]})
+    write_json(
+        paths.attempts, {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]]}
+    )
     return Decided(decision, found.newest)
 
 

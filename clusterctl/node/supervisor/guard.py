@@ -8,8 +8,8 @@ the foreground: to leave it behind is its caller's task.
 
 It only waits. The kernel gives it what a dead supervisor leaves, sessions of their own included, so
 that everything below it is the run's. It holds no lock, but between two attempts of a run: the
-supervisor of a failed attempt leaves it the sockets of the lock, and the number of the next attempt,
-for whose supervisor it starts another process.
+supervisor of a failed attempt leaves it the sockets of the lock and what the next attempt is, for
+which it starts another supervisor.
 """
 
 from __future__ import annotations
@@ -46,31 +46,16 @@ def main(folder: str, unit: str, descriptor: str) -> int:
     leave_session(paths)
     start.update(unit=unit, guard=processes.key_of(os.getpid()))
     supervisor = Supervisor()
-    known: Dict[str, Any] = {}
-    held: List[int] = []
-    code = AGAIN
+    code, known, held = supervisor.run(paths, start, answer, [])
     while code == AGAIN:
-        reader, writer = channel(start["job"])
-        try:
-            pid = supervisor.fork()
-        except OSError as error:
-            if not known:
-                raise  # its caller sees that
-            code, known["reason"] = 1, "the next attempt cannot be started: %s" % error.strerror
-            break
-        if pid == 0:
-            from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
-
-            os.close(reader)
-            return supervise(paths, start, answer, writer, held)
-        for each in (writer, *held, *([answer] if answer >= 0 else [])):
-            os.close(each)
-        answer = -1  # the first supervisor alone has a caller that waits
-        code, known, held = supervisor.wait(reader)
-        if code == AGAIN:
-            start, problem = next_start(start, known, supervisor)
-            if problem:
-                code, known["reason"] = 1, problem
+        start, problem = next_start(start, known, supervisor)
+        if not problem:
+            try:
+                code, known, held = supervisor.run(paths, start, -1, held)
+            except OSError as error:
+                problem = "the next attempt cannot be started: %s" % error.strerror
+        if problem:
+            code, known["reason"] = 1, problem
     if code == 0:
         os._exit(0)  # at once: `stop` waits for the last process of the run
     kill_descendants()
@@ -78,8 +63,8 @@ def main(folder: str, unit: str, descriptor: str) -> int:
         return code  # it never came up, and its caller knows
     from clusterctl.node.supervisor.main import finish  # noqa: PLC0415
 
-    for descriptor in held:
-        os.close(descriptor)
+    for each in held:
+        os.close(each)
     return finish(paths, start, known)
 
 
@@ -92,15 +77,28 @@ class Supervisor:
         self.stopped = 0
         """The last signal that asked for a stop."""
 
-    def fork(self) -> int:
-        """Start it; returns 0 in it."""
+    def run(
+        self, paths: NodePaths, start: Dict[str, Any], answer: int, held: List[int]
+    ) -> Tuple[int, Dict[str, Any], List[int]]:
+        """Start it, and return what `wait` does; `answer` and `held` as for `supervise`.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        reader, writer = channel(start["job"])
         self.pid = os.fork()
         if self.pid == 0:
             for number in FORWARDED:
                 signal.signal(number, signal.SIG_DFL)
-        elif self.stopped:
+            from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
+
+            os.close(reader)
+            raise SystemExit(supervise(paths, start, answer, writer, held))
+        if self.stopped:
             os.kill(self.pid, self.stopped)  # it came between two attempts
-        return self.pid
+        for each in (writer, *held, *([answer] if answer >= 0 else [])):
+            os.close(each)
+        return self.wait(reader)
 
     def forward(self, number: int) -> None:
         """Pass on a signal."""

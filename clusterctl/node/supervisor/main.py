@@ -125,7 +125,9 @@ def start_supervisor(
     job = own_job(start)
     record = RunFiles(paths)
     try:
-        control_socket = ControlSocket.take_over(held) if held else ControlSocket.acquire(job["lock"])
+        control_socket = (
+            ControlSocket(job["lock"], held) if held else ControlSocket.acquire(job["lock"])
+        )
         if held:
             record.begin_attempt()
             write_json(paths.job, job)

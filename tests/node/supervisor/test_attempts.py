@@ -61,9 +61,11 @@ def wait_for_attempt(run: Run, attempt: int) -> None:
     """Wait until both nodes run this attempt."""
     for n in range(len(run.names)):
         wait_until(
-            lambda n=n: len(kinds(run, n, "supervisor-up")) == attempt  # type: ignore[misc]
-            and Path(run.paths(n).folder, f"ranks/{n}.log").exists()
-            and run.log(n, n).count(b"here") >= attempt
+            lambda n=n: (
+                len(kinds(run, n, "supervisor-up")) == attempt  # type: ignore[misc]
+                and Path(run.paths(n).folder, f"ranks/{n}.log").exists()
+                and run.log(n, n).count(b"here") >= attempt
+            )
         )
 
 
@@ -80,7 +82,6 @@ def save(run: Run, step: int) -> Path:
     (folder / "model.safetensors").write_bytes(data)
     (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     return folder
-
 
 
 def wait_for_decision(run: Run) -> None:
@@ -238,4 +239,34 @@ def test_an_attempt_that_cannot_start_ends_the_run(make_run: MakeRun) -> None:
     Path(run.paths().agent).unlink()  # what starts the ranks
     end = run.ended()
     assert (end["state"], end["attempt"]) == ("failed", 2)
+    assert not run.left()
+
+
+TRAINS = """
+import os, signal, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+resumed = "--resume" in sys.argv
+print("begin", dist.get_rank(), sys.argv[sys.argv.index("--resume") + 1] if resumed else "nothing")
+for step in range(3):
+    dist.barrier()
+    if step == 1 and dist.get_rank() == 1 and not resumed:
+        os.kill(os.getpid(), signal.SIGKILL)
+print("done", dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, TRAINS, launcher="torchrun")
+    older = run.workdir / "ckpt" / "checkpoint-1"
+    run.start()
+    wait_until(lambda: bool(kinds(run, 0, "rank-started")))
+    save(run, 1)
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [(end["state"], end["attempt"]) for end in ends] == [("finished", 2)] * 2
+    for n in (0, 1):
+        assert f"begin {n} {older}\n".encode() in run.log(n, n)
+        assert b"done" in run.log(n, n)
     assert not run.left()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, TypedDict
 
-
 PLACEHOLDER = "{checkpoint}"
 """In a command, where the path of a checkpoint goes."""
 
