@@ -75,9 +75,7 @@ _REMEDIES: dict[str, str] = {
     "duplicate-gpu": (
         "two ranks use one GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
     ),
-    "device-ordinal": (
-        "the node runs more ranks than GPUs, or the script does not use LOCAL_RANK"
-    ),
+    "device-ordinal": ("the node runs more ranks than GPUs, or the script does not use LOCAL_RANK"),
     "versions": (
         "clusterctl check --only python: it compares torch of all nodes and their drivers"
     ),

@@ -14,44 +14,58 @@ from clusterctl.node.printed_error import WAITED, echoes, last_error
 CAUSES: Tuple[Tuple[str, str], ...] = (
     (
         "cuda-oom",
-        r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b|cuda failure 2\b"
-        r"|\bcublas_status_alloc_failed\b",
+        (
+            r"\b(?:cuda|hip) out of memory\b|\boutofmemoryerror\b|cuda failure 2\b"
+            r"|\bcublas_status_alloc_failed\b"
+        ),
     ),
     # Before "no space left": a full /dev/shm gives that message, too.
     (
         "shared-memory",
-        r"\bunexpected bus error\b|^bus error\b|\binsufficient shared memory\b"
-        r"|\bout of shared memory\b|\bunable to write to file </torch_"
-        r"|\bshared memory segment\b.*\bno space left\b|killed by signal: bus error",
+        (
+            r"\bunexpected bus error\b|^bus error\b|\binsufficient shared memory\b"
+            r"|\bout of shared memory\b|\bunable to write to file </torch_"
+            r"|\bshared memory segment\b.*\bno space left\b|killed by signal: bus error"
+        ),
     ),
     ("memlock", r"\bibv_reg_mr\w*\b.*\bfailed\b"),
     (
         "host-memory",
-        r"\bcannot allocate memory\b|\bcan't allocate memory\b|^memoryerror\b"
-        r"|\bbad_alloc\b|\bkilled by signal: killed\b",
+        (
+            r"\bcannot allocate memory\b|\bcan't allocate memory\b|^memoryerror\b"
+            r"|\bbad_alloc\b|\bkilled by signal: killed\b"
+        ),
     ),
     (
         "hub-unreachable",
-        r"\bconnect to 'https://huggingface\b|\bhuggingface\.co'.*\bmax retries exceeded\b"
-        r"|\blocalentrynotfounderror\b|\bofflinemodeisenabled\b|\b429 client error\b",
+        (
+            r"\bconnect to 'https://huggingface\b|\bhuggingface\.co'.*\bmax retries exceeded\b"
+            r"|\blocalentrynotfounderror\b|\bofflinemodeisenabled\b|\b429 client error\b"
+        ),
     ),
     (
         "hub-access",
-        r"\bgatedrepoerror\b|\bgated repo\b|\brepositorynotfounderror\b"
-        r"|\bis not a valid model identifier\b",
+        (
+            r"\bgatedrepoerror\b|\bgated repo\b|\brepositorynotfounderror\b"
+            r"|\bis not a valid model identifier\b"
+        ),
     ),
     ("wandb-key", r"\bapi_key not configured\b"),
     (
         "broken-file",
-        r"\bsafetensorerror\b.*\bdeserializing header\b|\bfailed reading zip archive\b"
-        r"|\binvalid load key, 'v'",
+        (
+            r"\bsafetensorerror\b.*\bdeserializing header\b|\bfailed reading zip archive\b"
+            r"|\binvalid load key, 'v'"
+        ),
     ),
     ("no-space", r"\bno space left on device\b"),
     # What torch.save says of a full filesystem, or of one that fails.
     (
         "failed-write",
-        r"\bbasic_ios::clear: iostream error\b|\bunexpected pos \d+ vs \d+"
-        r"|\bpytorchstreamwriter failed writing\b",
+        (
+            r"\bbasic_ios::clear: iostream error\b|\bunexpected pos \d+ vs \d+"
+            r"|\bpytorchstreamwriter failed writing\b"
+        ),
     ),
     ("quota", r"\bdisk quota exceeded\b"),
     ("no-torch", r"\bno module named '?torch\b(?!_)"),
@@ -64,18 +78,18 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
     ("ninja", r"\bninja is required\b"),
     (
         "extension-build",
-        r"\berror building extension\b|\bcudamismatchexception\b|\bmissingcudaexception\b",
+        (r"\berror building extension\b|\bcudamismatchexception\b|\bmissingcudaexception\b"),
     ),
     ("no-module", r"\bmodulenotfounderror: no module named\b|\bimporterror:"),
     # Also without EADDRINUSE: older torch prints this line alone.
     (
         "port-taken",
-        r"\bserver socket has failed to listen\b|\baddress already in use\b|\beaddrinuse\b",
+        (r"\bserver socket has failed to listen\b|\baddress already in use\b|\beaddrinuse\b"),
     ),
     ("no-script", r"\bcan't open file '.*\[errno 2\]"),
     (
         "checkpoint-pieces",
-        r"(?<![a-z])(?:world_size_\d+_rank|zero_pp_rank|mp_rank)_\d+",
+        (r"(?<![a-z])(?:world_size_\d+_rank|zero_pp_rank|mp_rank)_\d+"),
     ),
     ("missing-file", r"\bfilenotfounderror\b|\bno such file or directory\b"),
     ("permission", r"\bpermissionerror\b|\bpermission denied\b"),
@@ -84,13 +98,13 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
     ("io-error", r"\binput/output error\b|\bread-only file system\b"),
     (
         "name-resolution",
-        r"\bname or service not known\b|\btemporary failure in name resolution\b",
+        (r"\bname or service not known\b|\btemporary failure in name resolution\b"),
     ),
     ("duplicate-gpu", r"\bduplicate gpu detected\b"),
     ("device-ordinal", r"\binvalid device ordinal\b"),
     (
         "versions",
-        r"\bmismatched nccl version\b|\bnvidia driver on your system is too old\b",
+        (r"\bmismatched nccl version\b|\bnvidia driver on your system is too old\b"),
     ),
     ("device-assert", r"\bdevice-side assert\b|\billegal memory access\b"),
     ("gpu-busy", r"\bcuda-capable devices are busy\b|\bfound no nvidia driver\b"),
@@ -98,24 +112,28 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
     ("no-address", r"\bunable to find address for\b"),
     (
         "own-node",
-        r"\bclient socket has (?:timed out|failed)\b.*(?:\blocalhost\b|\b127\.0\.0\.)",
+        (r"\bclient socket has (?:timed out|failed)\b.*(?:\blocalhost\b|\b127\.0\.0\.)"),
     ),
     ("unused-parameter", r"\bexpected to have finished reduction\b"),
     ("ecc", r"\bunrecoverable ecc\b|\buncorrectable ecc error\b|\bnvrm: xid\b|\bxid \(pci:"),
     ("non-finite", r"\bnon-?finite(?:error|loss)?\b|\bloss is nan\b"),
     (
         "unreachable",
-        r"\bno route to host\b|\bconnection tim(?:eout|ed out)\b"
-        r"|\behostunreach\b|\betimedout\b|\bclient socket has (?:timed out|failed)\b"
-        r"|\bgot completion from peer\b",
+        (
+            r"\bno route to host\b|\bconnection tim(?:eout|ed out)\b"
+            r"|\behostunreach\b|\betimedout\b|\bclient socket has (?:timed out|failed)\b"
+            r"|\bgot completion from peer\b"
+        ),
     ),
     ("rank-mismatch", r"\brank mismatch\b|\bduplicate rank\b"),
     ("waited", WAITED.pattern),
     # A GPU that fails takes each of these ways out, with no Xid in the rank's own log.
     (
         "gpu-lost",
-        r"\bgpu is lost\b|\bfallen off the bus\b|\bgpu requires reset\b"
-        r"|\bnvmlerror_gpuislost\b",
+        (
+            r"\bgpu is lost\b|\bfallen off the bus\b|\bgpu requires reset\b"
+            r"|\bnvmlerror_gpuislost\b"
+        ),
     ),
     ("driver-mismatch", r"\bdriver/library version mismatch\b"),
     ("nvml", r"\bfailed to initialize nvml: unknown error\b|\bnvmlerror_unknown\b"),
@@ -124,8 +142,10 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
     ("processes", r"\bresource temporarily unavailable\b|\bcan't start new thread\b"),
     (
         "old-driver",
-        r"\bcuda driver version is insufficient\b|\bno kernel image is available\b"
-        r"|\btorch not compiled with cuda enabled\b",
+        (
+            r"\bcuda driver version is insufficient\b|\bno kernel image is available\b"
+            r"|\btorch not compiled with cuda enabled\b"
+        ),
     ),
     # Threads of the process group still run when the interpreter has shut down.
     ("gloo-thread", r"\bterminate called without an active exception\b"),

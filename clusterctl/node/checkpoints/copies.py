@@ -218,9 +218,7 @@ def _about_size(parts: Sequence[Part]) -> List[str]:
     return ["%s, the run had %s" % (text, supposed) if supposed not in (None, count) else text]
 
 
-def require_own_ranks(
-    seen: Mapping[str, Copy], ranks: Mapping[str, Sequence[int]]
-) -> List[str]:
+def require_own_ranks(seen: Mapping[str, Copy], ranks: Mapping[str, Sequence[int]]) -> List[str]:
     """Refuse ranks' files that are on other nodes than those that will load them.
 
     Args:

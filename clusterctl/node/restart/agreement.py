@@ -18,7 +18,11 @@ MOST_SKIPPED = 3
 """Newer ones that a message names."""
 _MOST_FILES, _MOST_RANKS = 4096, 4096
 _TEXT, _LONG_TEXT = 255, 4096
-_MOST = 1 << 53
+_MOST, _MOST_RANK = 1 << 53, 1 << 20
+
+
+class SightError(ValueError):
+    """What a node tells cannot be."""
 
 
 class Checkpoint(NamedTuple):
@@ -116,10 +120,7 @@ def agree(
         # The first save of a run that died meanwhile is none yet.
         written = written or any(one.complete or one.part for one in seen.values())
         try:
-            _require_writer(seen, run)
-            mixed = next((one.mixed for one in seen.values() if one.mixed), "")
-            if mixed:
-                raise Unfit(mixed)
+            _require_one_save(seen, run)
             require_fit(seen, list(sights))
             require_own_ranks(seen, ranks or {})
             path = path_for_job({node: one.path for node, one in seen.items()}, workdirs)
@@ -132,11 +133,14 @@ def agree(
     return Agreement(why=why, skipped=tuple(skipped[:MOST_SKIPPED]))
 
 
-def _require_writer(seen: Mapping[str, Seen], run: str) -> None:
-    """Raise Unfit if a node finds that another run wrote it.
+def _require_one_save(seen: Mapping[str, Seen], run: str) -> None:
+    """Raise Unfit for what may be of two saves, or of another run as a node finds.
 
     Whether it counts at all, the first node tells: the run began there before anywhere else.
     """
+    mixed = next((one.mixed for one in seen.values() if one.mixed), "")
+    if mixed:
+        raise Unfit(mixed)
     others = [node for node, one in seen.items() if one.run != run or one.beside]
     if others:
         raise Unfit("%s cannot tell that this run wrote it" % ", ".join(others))
@@ -156,13 +160,13 @@ def read_sight(value: object) -> Sight:
     """Read what a node tells.
 
     Raises:
-        ValueError: it cannot be.
+        SightError: it cannot be.
     """
     if not isinstance(value, dict):
-        raise ValueError("expected what a node sees, found %.200r" % (value,))
+        raise SightError("expected what a node sees, found %.200r" % (value,))
     told = value.get("checkpoints") or []
     if not isinstance(told, list) or len(told) > MOST_TOLD:
-        raise ValueError("checkpoints of a node: found %.200r" % (told,))
+        raise SightError("checkpoints of a node: found %.200r" % (told,))
     return Sight(
         workdir=_text(value, "workdir", _LONG_TEXT),
         checkpoints=tuple(_seen(one) for one in told),
@@ -172,10 +176,10 @@ def read_sight(value: object) -> Sight:
 
 def _seen(value: object) -> Seen:
     if not isinstance(value, dict):
-        raise ValueError("expected a checkpoint, found %.200r" % (value,))
+        raise SightError("expected a checkpoint, found %.200r" % (value,))
     files = value.get("files") or {}
     if not isinstance(files, dict) or len(files) > _MOST_FILES:
-        raise ValueError("files of a checkpoint: found %.200r" % (files,))
+        raise SightError("files of a checkpoint: found %.200r" % (files,))
     beside = value.get("beside") or ()
     return Seen(
         name=_text(value, "name"),
@@ -200,17 +204,18 @@ def _part(value: object) -> Optional[SeenPart]:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise ValueError("expected files of ranks, found %.200r" % (value,))
+        raise SightError("expected files of ranks, found %.200r" % (value,))
     ranks, saved = _numbers(value, "ranks"), _numbers(value, "saved")
-    if not ranks or not saved:
-        raise ValueError("expected files of ranks, found %.200r" % (value,))
+    sizes = (_whole(value, "world_size"), _whole(value, "supposed"))
+    if not ranks or not saved or max(*ranks, *(size or 0 for size in sizes)) > _MOST_RANK:
+        raise SightError("expected files of ranks, found %.200r" % (value,))
     return SeenPart(
         ranks=tuple(map(int, ranks)),
         metadata=value.get("metadata") is True,
         steps=tuple(map(int, _numbers(value, "steps"))),
         saved=tuple(map(float, saved)),
-        world_size=_whole(value, "world_size"),
-        supposed=_whole(value, "supposed"),
+        world_size=sizes[0],
+        supposed=sizes[1],
         whole=value.get("whole") is True,
     )
 
@@ -218,7 +223,7 @@ def _part(value: object) -> Optional[SeenPart]:
 def _text(value: Mapping[str, Any], name: str, most: int = _TEXT) -> str:
     found = value.get(name) or ""
     if not isinstance(found, str) or len(found) > most:
-        raise ValueError("%s: found %.200r" % (name, found))
+        raise SightError("%s: found %.200r" % (name, found))
     return found
 
 
@@ -227,7 +232,7 @@ def _number(value: Mapping[str, Any], name: str) -> Optional[float]:
     if found is None:
         return None
     if not _is_number(found):
-        raise ValueError("%s: found %.200r" % (name, found))
+        raise SightError("%s: found %.200r" % (name, found))
     return float(found)
 
 
@@ -239,9 +244,9 @@ def _whole(value: Mapping[str, Any], name: str) -> Optional[int]:
 def _numbers(value: Mapping[str, Any], name: str) -> List[float]:
     found = value.get(name) or []
     if not isinstance(found, (list, tuple)) or len(found) > _MOST_RANKS:
-        raise ValueError("%s: found %.200r" % (name, found))
+        raise SightError("%s: found %.200r" % (name, found))
     if not all(map(_is_number, found)):
-        raise ValueError("%s: found %.200r" % (name, found))
+        raise SightError("%s: found %.200r" % (name, found))
     return list(found)
 
 

@@ -22,7 +22,6 @@ LINE_CHARACTERS = 2000
 """Of a line in which a pattern is looked for."""
 _SHOWN = 300
 """Characters of a printed line that a reason has."""
-_MOST_CHECKS = 32
 _SIGNALS = 128
 _USAGE = 2
 _NOT_A_COMMAND = (126, 127)
@@ -137,7 +136,7 @@ def _rules() -> Dict[str, Rule]:
     repeats = {
         "cuda-oom": "the GPU's memory was full",
         "host-memory": "the host's memory was full",
-        "shared-memory": "/dev/shm was full",
+        "shared-memory": "/dev/shm was full",  # noqa: S108  (words)
         "device-assert": "a kernel failed on the GPU",
         "processes": "no further process could be started",
         "crashed": "the program crashed",
@@ -229,14 +228,10 @@ def decide(
     """
     end = ends[-1]
     cause = first_cause(end)
-    rule = RULES[cause.kind]
-    if cause.kind == "stop":
-        return Decision("end", cause.words)
-    asked = _asked(end, limits)
-    if asked is not None and not asked.again:
-        return Decision("end", "%s; never again: %s" % (cause.words, asked.words))
-    if asked is None and rule.action == "end":
-        return Decision("end", "%s: another attempt would end the same way" % cause.words)
+    rule, asked = RULES[cause.kind], _asked(end, limits)
+    final = _final(cause, rule, asked)
+    if final:
+        return Decision("end", final)
     since = _since_progress(ends, found.newest)
     limit = _limit(since, limits, found, rule if asked is None else None)
     if limit is not None:
@@ -251,15 +246,24 @@ def decide(
     return Decision("again", why, _wait(since, seed, end.attempt))
 
 
+def _final(cause: Cause, rule: Rule, asked: Optional[_Asked]) -> str:
+    """Return why no other attempt can help or is wanted; empty: one may."""
+    if cause.kind == "stop":
+        return cause.words
+    if asked is not None:
+        return "" if asked.again else "%s; never again: %s" % (cause.words, asked.words)
+    if rule.action == "end":
+        return "%s: another attempt would end the same way" % cause.words
+    return ""
+
+
 def first_cause(end: AttemptEnd) -> Cause:
     """Return why an attempt ended: the earliest failure that is no echo of another."""
-    if end.by == "stop":
-        return Cause("stop", RULES["stop"].words)
-    if end.by in ("world", "supervisor", "hang"):
-        return Cause(end.by, _words(RULES[end.by].words, end.reason))
+    kind = end.by
     if end.by == "start-timeout":
         # Of the first attempt the start itself is wrong; later ones came together before.
         kind = "start" if end.attempt == 1 else "late"
+    if kind in ("stop", "world", "supervisor", "hang", "start", "late"):
         return Cause(kind, _words(RULES[kind].words, end.reason))
     known = [(failure, cause_of(failure.lines)) for failure in end.failures]
     own = [(failure, printed) for failure, printed in known if not printed.echo]
@@ -314,9 +318,9 @@ def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[_Asked]:
     """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
     never = _matching(end, limits.never_exit_codes, limits.never_patterns)
     if never:
-        return _Asked(False, "%s is in job.restart.never" % never)  # noqa: FBT003
+        return _Asked(False, "%s is in job.restart.never" % never)
     on = _matching(end, limits.on_exit_codes, limits.on_patterns)
-    return _Asked(True, "%s is in job.restart.on" % on) if on else None  # noqa: FBT003
+    return _Asked(True, "%s is in job.restart.on" % on) if on else None
 
 
 def _matching(end: AttemptEnd, exit_codes: Sequence[int], patterns: Sequence[str]) -> str:
@@ -363,8 +367,12 @@ def _limit(
         return Decision("end", "attempt %d of %d was the last" % (end.attempt, limits.max + 1))
     if found.why:
         return Decision("end", "no checkpoint can be taken: %s" % found.why)
-    if rule is None:
-        return None
+    return None if rule is None else _limit_of_cause(since, rule)
+
+
+def _limit_of_cause(since: Sequence[AttemptEnd], rule: Rule) -> Optional[Decision]:
+    """Return the end that the budget of a cause demands."""
+    end = since[-1]
     cause = first_cause(end)
     if rule.repeats and len(since) > 1 and _same(cause, end, since[-2]):
         step = "" if end.step is None else " at step %d" % end.step
@@ -405,17 +413,3 @@ def _wait(since: Sequence[AttemptEnd], seed: str, attempt: int) -> float:
     usual = FIRST_WAIT * 2.0 ** min(len(since) - 1, 10)
     drawn = random.Random("%s %d" % (seed, attempt)).uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
     return min(LONGEST_WAIT, round(usual * drawn, 1))
-
-
-def read_checks(value: object) -> Dict[str, Optional[str]]:
-    """Read what a node tells of its check.
-
-    Raises:
-        ValueError: it cannot be.
-    """
-    if not isinstance(value, dict) or len(value) > _MOST_CHECKS:
-        raise ValueError("expected a node check, found %.200r" % (value,))
-    for name, reason in value.items():
-        if not isinstance(name, str) or not isinstance(reason, (str, type(None))):
-            raise ValueError("expected a node check, found %.200r" % (value,))
-    return {name[:_SHOWN]: reason and reason[:_SHOWN] for name, reason in value.items()}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.agent.child_tasks import Child, gather, run_function
-from clusterctl.node.checkpoints.checkpoints import checkpoints
+from clusterctl.node.file_io import read_json
 from clusterctl.node.probe.kernel_log import read_kernel_log
 from clusterctl.node.probe.path_probe import probe_path
-from clusterctl.node.restart.agreement import tell_sight
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import RecordedProcesses
@@ -23,8 +21,8 @@ from clusterctl.node.run.processes.usage import gpus
 from clusterctl.node.run_lock import resources_of
 from clusterctl.wire import from_json, to_json
 
-CHECK_SECONDS, SIGHT_SECONDS = 20.0, 120.0
-"""A look that takes longer has found that something does not answer. Many checkpoints take longer."""
+CHECK_SECONDS = 20.0
+"""A look that takes longer has found that something does not answer."""
 ROOM, SMALL_DISK_PART = 1 << 30, 8
 """Free bytes that a folder must have, and which part of a disk that is small."""
 XIDS = frozenset({
@@ -34,38 +32,26 @@ XIDS = frozenset({
 """The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})(?:, (.*))?")
 _SHOWN = 200
-_SIGHT = "sight"
 
 Checks = Dict[str, Optional[str]]
 """Name of a check → why the node is unfit; empty: it is fit; None: it could not be looked at."""
 
 
-def look_around(job: NodeJob, began: float) -> Dict[str, Any]:
-    """Return what a node tells before another attempt, in CHECK_SECONDS as a rule.
+def node_check(job: NodeJob, paths: NodePaths) -> Checks:
+    """Check GPUs, paths, room, the kernel log and the clock of this node, in CHECK_SECONDS at most.
 
-    That is `check` (see `check_node`), and `sight`, what it sees of the run's checkpoints, which
-    `agreement.read_sight` reads. To be called in a child of the supervisor.
-
-    Args:
-        job: of this node.
-        began: when the run began here, by this node's clock.
+    It waits for its children: to be called in a child of the supervisor.
     """
-    looks: Dict[str, Callable[[], Any]] = {**_looks(job, began), _SIGHT: lambda: _sight(job)}
-    children = _run(looks)
-    sight = children.pop(_SIGHT)
-    told = {"workdir": job["workdir"], "problem": _problem(sight)}
-    return {
-        "check": {name: _result(child) for name, child in children.items()},
-        _SIGHT: from_json(sight.output) if not told["problem"] else told,
-    }
+    began = float(job.get("began") or read_json(paths.supervisor).get("began") or 0.0)
+    children = [
+        run_function(name, _writer(look), CHECK_SECONDS)
+        for name, look in _looks(job, paths, began).items()
+    ]
+    gather(children)
+    return {child.key: _result(child) for child in children}
 
 
-def check_node(job: NodeJob, began: float) -> Checks:
-    """Check GPUs, paths, room, the kernel log and the clock of this node."""
-    return {name: _result(child) for name, child in _run(_looks(job, began)).items()}
-
-
-def _looks(job: NodeJob, began: float) -> Dict[str, Callable[[], Optional[str]]]:
+def _looks(job: NodeJob, paths: NodePaths, began: float) -> Dict[str, Callable[[], Optional[str]]]:
     looks: Dict[str, Callable[[], Optional[str]]] = {
         "clock": lambda: _clock(began),
         "workdir": lambda: _path(job["workdir"], made=False),
@@ -74,18 +60,9 @@ def _looks(job: NodeJob, began: float) -> Dict[str, Callable[[], Optional[str]]]
         looks["checkpoints"] = lambda: _path(_checkpoints_folder(job), made=True)
     if job["device"] == "cuda":
         looks["gpus"] = lambda: _gpus(job)
-        looks["gpu-memory"] = lambda: _gpu_memory(job)
+        looks["gpu-memory"] = lambda: _gpu_memory(job, paths)
         looks["xid"] = lambda: _xids(job, began)
     return looks
-
-
-def _run(looks: Mapping[str, Callable[[], Any]]) -> Dict[str, Child]:
-    children = {
-        name: run_function(name, _writer(look), SIGHT_SECONDS if name == _SIGHT else CHECK_SECONDS)
-        for name, look in looks.items()
-    }
-    gather(list(children.values()))
-    return children
 
 
 def _writer(look: Callable[[], Any]) -> Callable[[Callable[[bytes], None]], None]:
@@ -94,7 +71,7 @@ def _writer(look: Callable[[], Any]) -> Callable[[Callable[[bytes], None]], None
 
 def _problem(child: Child) -> str:
     if child.state == "timeout":
-        return "no answer within %.0f s" % child.seconds
+        return "no answer within %g s" % CHECK_SECONDS
     if child.state != "ok" or child.exit_code != 0:
         return "it could not be looked at: %s" % child.stderr.decode("utf-8", "replace")[:_SHOWN]
     return ""
@@ -113,32 +90,13 @@ def _checkpoints_folder(job: NodeJob) -> str:
     return os.path.join(job["workdir"], os.path.expanduser(job["checkpoints"]))
 
 
-def _sight(job: NodeJob) -> Dict[str, Any]:
-    """Return what is seen in the folder of the checkpoints; one that is not there has none.
-
-    Raises:
-        OSError: whether it is there is not known.
-    """
-    nothing = {"workdir": job["workdir"], "checkpoints": []}
-    try:
-        if not job["checkpoints"] or not os.stat(_checkpoints_folder(job)):
-            return nothing
-    except FileNotFoundError:
-        return nothing
-    args = {name: job.get(name) for name in ("cluster", "run", "node", "state", "world_size")}
-    args.update(workdir=job["workdir"], path=job["checkpoints"])
-    with open(os.devnull, "r+b", buffering=0) as nobody:  # hears how far it is
-        answer = checkpoints(args, b"", CallChannel(nobody, nobody.fileno()))
-    return tell_sight(job["workdir"], answer.head["candidates"])
-
-
 def _clock(began: float) -> str:
     now = time.time()
     return "" if now >= began else "its clock is %.0f s before the beginning" % (began - now)
 
 
 def _path(path: str, *, made: bool) -> str:
-    """Return why a folder cannot be written to, or has too little room; `made`: the job makes it."""
+    """Return why a folder cannot be written to, or has no room; `made`: the job makes it."""
     found = probe_path({"path": path, "write": True})
     if found["exists"] is False and not made:
         return "%s does not exist" % path
@@ -160,9 +118,8 @@ def _gpus(job: NodeJob) -> Optional[str]:
     return "" if len(found) >= least else "%d GPUs answer, expected %d" % (len(found), least)
 
 
-def _gpu_memory(job: NodeJob) -> Optional[str]:
+def _gpu_memory(job: NodeJob, paths: NodePaths) -> Optional[str]:
     """Return what still holds memory that the attempts had."""
-    paths = NodePaths.of(job)
     memory = check_gpu_memory({**job}, {pid for pid, _ in RecordedProcesses(paths).read()})
     if memory.free is None:
         return None

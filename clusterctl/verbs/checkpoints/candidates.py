@@ -7,7 +7,7 @@ from typing import TypeAlias
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.checkpoint import NodeCheckpoint
 from clusterctl.node.checkpoints import copies
-from clusterctl.node.checkpoints.copies import Unfit, newest_first
+from clusterctl.node.checkpoints.copies import newest_first
 from clusterctl.verbs.runs.history import History
 
 Copies: TypeAlias = Mapping[str, NodeCheckpoint]
