@@ -31,7 +31,8 @@ def receive(descriptor: int) -> Tuple[bytes, List[int]]:
     """
     import stat  # noqa: PLC0415  (few processes need it)
 
-    data, sockets = b"", []
+    data = b""
+    sockets: List[int] = []
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         while found := os.read(descriptor, _CHUNK):
             data += found

@@ -80,8 +80,7 @@ def _restart(
     plan: Plan, node: NodePlan, job: Job, resumed: Resumed | None
 ) -> dict[str, Any] | None:
     """Return when a failed run is started again, and each rank's command from a checkpoint."""
-    restart = plain(getattr(job, "restart", None))
-    if not restart or not restart["max"]:
+    if not job.restart.max:
         return None
     template = (resumed.command if resumed else ()) or job.command
     if not any(PLACEHOLDER in word for word in template):
@@ -90,7 +89,7 @@ def _restart(
     if not any(PLACEHOLDER in word for word in words):
         words = []  # the program finds its checkpoint by itself, or has none
     python = node.argv[: len(node.argv) - len(job.command)]
-    return {**restart, "resumed_argv": [*python, *words] if words else []}
+    return {**plain(job.restart), "resumed_argv": [*python, *words] if words else []}
 
 
 def node_part(node: NodePlan, *, state: str | None) -> NodePart:

@@ -20,6 +20,7 @@ FEWER_LINES = 5
 """If there are so many other words."""
 WHY_LIMIT = 1000
 """Characters of a reason."""
+CHECKS, _NAME_LIMIT = 32, 100
 MOST_ATTEMPTS = 10_000
 _PATH_LIMIT = 4096
 _NUMBER_LIMIT = 2**53
@@ -42,19 +43,26 @@ def parse_after(found: object) -> PeerMessage:
     """Return what a node tells after an attempt.
 
     That is `failures` (each with `at`, `rank`, `exit_code`, `signal`, `oom` and `lines`), `stuck`,
-    `step`, and `check` and `sight`, which `read_checks` and `read_sight` read.
+    `step`, `check` (name → why the node is unfit, empty for fit, null for unknown), and `sight`,
+    which `read_sight` reads.
 
     Raises:
         MessageError: it cannot be.
     """
     told = _dict(found, "what is after an attempt")
     failures = _list(told.get("failures"), "failures", FAILURES)
+    check = _dict(told.get("check"), "check")
+    if len(check) > CHECKS:
+        raise MessageError("check: expected at most %d, found %d" % (CHECKS, len(check)))
     return {
         "failures": [_failure(_dict(each, "a failure")) for each in failures],
         "stuck": told.get("stuck") is True,
         "step": _number(told.get("step"), "step"),
         "sight": _dict(told.get("sight"), "sight"),
-        "check": _dict(told.get("check"), "check"),
+        "check": {
+            str(name)[:_NAME_LIMIT]: None if why is None else _text(why, "check", WHY_LIMIT)
+            for name, why in check.items()
+        },
     }
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+import os
+from typing import Any, Dict, List, Optional, Tuple
 
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.checkpoints.checkpoints import checkpoints
 from clusterctl.node.peer_link.restart_messages import LINE_CHARACTERS, LINES
-from clusterctl.node.restart.node_check import look_around
+from clusterctl.node.restart.agreement import tell_sight
+from clusterctl.node.restart.node_check import node_check
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.progress import run_progress
 from clusterctl.node.run.files.run_files import RunFiles
@@ -15,33 +19,29 @@ from clusterctl.node.supervisor.shutdown import Cause
 LOG_TAIL = 65536
 
 
-class Failed(NamedTuple):
-    """A rank or the launcher of this node that failed by itself."""
-
-    at: float
-    """By the master's clock."""
-    cause: Cause
-
-
 def look(
-    job: NodeJob, record: RunFiles, failed: List[Failed], *, began: float, oom: bool
+    job: NodeJob, record: RunFiles, failed: List[Tuple[float, Cause]], *, oom: bool
 ) -> Dict[str, Any]:
-    """Return what the master needs to know, as `parse_after` reads it."""
+    """Return what the master needs to know, as `parse_after` reads it.
+
+    `failed` are the ranks, or the launcher, that failed here by themselves, and when.
+    """
     progress = run_progress(record.paths) or {}
     return {
         "failures": [
             {
-                "at": one.at,
-                "rank": one.cause.rank,
-                "exit_code": one.cause.exit_code,
-                "signal": one.cause.killed_by,
+                "at": at,
+                "rank": cause.rank,
+                "exit_code": cause.exit_code,
+                "signal": cause.killed_by,
                 "oom": oom,
-                "lines": _last_lines(record, one.cause.rank),
+                "lines": _last_lines(record, cause.rank),
             }
-            for one in failed
+            for at, cause in failed
         ],
         "step": progress.get("step"),
-        **look_around(job, began),
+        "sight": _sight(job),
+        "check": node_check(job, record.paths),
     }
 
 
@@ -50,3 +50,24 @@ def _last_lines(record: RunFiles, rank: Optional[int]) -> List[str]:
     log = LAUNCHER_LOG if rank is None else RANK_LOG % rank
     text = record.log_end(log, LOG_TAIL).decode("utf-8", "replace")
     return [line[:LINE_CHARACTERS] for line in text.splitlines()[-LINES:]]
+
+
+def _sight(job: NodeJob) -> Dict[str, Any]:
+    """Return the checkpoints that this node sees; their structure is read, not all content."""
+    workdir, folder = job["workdir"], job.get("checkpoints")
+    seen: Dict[str, Any] = {"workdir": workdir, "checkpoints": []}
+    if not folder:
+        return seen
+    asked = {name: job.get(name) for name in ("cluster", "run", "node", "state", "world_size")}
+    with open(os.devnull, "r+b", buffering=0) as nobody:  # hears how far it is
+        try:
+            answer = checkpoints(
+                {**asked, "workdir": workdir, "path": folder},
+                b"",
+                CallChannel(nobody, nobody.fileno()),
+            )
+        except OperationError as error:
+            # Missing: none was written.
+            problem = "" if error.kind == "missing" else str(error)[:LINE_CHARACTERS]
+            return {**seen, "problem": problem}
+    return tell_sight(workdir, answer.head["candidates"])

@@ -14,7 +14,6 @@ from clusterctl.node.restart.judgement import (
     Failure,
     RestartLimits,
     decide,
-    read_checks,
 )
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import write_json
@@ -43,7 +42,7 @@ def decide_next(
     """
     ends = [*read_ends(paths, before=run_attempt(job)), attempt_end(job, causes, afters)]
     sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
-    checks = {node: read_checks(after["check"]) for node, after in afters.items()}
+    checks = {node: after["check"] for node, after in afters.items()}
     found = agree(sights, job["run"])
     decision = decide(ends, limits_of(job), found, checks, seed=job["run"])
     write_json(

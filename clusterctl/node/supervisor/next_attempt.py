@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage
@@ -23,7 +24,6 @@ from clusterctl.node.supervisor.shutdown import Cause
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.node.peer_link.peer_link import Peers
-    from clusterctl.node.supervisor.after_attempt import Failed
 
 LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
@@ -56,7 +56,8 @@ class NextAttempt:
         self._most = restart["max"] + 1 if restart else 1
         self._causes: List[Cause] = []
         """What brought the attempt down, in the order in which it was heard here."""
-        self._failed: List[Failed] = []
+        self._failed: List[Tuple[float, Cause]] = []
+        """Ranks that failed here by themselves, and when by the master's clock."""
         self.clock_offset = 0.0
         """Seconds that this node's clock is ahead of the master's."""
         self._own: Optional[PeerMessage] = None
@@ -102,9 +103,7 @@ class NextAttempt:
     def note_failure(self, cause: Cause) -> None:
         """Take a rank or the launcher that failed on this node by itself."""
         if self._on and len(self._failed) < MOST_CAUSES:
-            from clusterctl.node.supervisor.after_attempt import Failed  # noqa: PLC0415  (few runs)
-
-            self._failed.append(Failed(time.time() - self.clock_offset, cause))
+            self._failed.append((time.time() - self.clock_offset, cause))
 
     def give_up(self, why: str) -> None:
         """Let the attempt's end be the run's."""
@@ -112,21 +111,18 @@ class NextAttempt:
 
     # What this node knows after it.
 
-    def look(
-        self, end: Dict[str, Any], *, began: float, oom: bool, then: Callable[[], None]
-    ) -> None:
+    def look(self, end: Dict[str, Any], *, oom: bool, then: Callable[[], None]) -> None:
         """Find out what there is to know before a next attempt, if there may be one."""
         if not self._on or self.why_not or end["state"] == "finished":
             self._on = self._on and end["state"] != "finished"
             then()
             return
-        from clusterctl.node.supervisor.after_attempt import look  # noqa: PLC0415  (few runs)
 
         def take(found: Dict[str, Any]) -> None:
             self._own = {**found, "stuck": bool(end["left"])} if found else None
             then()
 
-        work = partial(look, self._job, self._record, list(self._failed), began=began, oom=oom)
+        work = partial(_look, self._job, self._record, list(self._failed), oom=oom)
         try:
             run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
         except OSError:
@@ -219,25 +215,27 @@ class NextAttempt:
 
     def _decide(self) -> None:
         """Decide with what all nodes have told; only the master does."""
+        try:
+            self._decide_by(self._peers.afters)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide how the run ended)
+            traceback.print_exc()
+            self.give_up("it cannot be decided: %r" % error)
+
+    def _decide_by(self, told: Mapping[str, PeerMessage]) -> None:
         from clusterctl.node.peer_link.restart_messages import parse_after  # noqa: PLC0415  (few runs)
         from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
 
-        attempt, told = run_attempt(self._job), self._peers.afters
+        attempt = run_attempt(self._job)
         lost = decide_next.lost_nodes(self._causes)
         silent = sorted(set(self._job["workers"]) - set(told) - set(lost))
         if attempt >= self._most:
             self.give_up("it was attempt %d of %d" % (attempt, self._most))
-        elif silent:
+            return
+        if silent:
             self.give_up("%s did not say what it has" % ", ".join(silent))
-        if self.why_not:
             return
-        paths = self._record.paths
-        try:
-            afters = {self._job["node"]: parse_after(self.after), **told}
-            found = decide_next.decide_next(self._job, paths, self._causes, afters)
-        except (OSError, ValueError) as error:
-            self.give_up("it cannot be decided: %s" % error)
-            return
+        afters = {self._job["node"]: parse_after(self.after), **told}
+        found = decide_next.decide_next(self._job, self._record.paths, self._causes, afters)
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
             self.give_up(found.decision.why)
@@ -271,3 +269,12 @@ class NextAttempt:
 def _shown(again: PeerMessage) -> Dict[str, Any]:
     """Return what people are shown of the next attempt."""
     return {name: again[name] for name in ("attempt", "checkpoint", "step", "wait_s", "why")}
+
+
+def _look(
+    job: NodeJob, record: RunFiles, failed: List[Tuple[float, Cause]], *, oom: bool
+) -> Dict[str, Any]:
+    """Look at what this node has; runs in a child, which alone imports what it takes."""
+    from clusterctl.node.supervisor.after_attempt import look  # noqa: PLC0415
+
+    return look(job, record, failed, oom=oom)

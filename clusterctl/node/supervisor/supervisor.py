@@ -412,7 +412,7 @@ class Supervisor:
             ray_folder.clean(self._record.paths.folder)
         stop_file.remove(self._stop_file)  # left there it would stop the next run
         oom = bool(self._ranks.oom_kills())
-        self._next.look(self._end, began=self.began, oom=oom, then=self._tell_end)
+        self._next.look(self._end, oom=oom, then=self._tell_end)
 
     def _tell_end(self) -> None:
         assert self._end is not None

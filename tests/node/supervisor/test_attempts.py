@@ -97,7 +97,7 @@ class Watch:
         self.free: list[str] = []
         self._locks = [node.lock for node in run.plan.nodes]
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
@@ -257,6 +257,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.torch
 def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
     run = of_attempts(make_run, TRAINS, launcher="torchrun")
@@ -264,6 +265,7 @@ def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
     run.start()
     wait_until(lambda: bool(kinds(run, 0, "rank-started")))
     save(run, 1)
+    wait_until(lambda: Path(run.paths(0).end).exists())
     ends = [run.ended(n) for n in (0, 1)]
     assert [(end["state"], end["attempt"]) for end in ends] == [("finished", 2)] * 2
     for n in (0, 1):
