@@ -211,7 +211,7 @@ class Job:
         Hang, "when a run without a sign of life counts as hung", Hang(), on_nodes=True
     )
     restart: Restart = setting(
-        Restart, "whether the nodes start a run again that failed", Restart(), on_nodes=True
+        Restart, "whether the nodes start a run again that failed", Restart()
     )
     start_timeout: float = setting(
         kinds.TIMEOUT,

@@ -29,12 +29,12 @@ _NOT_A_COMMAND = (126, 127)
 Checks = Mapping[str, Mapping[str, Optional[str]]]
 """Node → what `node_check` found there: name of the check → why the node is unfit.
 
-An empty reason: it is fit. None: this could not be looked at. A node that is absent did not answer.
+An empty reason: it is fit. None: that is not known. A node that is absent did not answer.
 """
 
 
 class Failure(NamedTuple):
-    """A rank or launcher that ended with a failure which nobody ordered."""
+    """A rank or launcher that ended with a failure that was not ordered."""
 
     node: str
     at: float
@@ -120,7 +120,7 @@ class Cause(NamedTuple):
 
 
 def _rules() -> Dict[str, Rule]:
-    """Return kind of cause → rule. The kinds are those of `printed_cause`, and some of our own."""
+    """Return kind of cause → rule. The kinds are those of `printed_cause`, and those of ends that print nothing."""
     again = {
         "connection": "a connection between nodes broke",
         "nccl": "NCCL or InfiniBand failed",

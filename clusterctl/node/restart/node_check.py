@@ -34,7 +34,7 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})
 _SHOWN = 200
 
 Checks = Dict[str, Optional[str]]
-"""Name of a check → why the node is unfit; empty: it is fit; None: it could not be looked at."""
+"""Name of a check → why the node is unfit; empty: it is fit; None: that is not known."""
 
 
 def node_check(job: NodeJob, paths: NodePaths) -> Checks:
@@ -73,7 +73,7 @@ def _problem(child: Child) -> str:
     if child.state == "timeout":
         return "no answer within %g s" % CHECK_SECONDS
     if child.state != "ok" or child.exit_code != 0:
-        return "it could not be looked at: %s" % child.stderr.decode("utf-8", "replace")[:_SHOWN]
+        return "it is not known: %s" % child.stderr.decode("utf-8", "replace")[:_SHOWN]
     return ""
 
 
