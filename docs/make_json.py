@@ -40,6 +40,7 @@ from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.node_run import (
+    Again,
     Hung,
     LastLine,
     NodeEnd,
@@ -422,6 +423,14 @@ class StatusDocument(TypedDict):
     """How far the job is, by the newest line that tells."""
     restarts: int
     """How often the launcher has started its ranks again."""
+    attempt: int
+    """Which attempt of a run that restarts it is, or was the last; 1 of any other run."""
+    attempts: int
+    """The most that it may have."""
+    again: Again | None
+    """The attempt that is about to begin; null: there is none."""
+    no_restart: str | None
+    """Why a run that restarts was not started again."""
     hung: Hung | None
     """That no rank has shown a sign of life for too long; null: it is not hung."""
     verdict: Verdict | None

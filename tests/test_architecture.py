@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "sync": {"transport", "inventory", "wire", "errors", "safe_text", "node", "own_files"},
     "sandbox": {"inventory", "wire", "errors"},
     "verbs": {
-        "checks", "plan", "hang", "logs", "transport",
+        "checks", "plan", "hang", "logs", "transport", "node",
         "sync", "own_files", "state_folder", "network", "facts", "model", "inventory", "wire",
         "errors", "safe_text",
     },

@@ -34,6 +34,7 @@ class LaunchFlags(TypedDict, total=False):
     max_restarts: int | None
     start_timeout: float | None
     lost_after: float | None
+    restarts: int | None
     hang_after: float | None
     debug: bool
     no_check: bool

@@ -110,6 +110,27 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Failures that are recognized by an exit code or by what was printed."""
+
+    exit_codes: tuple[int, ...] = setting(
+        kinds.EXIT_CODES, "exit codes of a rank; 128 + n after signal n", ()
+    )
+    patterns: tuple[str, ...] = setting(
+        kinds.PATTERNS, "regular expressions, looked for in the last lines that it printed", ()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Whether the nodes start a run again that failed."""
+
+    max: int = setting(kinds.RESTARTS, "most restarts after failures; 0: none", 0)
+    on: Ends = setting(Ends, "failures after which it always starts again", Ends())
+    never: Ends = setting(Ends, "failures after which it never starts again", Ends())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What is launched; the command line overrides it."""
 
@@ -188,6 +209,9 @@ class Job:
     stop: Stop = setting(Stop, "how the ranks are asked to end", Stop(), on_nodes=True)
     hang: Hang = setting(
         Hang, "when a run without a sign of life counts as hung", Hang(), on_nodes=True
+    )
+    restart: Restart = setting(
+        Restart, "whether the nodes start a run again that failed", Restart()
     )
     start_timeout: float = setting(
         kinds.TIMEOUT,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import yaml
 
-from clusterctl.inventory.cluster import Cluster, Hang, Job, Node, Ssh, Stop
+from clusterctl.inventory.cluster import Cluster, Ends, Hang, Job, Node, Restart, Ssh, Stop
 from clusterctl.inventory.ranges import folds
 from clusterctl.inventory.settings import keys_of
 from clusterctl.safe_text import escape_controls
@@ -125,11 +125,24 @@ def _job(job: Job) -> dict[str, object]:
     }
     stop = _written(_changed(job.stop, Stop()))
     hang = _written(_changed(job.hang, Hang()))
+    restart = _restart(job.restart)
     maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop, "hang": hang}
-    return _written({**section, **maps})
+    return _written({**section, **maps, "restart": restart})
 
 
-def _changed(value: Ssh | Job | Stop | Hang, default: Ssh | Job | Stop | Hang) -> dict[str, object]:
+def _restart(restart: Restart) -> dict[str, object]:
+    ends = {"on": _ends(restart.on), "never": _ends(restart.never)}
+    return _written({**_changed(restart, Restart()), **ends})
+
+
+def _ends(ends: Ends) -> dict[str, object]:
+    return {name: list(value) for name, value in _changed(ends, Ends()).items()}
+
+
+_Section = Ssh | Job | Stop | Hang | Restart | Ends
+
+
+def _changed(value: _Section, default: _Section) -> dict[str, object]:
     """Return the keys that differ from the defaults."""
     values = {name: getattr(value, name) for name in keys_of(type(value))}
     return {name: one for name, one in values.items() if one != getattr(default, name)}

@@ -30,6 +30,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 _DAY = 86400
+_LONGEST_PATTERN = 500
 
 OWN_SBATCH_OPTIONS = frozenset({
     "array", "batch", "chdir", "clusters", "error", "export", "export-file", "help", "input",
@@ -128,7 +129,7 @@ def one_of(*words: str) -> Kind[Any]:
     return Kind(_choice(*words), {"enum": [*words]} if len(words) > 1 else {"const": words[0]})
 
 
-def _list(items: Kind[str], read: Callable[[object], object]) -> Kind[tuple[str, ...]]:
+def _list(items: Kind[T], read: Callable[[object], object]) -> Kind[tuple[T, ...]]:
     return Kind(read, {"type": "array", "items": items.schema}, items)
 
 
@@ -180,8 +181,22 @@ def _read_duration(value: object) -> float:
 def _read_hang_action(value: object) -> str:
     """Read what becomes of a run that is hung."""
     if value == "restart":
-        raise InvalidValue("report or stop (restart is not there yet)", value)
+        raise InvalidValue("stop (after which job.restart starts it again)", value)
     return _choice("report", "stop")(value)
+
+
+def _read_pattern(value: object) -> str:
+    """Read a regular expression of at most 500 characters."""
+    text = value if isinstance(value, str) else ""
+    try:
+        if not text or len(text) > _LONGEST_PATTERN:
+            raise re.error("")  # noqa: TRY301  (the same words)
+        re.compile(text)
+    except re.error as error:
+        why = f" ({error})" if str(error) else ""
+        wanted = f"a regular expression of 1 to {_LONGEST_PATTERN} characters{why}"
+        raise InvalidValue(wanted, value) from None
+    return str(value)
 
 
 def _read_path(value: object) -> str:
@@ -334,6 +349,9 @@ SIGNAL: Kind[str] = Kind(
 )
 ALLOW = one_of("allow")
 COUNT = whole(0, INFINITE)
+RESTARTS = whole(0, 1000)
+EXIT_CODES = _list(whole(1, 255), _shape(list, "a list of exit codes"))
+PATTERNS = _list(_string(_read_pattern), _shape(list, "a list of regular expressions"))
 TIMEOUT: Kind[float] = Kind(
     _read_seconds, {"type": "number", "exclusiveMinimum": 0}, bounds=(0.001, INFINITE)
 )

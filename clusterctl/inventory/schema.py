@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from clusterctl.inventory import kinds
-from clusterctl.inventory.cluster import Hang, Job, Ssh, Stop
+from clusterctl.inventory.cluster import Ends, Hang, Job, Restart, Ssh, Stop
 from clusterctl.inventory.kinds import Kind
 from clusterctl.inventory.problems import InvalidValue, Path, Problems, nearest, printable, shown
 from clusterctl.inventory.settings import Section, Setting, keys_of, setting, title
@@ -192,7 +192,7 @@ def _schema_of(model: type) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a hosts.yaml, for editors."""
-    inner = (DefaultsSection, Hang, Job, NetworkSection, NodeSection, Ssh, Stop)
+    inner = (DefaultsSection, Ends, Hang, Job, NetworkSection, NodeSection, Restart, Ssh, Stop)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **_schema_of(HostsFile),

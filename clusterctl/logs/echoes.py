@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.logs import known_errors, watchdog
 from clusterctl.logs.excerpt import without_noise
+from clusterctl.node.printed_cause import last_line
 from clusterctl.node.printed_error import WAITED, PrintedError, all_errors, last_error, plain
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _absent(ranks: Sequence[_Rank], first: FirstCause) -> FirstCause | None:
         return None
     one = absent[0]
     message = f"it did not come to the collective in which {_name(first)} waited"
-    last = known_errors.last_line(without_noise(one.lines))
+    last = last_line(without_noise(one.lines))
     if last:
         time = one.time_of(len(one.lines) - 1)
         before = f" {first.time - time:.0f} s before" if time and time < first.time else ""

@@ -19,6 +19,7 @@ from clusterctl.logs import known_errors
 from clusterctl.logs.echoes import behind_echoes, joined_peers
 from clusterctl.logs.excerpt import without_noise
 from clusterctl.node.launcher_reaction import is_reaction
+from clusterctl.node.printed_cause import last_line
 from clusterctl.values import dataclass
 
 CauseKind = Literal[
@@ -329,7 +330,7 @@ def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
     exception = known_errors.exception_line(lines)
     if exception:
         return f"{how}: {exception}"
-    last = known_errors.last_line(lines)
+    last = last_line(lines)
     return f"{how}; its last line: {last}" if last else how
 
 

@@ -70,6 +70,10 @@ class NodeEnd:
     """What ended it; see [end.json](run-folder.md#endjson)."""
     time: Seconds | None = None
     """When the end began."""
+    no_restart: str = ""
+    """Of a run that restarts: why it was not started again."""
+    run_exit_code: ExitCode | None = None
+    """Of a run that restarts brought no further: what `launch` exits with."""
     over: Seconds | None = None
     """When nothing of the run was left on the node; null if it was of an earlier version."""
     stacks: bool = False
@@ -183,6 +187,22 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """That a run which failed is about to start again."""
+
+    attempt: Count
+    """The number of the attempt that begins."""
+    checkpoint: str | None = None
+    """What it begins from; null: the beginning."""
+    step: Whole | None = None
+    """The checkpoint's."""
+    at: Seconds
+    """When, by the node's clock."""
+    why: str = ""
+    """Why the attempt before ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a live run uses on a node."""
 
@@ -284,6 +304,12 @@ class NodeRun:
     false_alarms: Count = 0
     """How often it was hung, and then ran again."""
     stragglers: tuple[Straggler, ...] = ()
+    attempt: Count = 1
+    """Which of the attempts of a run that restarts; of a node that joined again, its part."""
+    attempts: Count = 1
+    """The most that the run may have."""
+    again: Again | None = None
+    """null: no attempt is about to begin."""
 
     @property
     def why_gone(self) -> str:

@@ -50,7 +50,7 @@ def _node(node: Node, options: Options) -> Node:
 
 def _job(job: Job, options: Options) -> Job:
     _require_ranks(options.launcher or job.launcher, options.procs_per_node or job.procs_per_node)
-    env, after = dict(options.env), options.hang_after
+    env, after, most = dict(options.env), options.hang_after, options.restarts
     names = filter(options.says, _OVERRIDES)
     given: dict[str, Any] = {name: getattr(options, name) for name in names}
     return replace(
@@ -58,6 +58,7 @@ def _job(job: Job, options: Options) -> Job:
         env=tuple({**dict(job.env), **env}.items()),
         env_from=tuple(name for name in job.env_from if name not in env),
         hang=job.hang if after is None else replace(job.hang, after=after),
+        restart=job.restart if most is None else replace(job.restart, max=most),
         **given,
     )
 

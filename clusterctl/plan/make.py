@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Hang, Node
+from clusterctl.inventory.cluster import Cluster, Hang, Node, Restart
 from clusterctl.inventory.wrap import read_container
 from clusterctl.network.choice import Network
 from clusterctl.plan import launchers
@@ -154,6 +154,11 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
         ("master_port", str(network.master_port), port),
         ("start_timeout", f"{job.start_timeout:g} s", "built-in"),
         ("lost_after", f"{job.lost_after:g} s", "built-in"),
+        (
+            "restarts",
+            str(job.restart.max),
+            "job.restart" if job.restart != Restart() else "built-in",
+        ),
         ("hang_after", f"{job.hang.after:g} s", "job.hang" if job.hang != Hang() else "built-in"),
     )
     return tuple(

@@ -8,9 +8,10 @@ from clusterctl.inventory.cluster import Job
 from clusterctl.inventory.settings import settings_of
 from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token, ray_token
-from clusterctl.node.run.files.node_job import NodeJob, NodePart
+from clusterctl.node.run.files.node_job import PLACEHOLDER, NodeJob, NodePart
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
+from clusterctl.plan.run_names import fill_text
 from clusterctl.wire import SCHEMA, plain
 
 ON_NODES = tuple(name for name, one in settings_of(Job).items() if one.on_nodes)
@@ -53,6 +54,7 @@ def node_job(
         **{name: getattr(plan, name) for name in _AS_PLANNED},
         **{name: plain(getattr(job, name)) for name in ON_NODES},
         "schema": SCHEMA,
+        "restart": _restart(plan, node, job, resumed),
         "resumed": plain(resumed),
         "launched": dict(launched or {}),
         "nnodes": len(plan.nodes),
@@ -72,6 +74,22 @@ def node_job(
         },
     }
     return cast("NodeJob", made)
+
+
+def _restart(
+    plan: Plan, node: NodePlan, job: Job, resumed: Resumed | None
+) -> dict[str, Any] | None:
+    """Return when a failed run is started again, and each rank's command from a checkpoint."""
+    if not job.restart.max:
+        return None
+    template = (resumed.command if resumed else ()) or job.command
+    if not any(PLACEHOLDER in word for word in template):
+        template += job.resume_args
+    words = [fill_text(word, plan.run, plan.name) for word in template]
+    if not any(PLACEHOLDER in word for word in words):
+        words = []  # the program finds its checkpoint by itself, or has none
+    python = node.argv[: len(node.argv) - len(job.command)]
+    return {**plain(job.restart), "resumed_argv": [*python, *words] if words else []}
 
 
 def node_part(node: NodePlan, *, state: str | None) -> NodePart:

@@ -53,6 +53,11 @@ class Options:
     )
     start_timeout: float | None = None
     lost_after: float | None = None
+    restarts: int | None = setting(
+        kinds.RESTARTS,
+        flag="let the nodes start the run again after failures, so many times at most; 0: never",
+        metavar="N",
+    )
     hang_after: float | None = setting(
         kinds.DURATION,
         flag="time without a sign of life until the run is hung, such as 90s or 5m; 0: never",

@@ -47,7 +47,7 @@ class EventPrinter:
                 self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
             case HangExplained(result=result):
                 self._explain(result)
-            case NodeEvent(event={"kind": "hung" | "running-again"} as happened):
+            case NodeEvent(event={"kind": "hung" | "running-again" | "again"} as happened):
                 self._show_of_run(happened)
             case NodeEvent(node=node, event=happened):
                 sentence = sentence_of(happened)
@@ -58,7 +58,7 @@ class EventPrinter:
 
     def _show_of_run(self, event: Mapping[str, object]) -> None:
         """Show once what every node reports, as it concerns none of them more than the others."""
-        told = (str(event["kind"]), str(event.get("alarm")))
+        told = (str(event["kind"]), str(event.get("alarm") or event.get("attempt")))
         if told not in self.of_run:
             self.of_run.add(told)
             self.screen.err.print(safe_text(sentence_of(event), "yellow"))
@@ -95,10 +95,22 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
             return f"the others wait {share} % of the time for rank {rank}{where}: {why}"
         case "straggler-over":
             return f"the others no longer wait for rank {rank}"
+        case "again":
+            return _next_attempt(event)
         case "late":
             return f"late: {event.get('message')}"
         case _:
             return ""
+
+
+def _next_attempt(event: Mapping[str, object]) -> str:
+    """Say that a run which failed starts again, and from where."""
+    checkpoint, step = event.get("checkpoint"), event.get("step")
+    where = "the beginning" if checkpoint is None else f"checkpoint {checkpoint}"
+    where = where if step is None else f"checkpoint step {step}"
+    number = f"attempt {event.get('attempt')} of {event.get('of')}"
+    wait = event.get("wait_s")
+    return f"{number} begins in {wait} s, from {where}: {event.get('why')}"
 
 
 def _why_stopping(event: Mapping[str, object]) -> str:

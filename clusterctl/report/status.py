@@ -137,6 +137,7 @@ def _output(console: Console, view: RunStatus) -> None:
         console.print(safe_text(f"  progress {pace}"))
     if view.restarts:
         console.print(safe_text(f"  restarts {view.restarts}", "yellow"))
+    _attempt(console, view)
     last = view.last_line
     if last and last.line:
         where = last.node if last.rank is None else f"{last.node}:{last.rank}"
@@ -153,6 +154,18 @@ def slow_rank(node: str, one: Straggler) -> str:
     where = f", at {one.where}" if one.where else ""
     text = f"the others wait {one.lost_percent} % of the time for rank {one.rank} on {node}"
     return f"{text}{where}: {one.reason}"
+
+
+def _attempt(console: Console, view: RunStatus) -> None:
+    """Print which attempt it is of a run that restarts."""
+    if view.attempts > 1:
+        console.print(safe_text(f"  attempt  {view.attempt} of {view.attempts}"))
+    if view.again:
+        wait = max(0.0, view.again.at - time.time())
+        text = f"attempt {view.again.attempt} in {duration(wait)}: {view.again.why}"
+        console.print(safe_text(f"  next     {text}", "yellow"))
+    if view.no_restart and not view.live:
+        console.print(safe_text(f"  no restart: {view.no_restart}"))
 
 
 def _pace(pace: JobProgress | None) -> str:

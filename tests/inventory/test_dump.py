@@ -13,7 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.inventory import kinds, load
-from clusterctl.inventory.cluster import Cluster, Hang, Job, LauncherName, Node, Ssh, Stop, Via
+from clusterctl.inventory.cluster import (
+    Cluster,
+    Ends,
+    Hang,
+    Job,
+    LauncherName,
+    Node,
+    Restart,
+    Ssh,
+    Stop,
+    Via,
+)
 from clusterctl.inventory.dump import dump
 from clusterctl.inventory.kinds import SIGNALS
 from clusterctl.inventory.problems import Problems
@@ -89,6 +100,12 @@ STOP = st.builds(
 HANG = st.builds(
     Hang, after=st.integers(0, 86400).map(float), action=st.sampled_from(["report", "stop"])
 )
+ENDS = st.builds(
+    Ends,
+    exit_codes=st.lists(st.integers(1, 255), max_size=3).map(tuple),
+    patterns=st.lists(st.sampled_from(["CUDA error", "no|yes", "#1: 'x'"]), max_size=2).map(tuple),
+)
+RESTART = st.builds(Restart, max=st.integers(0, 1000), on=ENDS, never=ENDS)
 WORDS = st.lists(TEXT, max_size=3).map(tuple)
 
 
@@ -123,6 +140,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "resume_args": ("--from", "{checkpoint}"),
         "stop": draw(STOP),
         "hang": draw(HANG),
+        "restart": draw(RESTART),
     }
     drawn = {name: draw(values(key)) for name, key in keys_of(Job).items() if name not in own}
     return Job(**own, **drawn)

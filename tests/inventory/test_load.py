@@ -388,7 +388,7 @@ def test_a_time_is_seconds_or_has_a_unit(write: Write, text: str, seconds: float
     [
         ("after: 25h", "expected a time such as 300, 10s, 5m or 2h, of at most a day"),
         ("after: soon", "expected a time such as"),
-        ("action: restart", "expected report or stop (restart is not there yet)"),
+        ("action: restart", "expected stop (after which job.restart starts it again)"),
         ("action: stp", "expected stop (one of report, stop)"),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clusterctl.logs import known_errors
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
+from clusterctl.node import printed_cause
 
 RESET = ["RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]"]
 
@@ -56,10 +57,10 @@ def test_only_echoes_give_the_earliest_of_them() -> None:
 
 
 def test_the_lines_of_a_rank_that_ended_often_are_searched_once() -> None:
-    known_errors._last_error.cache_clear()
+    printed_cause.known_last_error.cache_clear()
     often = [ended(float(n), 0) for n in range(500)]
     found(NodeReport(node="a", events=often, last_lines={0: ["once"]}))
-    assert known_errors._last_error.cache_info().misses == 1
+    assert printed_cause.known_last_error.cache_info().misses == 1
 
 
 def test_times_are_compared_on_the_masters_clock() -> None:

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpu.accelerators import Gpu, Gpus
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.inventory.cluster import Cluster, Hang, Job
+from clusterctl.inventory.cluster import Cluster, Ends, Hang, Job, Restart
 from clusterctl.model.from_json import from_json
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
@@ -23,6 +23,7 @@ LAB = Cluster(
     master_port=29500,
     job=Job(
         hang=Hang(action="stop"),
+        restart=Restart(max=1, never=Ends(exit_codes=(3,))),
         command=("-m", "train"),
         env=(("A", "1"), ("B", "2")),
         launcher_args=("--tee", "3"),
@@ -46,6 +47,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
         start_timeout=5.0,
         lost_after=3.0,
         hang_after=90.0,
+        restarts=5,
         debug=True,
     )
     wanted = effective(LAB, options)
@@ -54,6 +56,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
     assert job.launcher_args == ("--tee", "3", "--max-restarts=2")
     assert (job.start_timeout, job.lost_after, job.debug) == (5.0, 3.0, True)
     assert job.hang == Hang(after=90.0, action="stop")
+    assert job.restart == Restart(max=5, never=Ends(exit_codes=(3,)))
     assert [one.gpus_wanted for one in wanted.nodes] == [4, 2, None]
     assert {one.workdir for one in wanted.nodes} == {"/other"}
     assert wanted.master_port == 29600

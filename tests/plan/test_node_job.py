@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from cryptography import x509
 
-from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.inventory.cluster import Job, Restart, Stop
+from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token
-from clusterctl.node.run.files.node_job import AddedByNode, NodeJob
+from clusterctl.node.run.files.node_job import AddedByNode, NodeJob, next_job
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.wire import plain
@@ -77,3 +78,48 @@ def test_an_identity_is_new_each_time_and_hides_its_secrets() -> None:
     certificate = x509.load_pem_x509_certificate(IDENTITY.certificate.encode())
     assert certificate.not_valid_before_utc.year == 1970
     assert certificate.not_valid_after_utc.year == 9999
+
+
+def test_a_node_gets_the_command_of_a_further_attempt(plan: Planner) -> None:
+    job = Job(
+        command=("train.py", "--out", "{run}"),
+        resume_args=("--from={checkpoint}", "--run", "{run}"),
+        restart=Restart(max=2),
+    )
+    made = plan(job=job)
+    sent = node_job(made, made.master, IDENTITY, job=job, state=None)
+    assert sent["argv"] == ["/venv/bin/python", "train.py", "--out", "lab-1"]
+    restart = sent["restart"]
+    assert restart is not None
+    assert restart["max"] == 2
+    assert restart["resumed_argv"] == [*sent["argv"], "--from={checkpoint}", "--run", "lab-1"]
+    again = {
+        "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 1.0, "why": "", "go": True,
+    }  # fmt: skip
+    second = next_job(sent, again, began=7.0, link_port=0)  # type: ignore[arg-type]
+    assert second["argv"] == [*sent["argv"], "--from=/c/4", "--run", "lab-1"]
+    assert (second["attempt"], second["began"]) == (2, 7.0)
+    third = next_job(second, {**again, "checkpoint": None}, began=7.0, link_port=0)  # type: ignore[arg-type]
+    assert third["argv"] == sent["argv"], "without a checkpoint the command of the launch"
+
+
+def test_a_resumed_run_takes_its_own_newer_checkpoint(plan: Planner) -> None:
+    job = Job(command=("train.py", "--from", "/c/4"), restart=Restart(max=2))
+    made = plan(job=job)
+    resumed = Resumed(
+        run="lab-0", checkpoint="/c/4", command=("train.py", "--from", "{checkpoint}")
+    )
+    sent = node_job(made, made.master, IDENTITY, job=job, state=None, resumed=resumed)
+    assert sent["restart"] is not None
+    python = "/venv/bin/python"
+    assert sent["restart"]["resumed_argv"] == [python, "train.py", "--from", "{checkpoint}"]
+
+
+def test_a_job_that_names_no_place_for_a_checkpoint_is_started_as_it_was(plan: Planner) -> None:
+    job = Job(command=("train.py",), restart=Restart(max=2))
+    made = plan(job=job)
+    sent = node_job(made, made.master, IDENTITY, job=job, state=None)
+    assert sent["restart"] is not None
+    assert sent["restart"]["resumed_argv"] == []
+    without = node_job(made, made.master, IDENTITY, job=Job(command=("train.py",)), state=None)
+    assert without["restart"] is None

@@ -33,7 +33,7 @@ OURS_ALONE = frozenset({
     "--hang-after",
     "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
     "--nodes",
-    "--procs-per-node", "--start-timeout",
+    "--procs-per-node", "--restarts", "--start-timeout",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 

@@ -15,6 +15,7 @@ import os
 import re
 from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
+from clusterctl.node.checkpoints.copies import SAVE_SECONDS
 from clusterctl.node.checkpoints.dcp_files import METADATA, check_dcp
 from clusterctl.node.checkpoints.files import (
     TENSOR_SUFFIXES,
@@ -36,8 +37,6 @@ _RANK_METADATA = "metadata.json"
 _RANK_FILE = re.compile(r"model_state_rank_?(\d+)\.(?:pt|pth|bin|safetensors)")
 _OWN = re.compile(r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl")
 """Files that each node may have of its own next to the same checkpoint."""
-SAVE_SECONDS = 900.0
-"""The ranks' files of one save are all written within this long."""
 _SMALL = 1024 * 1024
 """Files up to this size are compared between nodes by content at a quick inspection, too."""
 

@@ -22,14 +22,17 @@ from clusterctl.node.peer_link.messages import (
     silent_peer,
     told_ending,
 )
+from clusterctl.node.peer_link.restart_messages import parse_after
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
-from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
 MAX_UNAUTHENTICATED = 32
 """How many of these there may be at a time, beyond the workers of the run."""
+RETURN_SECONDS = 60.0
+"""How long the workers of a further attempt may take until they are there."""
 
 
 class Master:
@@ -52,9 +55,14 @@ class Master:
         self._last_error: Dict[str, str] = {}
         self._ending: Optional[PeerMessage] = None
         self._over: Optional[str] = None
+        self._stopped = False
         self._hung: Optional[PeerMessage] = None
         self._slow: Dict[str, List[PeerMessage]] = {}
         self._lives: Dict[str, PeerMessage] = {}
+        self._attempt, self._go = run_attempt(job), job.get("again")
+        self._again: Optional[PeerMessage] = None
+        self.afters: Dict[str, PeerMessage] = {}
+        """What the workers told with their bye, of a run that may restart."""
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])
@@ -76,6 +84,9 @@ class Master:
         most = MAX_UNAUTHENTICATED + len(self._expected)
         self._unauthenticated = UnauthenticatedPeers(loop, most=most, seconds=HELLO_SECONDS)
         self._listener = Listener(loop, listening, self._accept)
+        if self._attempt > 1:  # they were there a moment ago, so their silence tells
+            soon = time.monotonic() + RETURN_SECONDS
+            self._last.update(dict.fromkeys(self._expected, soon))
         loop.call_every(heartbeat_seconds(self._lost_after), self._check_silence)
 
     @property
@@ -117,8 +128,11 @@ class Master:
         first = self._ending
         # The end of a rank that failed by itself does not wait behind that of an echo.
         echo = first is not None and first.get("lines_grace") is not None
+        stops = first is not None and message["by"] == "stop" and not self._stopped
+        self._stopped = self._stopped or message["by"] == "stop"
         if first is None or (echo and message.get("lines_grace") is None):
             self._ending = message
+        if self._ending is message or stops:  # that a run which failed must not start again
             for channel in self._channels.values():
                 channel.send(told_ending(message))
 
@@ -148,11 +162,26 @@ class Master:
         """Tell each worker with the next answer which of its ranks keep the others waiting."""
         self._slow = slow
 
-    def send_bye(self, state: str) -> None:
+    def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
         """Tell every worker, also one that comes later, that the run is over here."""
+        del after  # the master decides itself
         self._over = state
         for channel in self._channels.values():
             channel.send({"over": state})
+
+    def send_again(self, again: PeerMessage) -> None:
+        """Tell every worker, also one that comes later, what becomes of the run after its end."""
+        self._again = again
+        for channel in self._channels.values():
+            channel.send({"again": again})
+
+    @property
+    def silences(self) -> Dict[str, float]:
+        """Seconds since each worker was heard, its part over or not."""
+        now = time.monotonic()
+        for name, channel in self._channels.items():
+            self._last[name] = max(self._last[name], channel.last_received)
+        return {name: now - last for name, last in self._last.items()}
 
     def close(self) -> None:
         """Leave."""
@@ -180,6 +209,8 @@ class Master:
                 self.send_ending(ending)
                 self._events.peer_ending(ending)
         elif "bye" in message:
+            if "after" in message:
+                self.afters[channel.name] = parse_after(message["after"])
             self._finished.add(channel.name)
             channel.send({"bye": True})
 
@@ -196,6 +227,9 @@ class Master:
         ):
             channel.close()
             return
+        if self._attempt != hello.get("attempt", self._attempt):
+            self._of_other_attempt(channel, name, hello)
+            return
         channel.name = name
         self._forget_channel(name)
         self._channels[name] = channel
@@ -207,6 +241,8 @@ class Master:
             channel.send({"hung": self._hung})
         if self._over is not None:
             channel.send({"over": self._over})
+        if self._again is not None:
+            channel.send({"again": self._again})
         if joins:
             self._joining.remove(name)
             self._expected.add(name)
@@ -217,6 +253,22 @@ class Master:
         elif name in self.missing:
             self.missing.remove(name)
             self._events.peer_joined(name)
+
+    def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
+        """Answer a worker whose attempt is not ours; it comes again.
+
+        One of the attempt before may have missed that we went on, or bring a stop that came while
+        we did.
+        """
+        if hello.get("attempt") == self._attempt - 1:
+            if hello.get("stopped") is True:
+                reason = "%s was asked to stop between two attempts" % name
+                ending = {"by": "stop", "reason": reason, "node": name}
+                self.send_ending(ending)
+                self._events.peer_ending(ending)
+            channel.send({"again": self._go})
+        else:
+            channel.close()
 
     def _forget_channel(self, name: str) -> None:
         channel = self._channels.pop(name, None)

@@ -8,6 +8,9 @@ and the master answers `bye`. The master says `over` when it is over there.
 With its ping, a worker tells how long its ranks are quiet, and what they have done; the master says
 to all when the run is `hung`, and when it runs again, and with its pong to each which of its ranks
 are `slow`.
+Of a run that may restart, a worker says with its `bye` of a failure what is `after` it on its node.
+Once it has this of all, the master says `again` to all: what becomes of the run, and later to go.
+A supervisor of the attempt before that missed this is told so by the next attempt's master.
 
 Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
 """

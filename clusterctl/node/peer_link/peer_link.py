@@ -33,6 +33,11 @@ class NoPeers:
     all_done = True
     others_over = True
     missing: FrozenSet[str] = frozenset()
+    again: Optional[PeerMessage] = None
+
+    def __init__(self) -> None:
+        self.afters: Dict[str, PeerMessage] = {}
+        self.silences: Dict[str, float] = {}
 
     def give_up_on_missing(self) -> None:
         """There is no peer that could be silent."""
@@ -61,7 +66,10 @@ class NoPeers:
     def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
         """There is no peer to tell."""
 
-    def send_bye(self, state: str) -> None:
+    def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
+        """There is no peer to tell."""
+
+    def send_again(self, again: PeerMessage) -> None:
         """There is no peer to tell."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from typing import Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
@@ -24,13 +24,16 @@ from clusterctl.node.peer_link.messages import (
     silent_peer,
     told_ending,
 )
+from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
-from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
 CLOCK_PINGS = 5
 """Round trips before the clock's offset is reported."""
+RETURN_SECONDS = 60.0
+"""How long the master of a further attempt may take until it is there."""
 CLOCK_SECONDS = 600.0
 """How often it is reported again: clocks drift."""
 
@@ -64,10 +67,13 @@ class Worker:
         self._source = job["address"]
         self._lost_after = link["lost_after"]
         self._master = job["master"]["node"]
-        self._hello = {"hello": {"token": secrets["token"], "node": job["node"]}}
+        self._hello: Dict[str, Any] = {"token": secrets["token"], "node": job["node"]}
+        attempt = run_attempt(job)
+        if attempt:
+            self._hello["attempt"] = attempt
         self._tls = client_context(link["certificate"])
         self._channel: Optional[TlsChannel] = None
-        self._heard_at = time.monotonic()
+        self._heard_at = time.monotonic() + (RETURN_SECONDS if attempt > 1 else 0.0)
         self._last_error = "no answer"
         self._clock = Clock()
         self._welcome = False
@@ -79,6 +85,8 @@ class Worker:
         self.port = 0
         self.others_over = False
         """The run is over on the master."""
+        self.again: Optional[PeerMessage] = None
+        """What becomes of the run, as the master said last."""
         self.acknowledged = False
         """The master knows that the run is over here (or has exited itself)."""
         self._connect()
@@ -100,6 +108,7 @@ class Worker:
 
     def send_ending(self, message: PeerMessage) -> None:
         """Tell the master, which tells the others, now or when it can be reached."""
+        self._hello["stopped"] = self._hello.get("stopped") or message["by"] == "stop"
         self._send(told_ending(message))
 
     def silent(self) -> List[SilentPeer]:
@@ -120,11 +129,17 @@ class Worker:
     def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
         """Only the master judges."""
 
-    def send_bye(self, state: str) -> None:
-        """Tell the master that the run is over here, and wait until it knows."""
+    def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
+        """Tell the master that the run is over here, and wait until it knows.
+
+        `after`: what it needs to know to start the run again.
+        """
         self._bye = True
         self.acknowledged = self.acknowledged or self._given_up
-        self._send({"bye": state})
+        self._send({"bye": state} if after is None else {"bye": state, "after": after})
+
+    def send_again(self, again: PeerMessage) -> None:
+        """Only the master decides."""
 
     def close(self) -> None:
         """Leave."""
@@ -156,7 +171,7 @@ class Worker:
             self._loop, connection, self._tls, self._on_message, self._on_closed
         )
         self._channel.name = self._master  # its certificate will prove it
-        self._channel.send(self._hello)
+        self._channel.send({"hello": self._hello})
 
     def _on_closed(self, channel: Optional[TlsChannel], why: str) -> None:
         if channel is self._channel:
@@ -186,6 +201,8 @@ class Worker:
         elif "over" in message:
             self._events.master_over(parse_over(message))
             self.others_over = True
+        elif "again" in message:
+            self.again = parse_again(message["again"])
         elif "bye" in message:
             self.acknowledged = True
 

@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 import traceback
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 from clusterctl.node import run_lock
 from clusterctl.node.event_loop import EventLoop
@@ -25,6 +25,7 @@ PUBLIC = ("run", "user", "since", "holds", "workdir_id")
 """What other users learn about the holder."""
 NO_FOLDER = "/.clusterctl-%s"
 """What they get as its folder: earlier versions take a run without one for one in theirs."""
+BACKLOG = 128
 MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 """How many connections may wait to ask: no rank's is closed before its turn to be heard."""
 
@@ -32,13 +33,18 @@ MAX_UNAUTHENTICATED = 2 * MAX_ACCEPTS
 class ControlSocket:
     """The lock, held: a process that connects to it asks its supervisor."""
 
-    def __init__(self, name: str) -> None:
-        """Take the lock.
+    def __init__(self, name: str, held: Sequence[int] = ()) -> None:
+        """Take the lock; `held` are its sockets, if another process has left them to this one.
 
         Raises:
             OSError: EADDRINUSE: it is held.
         """
-        self._sockets: List[socket.socket] = []
+        self._sockets: List[socket.socket] = [socket.socket(fileno=each) for each in held]
+        for own in self._sockets:
+            own.setblocking(False)
+            own.listen(BACKLOG)  # from now on, who asks sees this process at the other end
+        if held:
+            return
         try:
             for own in run_lock.sockets(name):
                 self._hold(own)
@@ -48,11 +54,16 @@ class ControlSocket:
             self.release()
             raise
 
+    @property
+    def descriptors(self) -> List[int]:
+        """The sockets that are held."""
+        return [own.fileno() for own in self._sockets]
+
     def _hold(self, name: str) -> None:
         own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sockets.append(own)
         own.bind("\0" + name)
-        own.listen(128)
+        own.listen(BACKLOG)
         own.setblocking(False)
 
     def _hold_slot(self, machine: str) -> None:

@@ -17,8 +17,9 @@ class Finisher(Supervisor):
         `saved` is the dead supervisor's last state, `reason` and `died` how and when it died.
         """
         self._ranks.stopping = True
+        self._next.give_up("the supervisor had died")
         self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
-        self._began = saved.get("began", self._began)
+        self.began = saved.get("began", self.began)
         self._stop_file = saved.get("stop_file", "")
         self._ranks.restore(saved.get("ranks", ()))
         self._housekeeping.start_heartbeat()

@@ -6,8 +6,10 @@ On stdin comes one JSON object with the job, the environment and the secrets, so
 never on a disk. DESCRIPTOR is a pipe to the caller, for one JSON line of answer. The guard runs in
 the foreground: to leave it behind is its caller's task.
 
-It holds no lock and no socket, and only waits. The kernel gives it what a dead supervisor leaves,
-sessions of their own included, so that everything below it is the run's.
+It only waits. The kernel gives it what a dead supervisor leaves, sessions of their own included, so
+that everything below it is the run's. It holds no lock, but between two attempts of a run: the
+supervisor of a failed attempt leaves it the sockets of the lock and what the next attempt is, for
+which it starts another supervisor.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
+from clusterctl.node.handover_sockets import receive
+from clusterctl.node.run.files.node_job import NodeJob, may_restart, next_job
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import decode_line
@@ -26,6 +30,9 @@ from clusterctl.wire import decode_line
 KILL_SECONDS = 1.0
 """How long to KILL before the guard tells the other nodes; after that it does both."""
 POLL_SECONDS = 0.01
+
+AGAIN = 75
+"""The exit code of a supervisor after which the next attempt begins."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask the supervisor to stop the run, whichever of the two gets them."""
@@ -37,17 +44,18 @@ def main(folder: str, unit: str, descriptor: str) -> int:
     paths, answer = NodePaths(folder), int(descriptor)
     os.set_inheritable(answer, False)
     leave_session(paths)
-    guard = processes.key_of(os.getpid())
-    reader, writer = os.pipe()
-    supervisor = os.fork()
-    if supervisor == 0:
-        from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
-
-        os.close(reader)
-        return supervise(paths, {**start, "unit": unit, "guard": guard}, answer, writer)
-    os.close(answer)
-    os.close(writer)
-    code, known = wait_for(supervisor, reader)
+    start.update(unit=unit, guard=processes.key_of(os.getpid()))
+    supervisor = Supervisor()
+    code, known, held = supervisor.run(paths, start, answer, [])
+    while code == AGAIN:
+        start, problem = next_start(start, known, supervisor)
+        if not problem:
+            try:
+                code, known, held = supervisor.run(paths, start, -1, held)
+            except OSError as error:
+                problem = "the next attempt cannot be started: %s" % error.strerror
+        if problem:
+            code, known["reason"] = 1, problem
     if code == 0:
         os._exit(0)  # at once: `stop` waits for the last process of the run
     kill_descendants()
@@ -55,7 +63,98 @@ def main(folder: str, unit: str, descriptor: str) -> int:
         return code  # it never came up, and its caller knows
     from clusterctl.node.supervisor.main import finish  # noqa: PLC0415
 
-    return finish(paths, {**start, "unit": unit, "guard": guard}, known)
+    for each in held:
+        os.close(each)
+    return finish(paths, start, known)
+
+
+class Supervisor:
+    """The supervisor of the current attempt: the child, and who asked it to stop."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        """0: there is none now."""
+        self.stopped = 0
+        """The last signal that asked for a stop."""
+
+    def run(
+        self, paths: NodePaths, start: Dict[str, Any], answer: int, held: List[int]
+    ) -> Tuple[int, Dict[str, Any], List[int]]:
+        """Start it, and return what `wait` does; `answer` and `held` as for `supervise`.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        reader, writer = channel(start["job"])
+        self.pid = os.fork()
+        if self.pid == 0:
+            for number in FORWARDED:
+                signal.signal(number, signal.SIG_DFL)
+            from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
+
+            os.close(reader)
+            raise SystemExit(supervise(paths, start, answer, writer, held))
+        if self.stopped:
+            os.kill(self.pid, self.stopped)  # it came between two attempts
+        for each in (writer, *held, *([answer] if answer >= 0 else [])):
+            os.close(each)
+        return self.wait(reader)
+
+    def forward(self, number: int) -> None:
+        """Pass on a signal."""
+        self.stopped = number
+        if self.pid:
+            os.kill(self.pid, number)
+
+    def wait(self, reader: int) -> Tuple[int, Dict[str, Any], List[int]]:
+        """Wait until it has ended.
+
+        One that is stopped or slow has not ended, however long that lasts.
+
+        Returns:
+            Its exit code; what it left for what comes after it, empty if it was never up; and the
+            sockets that it left.
+        """
+        for number in FORWARDED:
+            signal.signal(number, lambda number, _frame: self.forward(number))
+        status = os.waitpid(self.pid, 0)[1]
+        self.pid = 0  # it may be used again
+        known: Dict[str, Any] = {}
+        data, sockets = receive(reader)
+        os.close(reader)
+        for line in data.splitlines(keepends=True):
+            known.update(decode_line(line))
+        if known:
+            known = {"reason": how_it_died(status), "time": time.time(), **known}
+        code = 1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return code, known, sockets
+
+
+def channel(job: NodeJob) -> Tuple[int, int]:
+    """Return what the supervisor writes to and we read; by a socket, sockets can be handed over."""
+    if not may_restart(job):
+        return os.pipe()
+    import socket  # noqa: PLC0415  (the guard stays small)
+
+    reader, writer = socket.socketpair()
+    return reader.detach(), writer.detach()
+
+
+def next_start(
+    start: Dict[str, Any], known: Dict[str, Any], supervisor: Supervisor
+) -> Tuple[Dict[str, Any], str]:
+    """Return what the next attempt is started with, and why it must not start; empty: it may."""
+    again = known.get("again")
+    if not again:
+        return start, known["reason"]
+    kill_descendants()
+    left = processes.living_descendants()
+    if left:
+        return start, "attempt %d: %d processes are left" % (again["attempt"] - 1, len(left))
+    if supervisor.stopped:
+        return start, "stopped by signal %d before the next attempt" % supervisor.stopped
+    job = next_job(start["job"], again, began=known["began"], link_port=known["link_port"])
+    return {**start, "job": job}, ""
 
 
 def leave_session(paths: NodePaths) -> None:
@@ -80,28 +179,6 @@ def lock_against_cleaners(folder: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)  # a filesystem without locks; its cleaner is its owner's matter
-
-
-def wait_for(supervisor: int, reader: int) -> Tuple[int, Dict[str, Any]]:
-    """Wait until the supervisor has ended.
-
-    One that is stopped or slow has not ended, however long that lasts.
-
-    Returns:
-        Its exit code, and what it left for the case of its death; empty if it was never up.
-    """
-    for number in FORWARDED:
-        signal.signal(number, lambda number, _frame: os.kill(supervisor, number))
-    status = os.waitpid(supervisor, 0)[1]
-    for number in FORWARDED:
-        signal.signal(number, signal.SIG_IGN)  # the run is ending; and the pid may be used again
-    known: Dict[str, Any] = {}
-    with open(reader, "rb") as start:
-        for line in start:
-            known.update(decode_line(line))
-    if known:
-        known = {"reason": how_it_died(status), "time": time.time(), **known}
-    return (1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), known
 
 
 def how_it_died(status: int) -> str:

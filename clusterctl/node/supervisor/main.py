@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
+from clusterctl.node import handover_sockets
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.node_job import NodeJob
-from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_files import RunFiles, write_json
 from clusterctl.node.run.files.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.detach import own_scope
@@ -21,41 +22,56 @@ from clusterctl.node.run.processes.environ_bytes import Environment
 from clusterctl.node.run_lock import resources_of
 from clusterctl.node.supervisor.control_socket import ControlSocket
 from clusterctl.node.supervisor.finisher import Finisher
+from clusterctl.node.supervisor.guard import AGAIN
 from clusterctl.node.supervisor.ranks.resource_limits import raise_soft_limits
 from clusterctl.node.supervisor.ranks.spawn import Spawner
 from clusterctl.node.supervisor.supervisor import Supervisor
 from clusterctl.wire import encode_line
 
 
-def supervise(paths: NodePaths, start: Dict[str, Any], answer: int, guard: int) -> int:
+def supervise(
+    paths: NodePaths, start: Dict[str, Any], answer: int, guard: int, held: List[int]
+) -> int:
     """Supervise until the run is over on this node.
 
     Args:
         paths: of the run's folder.
         start: `job`, `env`, `secrets`; `unit`: the scope's name; `guard`: the guard's key.
-        answer: a pipe to the process that starts the run, for one line.
-        guard: a pipe to the guard: what it needs to finish in our place.
+        answer: a pipe to the process that starts the run, for one line; -1: of a further attempt.
+        guard: a channel to the guard: what it needs to finish in our place, or to go on.
+        held: sockets of the lock, from the attempt before; none of the first one.
     """
     processes.become_subreaper()
     raise_soft_limits()
+    is_first = answer >= 0
+    if not is_first:
+        write_line(guard, {"link_port": start["job"]["link"]["port"]})
     try:
-        supervisor = start_supervisor(paths, start)
+        supervisor, control_socket = start_supervisor(paths, start, held)
     except OperationError as error:
-        answer_starter(answer, error.head())
+        if is_first:
+            answer_starter(answer, error.head())
+        else:
+            write_line(guard, {"reason": "the next attempt cannot be started: %s" % error})
         return 1
     port = {"link_port": supervisor.link_port}
     write_line(guard, port)
-    up = answer_starter(answer, {"event": "up", "pid": os.getpid(), **port})
-    os.close(answer)
-    if not up:
-        supervisor.give_up("the process that started it did not wait for it")
+    if is_first:
+        up = answer_starter(answer, {"event": "up", "pid": os.getpid(), **port})
+        os.close(answer)
+        if not up:
+            supervisor.give_up("the process that started it did not wait for it")
     try:
         supervisor.run()
     except Exception as error:  # noqa: BLE001  (whatever it is, nothing may be left running)
         traceback.print_exc()
         write_line(guard, {"reason": "the supervisor failed: %r (see launcher.log)" % error})
         return 1
-    return 0
+    if supervisor.again is None:
+        return 0
+    left = {"again": supervisor.again, "began": supervisor.began}
+    handover_sockets.send(guard, encode_line(left), control_socket.descriptors)
+    return AGAIN
 
 
 def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> int:
@@ -98,8 +114,10 @@ def own_job(start: Dict[str, Any]) -> NodeJob:
     return {**job, "cgroup": own_scope(start["unit"])}
 
 
-def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
-    """Take the lock and start the job.
+def start_supervisor(
+    paths: NodePaths, start: Dict[str, Any], held: List[int]
+) -> Tuple[Supervisor, ControlSocket]:
+    """Take the lock, unless its sockets are held, and start the job.
 
     Raises:
         OperationError: `busy`, `stopped`, `state-folder`, `link` or `exec`.
@@ -107,7 +125,12 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     job = own_job(start)
     record = RunFiles(paths)
     try:
-        control_socket = ControlSocket.acquire(job["lock"])
+        control_socket = (
+            ControlSocket(job["lock"], held) if held else ControlSocket.acquire(job["lock"])
+        )
+        if held:
+            record.begin_attempt()
+            write_json(paths.job, job)
         # By now a stop finds this process; one that came earlier has left an end.
         if os.path.exists(paths.end):
             raise OperationError("stopped", "the run was stopped before it started here")
@@ -131,7 +154,7 @@ def start_supervisor(paths: NodePaths, start: Dict[str, Any]) -> Supervisor:
     except OSError as error:
         raise OperationError("exec", "cannot start a process: %s" % error.strerror) from error
     record.write_snapshot(supervisor.snapshot())
-    return supervisor
+    return supervisor, control_socket
 
 
 def ray_variables(secrets: Dict[str, str]) -> Environment:

@@ -24,6 +24,7 @@ from clusterctl.node.supervisor.hang_judge import HangJudge
 from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.members import Members
+from clusterctl.node.supervisor.next_attempt import GO, OVER, NextAttempt
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.ranks.spawn import Spawner
@@ -68,7 +69,7 @@ class Supervisor:
         self.loop = loop = EventLoop()
         self.done = False
         self._job, self._record, self._spawner = job, record, spawner
-        self._began = time.time()
+        self.began = job.get("began") or time.time()
         self._key = processes.key_of(os.getpid())
         self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
         # How the run ends here: nothing of it yet.
@@ -81,6 +82,7 @@ class Supervisor:
         self._echo = EchoGrace(loop, self._end_here, self._hang.timed_out)
         self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
         self._peers = connect(loop, job, secrets, self)
+        self._next = NextAttempt(loop, job, record, self._peers, self._save)
         self._members = Members(job)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
@@ -88,6 +90,11 @@ class Supervisor:
         watched = self._ranks.gathering, self._peers
         keep = self._hang.keep_dump
         self._start_watch = StartWatch(loop, job, record, *watched, is_ending, end, keep)
+
+    @property
+    def again(self) -> Optional[PeerMessage]:
+        """The next attempt, which begins once this process has ended; None: there is none."""
+        return None if self._next.why_not else self._next.again
 
     @property
     def link_port(self) -> int:
@@ -130,12 +137,13 @@ class Supervisor:
             "link_port": self.link_port,
             "stop_file": self._stop_file,
             "state": self._state(),
-            "began": self._began,
+            "began": self.began,
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.gathering.launcher_joined,
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "elsewhere": self._housekeeping.elsewhere,
             **self._hang.account,
+            **self._next.account,
             "end": self._end,
         }
 
@@ -183,6 +191,7 @@ class Supervisor:
 
     def rank_failed(self, cause: Cause) -> None:
         """End the run on every node: here is why."""
+        self._next.note_failure(cause)
         self._end_everywhere(cause)
 
     def rank_ended(self) -> None:
@@ -216,6 +225,7 @@ class Supervisor:
 
     def clock_measured(self, offset: float, error: float) -> None:
         """Note how this clock differs from the master's."""
+        self._next.clock_offset = offset
         self._record.event("clock", offset_s=round(offset, 6), error_s=round(error, 6))
 
     def peer_joined(self, node: str) -> None:
@@ -269,6 +279,7 @@ class Supervisor:
     def peer_ending(self, message: Dict[str, Any]) -> None:
         """End with another node, and note why that ends."""
         cause = Cause.read(message)
+        self._next.see(cause)
         if cause.by == "stop" or self._ending is not None:
             self._end_here(cause)
         else:
@@ -314,6 +325,7 @@ class Supervisor:
 
     def _end_everywhere(self, cause: Cause) -> None:
         cause = cause._replace(reason=cause.reason[:REASON_LIMIT])
+        self._next.see(cause)
         self._peers.send_ending(cause._asdict())
         self._end_here(cause, late=cause.by == "start-timeout")
 
@@ -366,16 +378,28 @@ class Supervisor:
         if self._job["launcher"] == "ray":
             ray_folder.clean(self._record.paths.folder)
         stop_file.remove(self._stop_file)  # left there it would stop the next run
-        self._peers.send_bye(self._end["state"])
+        oom = bool(self._ranks.oom_kills())
+        self._next.look(self._end, oom=oom, then=self._tell_end)
+
+    def _tell_end(self) -> None:
+        assert self._end is not None
+        self._peers.send_bye(self._end["state"], self._next.after)
         self._settle(time.monotonic() + RELAY_SECONDS)
 
     def _settle(self, until: float) -> None:
         """Stay until all other nodes ended, or know of our end."""
         assert self._end is not None
-        if self._others_know(late=time.monotonic() > until):
+        late = time.monotonic() > until
+        becomes = self._next.poll(late=late)
+        if becomes == GO:
+            self._record.event("end", attempt=self._job["attempt"], **self._end)
+            self._next.announce()
+            self._leave()
+        elif becomes == OVER and self._others_know(late=late):
             if self._end["by"] in ("rank", "launcher", "peer"):  # which may only echo that
                 for silent in self._peers.silent():
                     self._record.event("peer-silent", **silent)
+            self._end.update(self._next.verdict)
             self._record.event("end", **self._end)
             self._write_end(time.monotonic() + RECORD_SECONDS)
         else:
@@ -392,12 +416,18 @@ class Supervisor:
         value = {"schema": 1, **self._end, "ranks": self._ranks.snapshots()}
         self._save()
         if self._record.end(value) or time.monotonic() > until:
-            self._peers.close()
-            self.done = True
+            self._leave()
         else:
             self.loop.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
 
+    def _leave(self) -> None:
+        self._save()
+        self._peers.close()
+        self.done = True
+
     def _state(self) -> str:
+        if self.again is not None:
+            return "starting"
         if self._end is not None:
             return "running" if self._end["state"] == "finished" else "stopping"
         return "running" if self._ranks.all_started else "starting"

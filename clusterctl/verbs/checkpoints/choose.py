@@ -14,11 +14,11 @@ from pathlib import PurePosixPath
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.checkpoint import NodeCheckpoint
+from clusterctl.node.checkpoints.copies import Unfit
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
     Copies,
-    Unfit,
     one_of_each,
     path_for_job,
     require_fit,

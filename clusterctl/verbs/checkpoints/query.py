@@ -15,6 +15,7 @@ from clusterctl.model.checkpoint import (
     OneCheckpointAnswer,
     absent,
 )
+from clusterctl.node.checkpoints.copies import require_complete, require_own_ranks
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
@@ -23,9 +24,7 @@ from clusterctl.verbs.checkpoints.candidates import (
     is_shared,
     one_of_each,
     path_for_job,
-    require_complete,
     require_fit,
-    require_own_ranks,
 )
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer

@@ -79,6 +79,9 @@ def _exit(view: RunStatus) -> tuple[int, str]:
     by = view.ended_by or "unknown"
     if view.state == "finished":
         return 0, by
+    gave_up = [one.end.run_exit_code for one in view.nodes if one.end]
+    if any(gave_up):
+        return max(filter(None, gave_up)), by
     if by != "job":
         return LaunchRefused.exit_code, by
     if view.first_cause is not None:

@@ -30,6 +30,11 @@ class LogFile:
         self.begins_within = False
         """The first bytes belong to a line that began before, and are skipped."""
 
+    def forget_lines(self) -> None:
+        """Keep no line of an earlier attempt: these would tell nothing of this one's end."""
+        self._last.clear()
+        self._size = 0
+
     @property
     def last_lines(self) -> tuple[str, ...]:
         """The last lines, without those of progress bars."""

@@ -27,6 +27,7 @@ _FLAGS = {
 _INSTEAD = {
     "checkpoints": "--checkpoint PATH",
     "resume_args": "-- COMMAND",
+    "restart": "--restarts N",
     "hang": "--hang-after T",
 }
 """Words of `resume` that do without a key of `job:`."""
@@ -95,8 +96,8 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
         for key in _COMPARED
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
-    if given.hang_after is not None:
-        keys = [key for key in keys if key != "hang"]
+    flagged = {"hang": given.hang_after, "restart": given.restarts}
+    keys = [key for key in keys if flagged.get(key) is None]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
     return [*keys, *(f"env.{name}" for name in sorted(variables))]
 
@@ -118,6 +119,7 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
         hang=then.hang if old.get("hang_after") is None else now.hang,
+        restart=then.restart if old.get("restarts") is None else now.restart,
         env_from=now.env_from if same_names else then.env_from,
     )
     return completed(written, now)[0]

@@ -256,7 +256,9 @@ class RunLog:
         if event["kind"] == "clock":
             self._clock_events[node] = event
         elif event["kind"] == "supervisor-up":
-            self.events[node].clear()  # the node joined again: the run continued after these
+            self.events[node].clear()  # it joined or started again: the run continued after these
+            for log in self._logs[node].values():
+                log.forget_lines()
             said = str(event.get("env_init_said") or "")[:LINE_BYTES]
             self._env_init[node] = float(event.get("env_init_s") or 0.0), said
             self.late.pop(node, None)

@@ -15,6 +15,7 @@ from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import (
+    Again,
     Hung,
     LastLine,
     LastPrinted,
@@ -250,6 +251,28 @@ class RunStatus:
         return any(answer.end is not None and answer.end.stacks for answer in self.nodes)
 
     @property
+    def attempt(self) -> int:
+        """Which attempt of a run that restarts it is, or was the last one; 1 of any other run."""
+        parts = (one.attempt for one in self.node_runs.values() if one.attempts > 1)
+        return max(parts, default=1)
+
+    @property
+    def attempts(self) -> int:
+        """The most that it may have."""
+        return max((one.attempts for one in self.node_runs.values()), default=1)
+
+    @property
+    def again(self) -> Again | None:
+        """The attempt that is about to begin; None: there is none."""
+        return next((one.again for one in self.node_runs.values() if one.again), None)
+
+    @property
+    def no_restart(self) -> str:
+        """Why a run that restarts was not started again; the master decided."""
+        found = (one.end.no_restart for one in self.nodes if one.end)
+        return next(filter(None, found), "")
+
+    @property
     def false_alarms(self) -> int:
         """How often it was hung, and then ran again."""
         return max((one.false_alarms for one in self.node_runs.values()), default=0)
@@ -358,6 +381,10 @@ class RunStatus:
             "last_line": plain(self.last_line),
             "progress": plain(self.pace),
             "restarts": self.restarts,
+            "attempt": self.attempt,
+            "attempts": self.attempts,
+            "again": plain(self.again),
+            "no_restart": self.no_restart or None,
             "hung": plain(self.hung),
             "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,

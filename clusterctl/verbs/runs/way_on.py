@@ -40,6 +40,7 @@ def _flags(cluster: Cluster) -> Iterator[str]:
         "master_port": cluster.master_port,
         "start_timeout": job.start_timeout,
         "lost_after": job.lost_after,
+        "restarts": job.restart.max,
         "hang_after": job.hang.after,
     }
     flags = [key for key, origin in cluster.origins if origin.startswith("--")]

@@ -78,6 +78,8 @@ class Link:
         self.loop = EventLoop()
         self.address = address
         self.lost_after = lost_after
+        self.more: dict[str, Any] = {}
+        """What else the job of the next side has."""
         self.names = ["master", *(f"w{n}" for n in range(workers))]
         self.heard = {name: Heard() for name in self.names}
         self.sides: list[Master | Worker] = []
@@ -98,6 +100,7 @@ class Link:
                 "certificate": identity.certificate,
                 "lost_after": self.lost_after,
             },
+            **self.more,
         }
         secrets = {"token": token or node_token(identity.token, name), "key": identity.key}
         if not port:
@@ -109,6 +112,15 @@ class Link:
 
     def worker(self, n: int, identity: Identity = IDENTITY, token: str = "") -> Master | Worker:
         return self.side(f"w{n}", self.master.port, identity, token)
+
+    def replace_master(self) -> None:
+        """Let another master take the place of the first, with what `more` has."""
+        self.sides.remove(self.master)
+        self.master.close()
+        made = self.side("master", 0, IDENTITY)
+        assert isinstance(made, Master)
+        self.sides = [made, *self.sides[:-1]]
+        self.master = made
 
     def until(self, condition: object, seconds: float = 60.0) -> None:
         until = time.monotonic() + seconds
@@ -625,3 +637,91 @@ def test_a_worker_of_an_earlier_version_tells_nothing_of_its_ranks() -> None:
         net.worker(0)
         net.until(lambda: net.heard["w0"].of("clock"))  # some pings
         assert net.master.lives == {"w0": None}
+
+
+AGAIN = {
+    "attempt": 2, "checkpoint": "/c/checkpoint-4", "step": 4, "wait_s": 5.0, "why": "w", "go": True,
+}  # fmt: skip
+AFTER = {
+    "failures": [
+        {"at": 9.0, "rank": 1, "exit_code": 137, "signal": 9, "oom": False, "lines": ["a"]}
+    ],
+    "stuck": False,
+    "step": 4,
+    "sight": {"workdir": "/w", "checkpoints": []},
+    "check": {"clock": "", "xid": None},
+}
+
+
+def test_a_worker_tells_what_is_after_an_attempt_and_hears_what_becomes_of_the_run() -> None:
+    with link() as net:
+        net.more = {"restart": {"max": 3}, "attempt": 1}
+        net.replace_master()
+        first, second = net.worker(0), net.worker(1)
+        first.send_bye("failed", AFTER)
+        second.send_bye("failed")
+        net.until(lambda: net.master.all_done)
+        assert net.master.afters == {"w0": AFTER}, "the other's end is final"
+        net.master.send_again(AGAIN)
+        net.until(lambda: first.again == second.again == AGAIN)
+
+
+def of_attempts(net: Link, ours: int, theirs: int) -> Worker:
+    """Return a worker of one attempt, whose master is of another one."""
+    net.more = {"restart": {"max": 3}, "attempt": ours, "again": AGAIN}
+    net.replace_master()
+    net.more["attempt"] = theirs
+    worker = net.worker(1)
+    assert isinstance(worker, Worker)
+    return worker
+
+
+def test_a_worker_that_missed_the_next_attempt_hears_of_it_from_its_master() -> None:
+    with link() as net:
+        worker = of_attempts(net, 2, 1)
+        net.until(lambda: worker.again == AGAIN)
+        assert "w0" not in net.heard["master"].of("joined")
+        assert net.master.missing == {"w0", "w1"}
+
+
+def test_a_stop_that_comes_between_two_attempts_ends_the_next_one() -> None:
+    with link() as net:
+        worker = of_attempts(net, 2, 1)
+        worker.send_ending({"by": "stop", "reason": "enough", "node": "w1", "grace": None})
+        net.until(lambda: bool(net.heard["master"].of("ending")))
+        (told,) = net.heard["master"].of("ending")
+        assert told == {
+            "by": "stop", "node": "w1", "reason": "w1 was asked to stop between two attempts",
+        }  # fmt: skip
+
+
+def test_a_worker_that_is_ahead_waits_for_its_master() -> None:
+    with link() as net:
+        worker = of_attempts(net, 1, 2)
+        net.until(lambda: worker._last_error != "no answer")
+        assert worker.again is None
+        assert net.heard["master"].all == []
+
+
+def test_nodes_of_a_further_attempt_that_do_not_come_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master, "RETURN_SECONDS", 0.0)
+    with link(lost_after=0.5) as net:
+        net.more = {"restart": {"max": 3}, "attempt": 2, "again": AGAIN}
+        net.replace_master()
+        net.until(lambda: len(net.heard["master"].of("lost")) == 2)
+
+
+def test_a_stop_after_a_failure_reaches_the_others_once() -> None:
+    with link() as net:
+        first, second = net.worker(0), net.worker(1)
+        first.send_ending({"by": "rank", "reason": "r", "node": "w1"})
+        net.until(lambda: bool(net.heard["w1"].of("ending")))
+        for worker in (first, second):
+            worker.send_ending({"by": "stop", "reason": "s", "node": "x"})
+        net.until(lambda: len(net.heard["master"].of("ending")) == 3)
+        net.live(0.3)
+        for name in ("w0", "w1"):
+            told = net.heard[name].of("ending")
+            assert [one["by"] for one in told] == ["rank", "stop"]  # type: ignore[index]

@@ -32,7 +32,9 @@ class World:
             send_ending=self.told.append, all_done=False, acknowledged=False
         )
         made._job = {"node": "a", "stop": {"grace": 9.0, "signal": "USR1", "file": "STOP"}}
-        made._began, made._end = 50.0, None
+        made.began, made._end = 50.0, None
+        self.final: list[str] = []
+        made._next = SimpleNamespace(give_up=self.final.append)
         made._housekeeping = SimpleNamespace(start_heartbeat=lambda: None)
         made._end_everywhere = self.everywhere.append
         self.finisher: Any = made
@@ -51,11 +53,12 @@ def test_a_supervisor_that_died_amid_the_run_ends_it_everywhere() -> None:
     world = World()
     world.finish(None)
     (cause,) = world.everywhere
+    assert world.final == ["the supervisor had died"], "it starts no further attempt"
     assert (cause.by, cause.reason, cause.node) == ("supervisor", REASON, "a")
     assert world.events == [("supervisor-died", {"time": 99.0, "message": REASON, "pid": 7})]
     assert world.taken == [{"rank": 0}]
     assert world.finisher._ranks.stopping
-    assert (world.finisher._began, world.finisher._stop_file) == (5.0, "S")
+    assert (world.finisher.began, world.finisher._stop_file) == (5.0, "S")
 
 
 @pytest.mark.parametrize(("state", "by"), [("stopped", "stop"), ("failed", "rank")])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.supervisor.shutdown import Cause
@@ -35,6 +36,7 @@ class World:
             event=lambda kind, **details: self.events.append((kind, details)),
             record_processes=lambda _marks: None,
             paths=NodePaths(folder),
+            log_end=RunFiles(NodePaths(folder)).log_end,
         )
         loop: Any = SimpleNamespace(
             on_signal=lambda *_: None,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.inventory.cluster import Cluster, Hang, Job
+from clusterctl.inventory.cluster import Cluster, Hang, Job, Restart
 from clusterctl.inventory.settings import keys_of
 from clusterctl.model.node_run import Resumed
 from clusterctl.plan.effective import effective
@@ -49,7 +49,7 @@ def none(_run: str) -> None:
         Options(launcher="direct", procs_per_node=2, command=("other.py",)),
         Options(env=(("LR", "2"), ("NEW", "1"), ("HF_TOKEN", "x"))),
         Options(max_restarts=3, start_timeout=5.0, debug=True),
-        Options(hang_after=60.0),
+        Options(hang_after=60.0, restarts=2),
         Options(launcher_args=("--log-dir", "logs")),
     ],
 )
@@ -165,6 +165,12 @@ def test_what_the_run_said_of_its_checkpoints_stays_and_the_rest_is_the_inventor
     assert (job.needs, job.check) == (now.needs, now.check)
     assert added == ("job.needs", "job.check", "job.resume_args")
     assert completed(then, Job()) == (then, ())
+
+
+def test_other_restarts_are_reported_unless_a_flag_sets_them_now() -> None:
+    now = replace(JOB, restart=Restart(max=3))
+    assert changed(launched(Options()), now, Options(), none) == ["restart"]
+    assert changed(launched(Options()), now, Options(restarts=5), none) == []
 
 
 def test_a_changed_limit_of_a_hang_is_reported_unless_a_flag_sets_it_now() -> None:

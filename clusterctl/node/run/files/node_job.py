@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, TypedDict
 
+PLACEHOLDER = "{checkpoint}"
+"""In a command, where the path of a checkpoint goes."""
+
 
 class StopRequest(TypedDict):
     """How ranks are asked to end; times in seconds."""
@@ -22,6 +25,28 @@ class HangLimits(TypedDict):
     """Seconds; 0: never."""
     action: str
     """report or stop."""
+
+
+class Restart(TypedDict):
+    """When the supervisors start the run again after a failure."""
+
+    max: int
+    """Most restarts; 0: none."""
+    on: Dict[str, Any]
+    never: Dict[str, Any]
+    resumed_argv: List[str]
+    """The rank's command from a checkpoint, with a placeholder for it; empty: there is none."""
+
+
+class NextAttempt(TypedDict):
+    """What began the attempt, as the master decided; see `parse_again`."""
+
+    attempt: int
+    checkpoint: Optional[str]
+    step: Optional[int]
+    wait_s: float
+    why: str
+    go: bool
 
 
 class MasterAddress(TypedDict):
@@ -63,7 +88,16 @@ class AddedByNode(TypedDict, total=False):
 
     user: str
     attempt: int
-    """Which part of the run the node has, from 1: one that was lost may join again."""
+    """Which part of the run the node has, from 1: one that was lost may join again.
+
+    Of a run that restarts, the attempt; the same on every node.
+    """
+    again: NextAttempt
+    """Of a further attempt: why it began, and from where."""
+    began: float
+    """Of a further attempt: when the first one did."""
+    planned_argv: List[str]
+    """Of a further attempt: the command of the first one."""
     env_init_s: float
     """How long `env_init` took here."""
     env_init_said: str
@@ -137,7 +171,40 @@ class NodeJob(AddedByNode, NodePart):
     env_init: Optional[str]
     stop: StopRequest
     hang: HangLimits
+    restart: Optional[Restart]
+    """None: a failure is the end of the run."""
     master: MasterAddress
     workers: List[str]
     link: PeerLinkAddress
     start_timeout: float
+
+
+def may_restart(job: NodeJob) -> bool:
+    """Tell whether the supervisors start the run again after a failure."""
+    restart = job.get("restart")
+    # An elastic run continues without a node; its nodes have attempts of their own.
+    return bool(restart and restart["max"] > 0 and not job.get("elastic"))
+
+
+def run_attempt(job: NodeJob) -> int:
+    """Return which attempt of the whole run this is, from 1; 0: the run has only one."""
+    return job.get("attempt", 1) if may_restart(job) else 0
+
+
+def next_job(job: NodeJob, again: NextAttempt, *, began: float, link_port: int) -> NodeJob:
+    """Return the job of the next attempt; its command is made of words that the plan sent."""
+    restart = job.get("restart")
+    planned = job.get("planned_argv") or job["argv"]
+    argv, checkpoint = planned, again["checkpoint"]
+    if checkpoint is not None and restart and restart["resumed_argv"]:
+        argv = [word.replace(PLACEHOLDER, checkpoint) for word in restart["resumed_argv"]]
+    link: PeerLinkAddress = {**job["link"], "port": link_port or job["link"]["port"]}
+    return {
+        **job,
+        "argv": argv,
+        "planned_argv": planned,
+        "link": link,
+        "began": began,
+        "attempt": again["attempt"],
+        "again": again,
+    }

@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set
 
-from clusterctl.node.file_io import overwrite_start
+from clusterctl.node.file_io import find_end, overwrite_start
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, NodePaths, times_of
 from clusterctl.node.run.processes.boot import uptime
 from clusterctl.node.run.processes.processes import ProcessKey, alive
@@ -70,6 +70,19 @@ class RunFiles:
         self._sizes: Dict[str, int] = {}
         self._times: Dict[str, int] = {}
         """Lines of each log's times."""
+        self._begin: Dict[str, int] = {}
+        """By log: where this attempt begins in it; of the first one nothing is here."""
+
+    def begin_attempt(self) -> None:
+        """Note where the logs are now: what is in them was printed by earlier attempts."""
+        for log in self.paths.logs():
+            with contextlib.suppress(OSError):
+                self._begin[log] = os.stat(os.path.join(self.paths.folder, log)).st_size
+
+    def log_end(self, log: str, count: int) -> bytes:
+        """Return at most so many last bytes of what this attempt has written to a log."""
+        begin, found = find_end(os.path.join(self.paths.folder, log), count)
+        return found[max(0, self._begin.get(log, 0) - begin) :]
 
     def reserve_space(self) -> None:
         """Set room aside for the end.

@@ -6,6 +6,7 @@
         supervisor.json   who looks after it, and what is known of its ranks; replaced whole
         events.jsonl      what happened, one JSON object a line
         end.json          how it ended; written once, whole
+        attempts.json     on the master, how each attempt of a run that restarts ended
         hostfile          all nodes and their ranks, as mpirun and DeepSpeed read them
         launcher.log      what the launcher and the supervisor wrote
         ranks/N.log       what global rank N wrote to stdout and stderr
@@ -58,6 +59,7 @@ class NodePaths:
         """The processes that were seen to be the run's, a pid and start time a line."""
         self.events = os.path.join(folder, EVENTS)
         self.end = os.path.join(folder, "end.json")
+        self.attempts = os.path.join(folder, "attempts.json")
         self.barred = os.path.join(folder, "barred")
         """Its presence means that the run never started here and never will."""
         self.reserve = os.path.join(folder, "reserve")

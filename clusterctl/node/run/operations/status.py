@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from clusterctl.node.run.processes.processes import ProcessKey
 
-END_FIELDS = ("state", "reason", "exit_code", "by", "time", "over")
+END_FIELDS = (
+    "state", "reason", "exit_code", "by", "time", "over", "no_restart", "run_exit_code",
+)  # fmt: skip
 """The fields of an end that `status` answers with."""
 LIVE = ("starting", "running", "stopping")
 RULERS = b"=-_*#~+. "
@@ -136,6 +138,8 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "min_nodes": job.get("min_nodes", 0),
         "resumed": job.get("resumed"),
         "attempt": job.get("attempt", 1),
+        "attempts": snapshot.get("attempts", 1),
+        "again": snapshot.get("again") if state == "starting" else None,
         "nodes": snapshot.get("nodes"),
         "hung": snapshot.get("hung") if state == "running" else None,
         "false_alarms": snapshot.get("false_alarms", 0),

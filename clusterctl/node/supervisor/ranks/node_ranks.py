@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Protocol
 
 from clusterctl.node.event_loop import EventLoop, Timer
-from clusterctl.node.file_io import read_end
 from clusterctl.node.launcher_reaction import is_reaction
 from clusterctl.node.printed_error import lines_grace
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
-from clusterctl.node.run.files.run_paths import RANK_LOG
+from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import ProcessKey
 from clusterctl.node.supervisor.ranks.child_watcher import ChildWatcher, Status, code_and_signal
@@ -210,7 +208,7 @@ class Ranks:
         decided = self.stopping or self._job["launcher_decides"] or self._terminated_after(rank)
         if rank.exit_code and not decided:
             self._events.rank_failed(self._cause_of(rank))
-        killed = {"oom_kills": self._oom_kills()} if rank.signal == signal.SIGKILL else {}
+        killed = {"oom_kills": self.oom_kills()} if rank.signal == signal.SIGKILL else {}
         self._record.event(
             "rank-ended",
             **killed,
@@ -225,7 +223,7 @@ class Ranks:
             self._events.ranks_succeeded()
         self._events.rank_ended()
 
-    def _oom_kills(self) -> Optional[int]:
+    def oom_kills(self) -> Optional[int]:
         """Return how many processes the out-of-memory killer ended since the start."""
         now = oom_kills()
         return None if now is None or self._oom_before is None else now - self._oom_before
@@ -239,7 +237,7 @@ class Ranks:
         if self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None
-        log = read_end(self._record.paths.launcher_log, LOG_TAIL)
+        log = self._record.log_end(LAUNCHER_LOG, LOG_TAIL)
         failures = failures_in(log.decode("utf-8", "replace"))
         now = time.monotonic()
         for rank in [self._ranks[number] for number in self._unknown]:
@@ -284,8 +282,8 @@ class Ranks:
 
     def _cause_of(self, rank: Rank) -> Cause:
         cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
-        log = os.path.join(self._record.paths.folder, RANK_LOG % rank.rank)
-        lines = read_end(log, LOG_TAIL).decode("utf-8", "backslashreplace").splitlines()
+        end = self._record.log_end(RANK_LOG % rank.rank, LOG_TAIL)
+        lines = end.decode("utf-8", "backslashreplace").splitlines()
         return cause._replace(
             exit_code=rank.exit_code,
             killed_by=rank.signal,

@@ -1,0 +1,1 @@
+"""Whether a run that failed is started again, from which checkpoint, and on which nodes."""

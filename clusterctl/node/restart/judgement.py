@@ -1,0 +1,415 @@
+"""Decides whether a run that failed is started again: its first cause decides. Pure."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from clusterctl.node.printed_cause import PrintedCause, cause_of
+from clusterctl.node.restart.agreement import Agreement, Checkpoint
+
+NO_PROGRESS = 4
+"""The exit code of a run that was ended because restarts brought it no further."""
+FRUITLESS = 3
+"""Restarts in a row without a newer checkpoint, after which a run ends."""
+FIRST_WAIT, LONGEST_WAIT = 5.0, 300.0
+"""Seconds before a restart: twice as many each time, until a newer checkpoint is there."""
+JITTER = 0.2
+"""Part of a wait by which it may be longer or shorter: runs that failed at once come apart."""
+LINE_CHARACTERS = 2000
+"""Of a line in which a pattern is looked for."""
+_SHOWN = 300
+"""Characters of a printed line that a reason has."""
+_SIGNALS = 128
+_USAGE = 2
+_NOT_A_COMMAND = (126, 127)
+
+Checks = Mapping[str, Mapping[str, Optional[str]]]
+"""Node → what `node_check` found there: name of the check → why the node is unfit.
+
+An empty reason: it is fit. None: that is not known. A node that is absent did not answer.
+"""
+
+
+class Failure(NamedTuple):
+    """A rank or launcher that ended with a failure that was not ordered."""
+
+    node: str
+    at: float
+    """When, on the master's clock."""
+    rank: Optional[int] = None
+    """None: a launcher."""
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    oom: bool = False
+    """The kernel's out-of-memory killer ended a process on that node meanwhile."""
+    lines: Tuple[str, ...] = ()
+    """The last that it printed."""
+
+
+class AttemptEnd(NamedTuple):
+    """How an attempt ended, as the master knows it."""
+
+    attempt: int
+    """From 1."""
+    by: str
+    """As in end.json, but never `peer`: what the other node told counts."""
+    reason: str = ""
+    failures: Tuple[Failure, ...] = ()
+    """Of all nodes, in any order."""
+    lost: Tuple[str, ...] = ()
+    """Nodes that fell silent."""
+    stuck: Tuple[str, ...] = ()
+    """Nodes with processes that no signal ended."""
+    step: Optional[int] = None
+    """The newest that was printed."""
+    start: Optional[Checkpoint] = None
+    """What the attempt was started from; None: from the beginning."""
+
+
+class RestartLimits(NamedTuple):
+    """`job.restart`."""
+
+    max: int
+    """Most restarts of the run: attempts are one more."""
+    on_exit_codes: Tuple[int, ...] = ()
+    on_patterns: Tuple[str, ...] = ()
+    """Regular expressions, looked for in each of the last lines of what failed."""
+    never_exit_codes: Tuple[int, ...] = ()
+    never_patterns: Tuple[str, ...] = ()
+
+
+class Decision(NamedTuple):
+    """What becomes of the run."""
+
+    action: str
+    """again: on the same nodes; without: only without some; end."""
+    why: str
+    """The cause and the rule, for people."""
+    wait_s: float = 0.0
+    """Before the next attempt."""
+    without: Tuple[str, ...] = ()
+    """The nodes to leave out."""
+    exit_code: Optional[int] = None
+    """Of an end that has one of its own; None: that of the attempt."""
+
+
+class Rule(NamedTuple):
+    """What follows from a kind of cause."""
+
+    action: str
+    words: str
+    """What happened, for people."""
+    budget: int = FRUITLESS
+    """Restarts for such a cause until a newer checkpoint is there."""
+    repeats: bool = False
+    """The program's own doing: the same at the same step twice would come a third time."""
+
+
+class Cause(NamedTuple):
+    """Why an attempt ended."""
+
+    kind: str
+    words: str
+    nodes: Tuple[str, ...] = ()
+    """Where it was."""
+    line: str = ""
+    """What was printed; empty: nothing that tells."""
+
+
+def _rules() -> Dict[str, Rule]:
+    """Return kind of cause → rule. The kinds are those of `printed_cause`, and those of ends that print nothing."""
+    again = {
+        "connection": "a connection between nodes broke",
+        "nccl": "NCCL or InfiniBand failed",
+        "unreachable": "a node could not be reached",
+        "waited": "a rank did not come in time",
+        "killed": "it was killed by a signal that clusterctl did not send",
+        "name-resolution": "a name was not resolved",
+        "hub-unreachable": "the hub could not be reached",
+        "stale-handle": "a mount broke",
+        "port-taken": "the port was taken",
+        "gloo-thread": "a thread outlived Python",
+    }
+    repeats = {
+        "cuda-oom": "the GPU's memory was full",
+        "host-memory": "the host's memory was full",
+        "shared-memory": "/dev/shm was full",  # noqa: S108  (words)
+        "device-assert": "a kernel failed on the GPU",
+        "processes": "no further process could be started",
+        "crashed": "the program crashed",
+        "exception": "the program failed",
+    }
+    without = {
+        "lost": "the node was lost",
+        "stuck": "processes on the node cannot be ended",
+        "ecc": "the GPU is faulty",
+        "gpu-lost": "the GPU is lost",
+        "driver-mismatch": "the GPU driver was updated while the old one was loaded",
+        "nvml": "NVML does not answer",
+        "no-gpu": "the GPUs are not there",
+        "gpu-busy": "the GPUs are in use",
+        "fabric": "the fabric of the GPUs is not up",
+        "no-space": "the disk is full",
+        "failed-write": "a checkpoint could not be written",
+        "io-error": "the disk fails",
+    }
+    a_package = "a package is missing or does not fit"
+    versions = "the versions do not fit"
+    never = {
+        "no-torch": a_package,
+        "no-module": a_package,
+        "import-name": a_package,
+        "noexec": a_package,
+        "undefined-symbol": a_package,
+        "glibc": a_package,
+        "shared-library": a_package,
+        "ninja": a_package,
+        "extension-build": "an extension cannot be compiled",
+        "syntax": "the program has a syntax error",
+        "no-script": "the script does not exist",
+        "missing-file": "a file is missing",
+        "broken-file": "a file is broken",
+        "permission": "access was denied",
+        "checkpoint-pieces": "the checkpoint was saved by another number of ranks",
+        "hub-access": "the hub denies access",
+        "wandb-key": "a key is not set",
+        "quota": "the disk quota is used up",
+        "memlock": "memory cannot be locked",
+        "open-files": "too many files are open",
+        "no-interface": "an interface is not there",
+        "no-address": "an interface is not there",
+        "own-node": "the script connects to its own node",
+        "duplicate-gpu": "two ranks use one GPU",
+        "device-ordinal": "there are more ranks than GPUs",
+        "versions": versions,
+        "old-driver": versions,
+        "unused-parameter": "a parameter got no gradient",
+        "rank-mismatch": "the script sets other ranks",
+        "non-finite": "the loss is not finite",
+        "usage": "the command line is wrong",
+        "command": "the command cannot be run",
+        "stop": "the run was stopped",
+        "world": "ranks met elsewhere than planned",
+        "supervisor": "clusterctl's own process failed",
+        "start": "not all ranks joined in time",
+    }
+    rules = {kind: Rule("again", words) for kind, words in again.items()}
+    rules.update({kind: Rule("again", words, 2, repeats=True) for kind, words in repeats.items()})
+    rules.update({kind: Rule("without", words) for kind, words in without.items()})
+    rules.update({kind: Rule("end", words) for kind, words in never.items()})
+    rules["hang"] = Rule("again", "no rank showed a sign of life", 2)
+    rules["late"] = Rule("again", "not all ranks joined in time", 1)
+    return rules
+
+
+RULES = _rules()
+"""Kind of cause → what follows; each kind that `printed_cause` names is here."""
+
+
+def decide(
+    ends: Sequence[AttemptEnd],
+    limits: RestartLimits,
+    found: Agreement,
+    checks: Checks,
+    *,
+    seed: str = "",
+) -> Decision:
+    """Decide what becomes of a run whose last attempt has failed.
+
+    Args:
+        ends: of all attempts, the first one first.
+        limits: of the job.
+        found: the checkpoint that the next attempt would start from.
+        checks: what all nodes found that answered.
+        seed: of the jitter; another one for each run.
+    """
+    end = ends[-1]
+    cause = first_cause(end)
+    rule, asked = RULES[cause.kind], _asked(end, limits)
+    final = _final(cause, rule, asked)
+    if final:
+        return Decision("end", final)
+    since = _since_progress(ends, found.newest)
+    limit = _limit(since, limits, found, rule if asked is None else None)
+    if limit is not None:
+        return limit._replace(why="%s; %s" % (cause.words, limit.why))
+    unfit = _unfit(end, cause, checks, leave=asked is None and rule.action == "without")
+    if unfit:
+        words = "; ".join("%s: %s" % (node, why) for node, why in unfit.items())
+        if checks and not set(checks) - set(unfit):
+            return Decision("end", "%s; no node is fit: %s" % (cause.words, words))
+        return Decision("without", words, _wait(since, seed, end.attempt), tuple(unfit))
+    why = cause.words if asked is None else "%s; again: %s" % (cause.words, asked.words)
+    return Decision("again", why, _wait(since, seed, end.attempt))
+
+
+def _final(cause: Cause, rule: Rule, asked: Optional[_Asked]) -> str:
+    """Return why no other attempt can help or is wanted; empty: one may."""
+    if cause.kind == "stop":
+        return cause.words
+    if asked is not None:
+        return "" if asked.again else "%s; never again: %s" % (cause.words, asked.words)
+    if rule.action == "end":
+        return "%s: another attempt would end the same way" % cause.words
+    return ""
+
+
+def first_cause(end: AttemptEnd) -> Cause:
+    """Return why an attempt ended: the earliest failure that is no echo of another."""
+    kind = end.by
+    if end.by == "start-timeout":
+        # Of the first attempt the start itself is wrong; later ones came together before.
+        kind = "start" if end.attempt == 1 else "late"
+    if kind in ("stop", "world", "supervisor", "hang", "start", "late"):
+        return Cause(kind, _words(RULES[kind].words, end.reason))
+    known = [(failure, cause_of(failure.lines)) for failure in end.failures]
+    own = [(failure, printed) for failure, printed in known if not printed.echo]
+    ranks = {failure.node for failure, _ in own if failure.rank is not None}
+    # A launcher ends because its rank did.
+    own = [one for one in own if one[0].rank is not None or one[0].node not in ranks]
+    if end.by == "lost" or (end.lost and not own):
+        return Cause("lost", "%s: %s" % (RULES["lost"].words, ", ".join(end.lost)), end.lost)
+    if own:
+        return _cause_of(*min(own, key=lambda one: one[0].at))
+    if not known:
+        return Cause("exception", _words(RULES["exception"].words, end.reason))
+    failure, printed = min(known, key=lambda one: one[0].at)
+    return _named("connection", failure, printed.line)
+
+
+def _cause_of(failure: Failure, printed: PrintedCause) -> Cause:
+    kind = printed.kind
+    if failure.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        kind = "host-memory" if failure.oom else "killed"
+    elif not kind and failure.signal is not None:
+        kind = "crashed"
+    elif not kind and not printed.error and failure.exit_code == _USAGE:
+        kind = "usage"
+    elif not kind and not printed.error and failure.exit_code in _NOT_A_COMMAND:
+        kind = "command"
+    return _named(kind or "exception", failure, printed.line)
+
+
+def _named(kind: str, failure: Failure, line: str) -> Cause:
+    who = "the launcher" if failure.rank is None else "rank %d" % failure.rank
+    if failure.signal is not None:
+        how = "signal %d" % failure.signal
+    else:
+        how = "exit code %s" % failure.exit_code
+    words = "%s (%s on %s, %s)" % (RULES[kind].words, who, failure.node, how)
+    return Cause(kind, _words(words, line), (failure.node,), line)
+
+
+def _words(words: str, more: str) -> str:
+    return "%s: %s" % (words, more[:_SHOWN]) if more else words
+
+
+class _Asked(NamedTuple):
+    """What the job's own rules want."""
+
+    again: bool
+    words: str
+
+
+def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[_Asked]:
+    """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
+    never = _matching(end, limits.never_exit_codes, limits.never_patterns)
+    if never:
+        return _Asked(False, "%s is in job.restart.never" % never)
+    on = _matching(end, limits.on_exit_codes, limits.on_patterns)
+    return _Asked(True, "%s is in job.restart.on" % on) if on else None
+
+
+def _matching(end: AttemptEnd, exit_codes: Sequence[int], patterns: Sequence[str]) -> str:
+    for failure in end.failures:
+        code = failure.exit_code
+        if failure.signal is not None:
+            code = _SIGNALS + failure.signal
+        if code in exit_codes:
+            return "exit code %s" % code
+        for pattern in patterns:
+            if any(re.search(pattern, line[:LINE_CHARACTERS]) for line in failure.lines):
+                return pattern
+    return ""
+
+
+def _since_progress(ends: Sequence[AttemptEnd], newest: Optional[Checkpoint]) -> List[AttemptEnd]:
+    """Return the last attempts: after the last one that brought a newer checkpoint, and that one.
+
+    Without such an attempt, all of them.
+    """
+    since: List[AttemptEnd] = []
+    after = newest
+    for end in reversed(ends):
+        since.insert(0, end)
+        if after is not None and after.newer_than(end.start):
+            break
+        after = end.start
+    return since
+
+
+def _limit(
+    since: Sequence[AttemptEnd],
+    limits: RestartLimits,
+    found: Agreement,
+    rule: Optional[Rule],
+) -> Optional[Decision]:
+    """Return the end that a limit demands; `rule` is None if the job's own rule decides."""
+    end = since[-1]
+    fruitless = len(since) - 1
+    if fruitless >= FRUITLESS:
+        why = "%d restarts in a row brought no newer checkpoint" % fruitless
+        return Decision("end", why, exit_code=NO_PROGRESS)
+    if end.attempt > limits.max:
+        return Decision("end", "attempt %d of %d was the last" % (end.attempt, limits.max + 1))
+    if found.why:
+        return Decision("end", "no checkpoint can be taken: %s" % found.why)
+    return None if rule is None else _limit_of_cause(since, rule)
+
+
+def _limit_of_cause(since: Sequence[AttemptEnd], rule: Rule) -> Optional[Decision]:
+    """Return the end that the budget of a cause demands."""
+    end = since[-1]
+    cause = first_cause(end)
+    if rule.repeats and len(since) > 1 and _same(cause, end, since[-2]):
+        step = "" if end.step is None else " at step %d" % end.step
+        return Decision("end", "the same%s as in the attempt before" % step)
+    spent = sum(first_cause(one).kind == cause.kind for one in since)
+    if spent > rule.budget:
+        why = "restarts for this cause (%d) brought no newer checkpoint" % (spent - 1)
+        return Decision("end", why, exit_code=NO_PROGRESS)
+    return None
+
+
+def _same(cause: Cause, end: AttemptEnd, before: AttemptEnd) -> bool:
+    """Tell whether two attempts failed in the same way at the same step; numbers may differ."""
+    earlier = first_cause(before)
+    lines = [re.sub(r"0x[0-9a-f]+|\d+", "#", one.line) for one in (cause, earlier)]
+    return (
+        cause.kind == earlier.kind
+        and end.step == before.step
+        and (lines[0] == lines[1] or cause.kind != "exception")
+    )
+
+
+def _unfit(end: AttemptEnd, cause: Cause, checks: Checks, *, leave: bool) -> Dict[str, str]:
+    """Return the nodes to leave out, each with why; `leave`: also those of the cause."""
+    unfit: Dict[str, str] = {}
+    if leave:
+        unfit.update(dict.fromkeys(cause.nodes, cause.words))
+    unfit.update(dict.fromkeys(end.stuck, RULES["stuck"].words))
+    for node, found in checks.items():
+        reasons = [reason for reason in found.values() if reason]
+        if reasons:
+            unfit[node] = "; ".join(reasons)
+    return unfit
+
+
+def _wait(since: Sequence[AttemptEnd], seed: str, attempt: int) -> float:
+    """Return how long to wait, jitter included."""
+    usual = FIRST_WAIT * 2.0 ** min(len(since) - 1, 10)
+    drawn = random.Random("%s %d" % (seed, attempt)).uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
+    return min(LONGEST_WAIT, round(usual * drawn, 1))

@@ -1,0 +1,73 @@
+"""What a node knows once a failed attempt is over on it; all of it is found out in a child."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+from clusterctl.node.agent.call_channel import CallChannel, OperationError
+from clusterctl.node.checkpoints.checkpoints import checkpoints
+from clusterctl.node.peer_link.restart_messages import LINE_CHARACTERS, LINES
+from clusterctl.node.restart.agreement import tell_sight
+from clusterctl.node.restart.node_check import node_check
+from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.progress import run_progress
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG
+from clusterctl.node.supervisor.shutdown import Cause
+
+LOG_TAIL = 65536
+
+
+def look(
+    job: NodeJob, record: RunFiles, failed: List[Tuple[float, Cause]], *, oom: bool
+) -> Dict[str, Any]:
+    """Return what the master needs to know, as `parse_after` reads it.
+
+    `failed` are the ranks, or the launcher, that failed here by themselves, and when.
+    """
+    progress = run_progress(record.paths) or {}
+    return {
+        "failures": [
+            {
+                "at": at,
+                "rank": cause.rank,
+                "exit_code": cause.exit_code,
+                "signal": cause.killed_by,
+                "oom": oom,
+                "lines": _last_lines(record, cause.rank),
+            }
+            for at, cause in failed
+        ],
+        "step": progress.get("step"),
+        "sight": _sight(job),
+        "check": node_check(job, record.paths),
+    }
+
+
+def _last_lines(record: RunFiles, rank: Optional[int]) -> List[str]:
+    """Return what a rank, or the launcher, printed last in this attempt."""
+    log = LAUNCHER_LOG if rank is None else RANK_LOG % rank
+    text = record.log_end(log, LOG_TAIL).decode("utf-8", "replace")
+    return [line[:LINE_CHARACTERS] for line in text.splitlines()[-LINES:]]
+
+
+def _sight(job: NodeJob) -> Dict[str, Any]:
+    """Return the checkpoints that this node sees; their structure is read, not all content."""
+    workdir, folder = job["workdir"], job.get("checkpoints")
+    seen: Dict[str, Any] = {"workdir": workdir, "checkpoints": []}
+    if not folder:
+        return seen
+    asked = {name: job.get(name) for name in ("cluster", "run", "node", "state", "world_size")}
+    with open(os.devnull, "r+b", buffering=0) as nobody:  # hears how far it is
+        try:
+            answer = checkpoints(
+                {**asked, "workdir": workdir, "path": folder},
+                b"",
+                CallChannel(nobody, nobody.fileno()),
+            )
+        except OperationError as error:
+            # Missing: none was written.
+            problem = "" if error.kind == "missing" else str(error)[:LINE_CHARACTERS]
+            return {**seen, "problem": problem}
+    return tell_sight(workdir, answer.head["candidates"])

@@ -1,0 +1,117 @@
+"""The master's decision after a failed attempt, from what all nodes have told."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from clusterctl.node.file_io import read_json
+from clusterctl.node.peer_link.messages import PeerMessage
+from clusterctl.node.peer_link.restart_messages import WHY_LIMIT
+from clusterctl.node.restart.agreement import Checkpoint, agree, read_sight
+from clusterctl.node.restart.judgement import (
+    AttemptEnd,
+    Decision,
+    Failure,
+    RestartLimits,
+    decide,
+)
+from clusterctl.node.run.files.node_job import NodeJob, run_attempt
+from clusterctl.node.run.files.run_files import write_json
+from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.supervisor.shutdown import Cause
+
+MOST_KEPT = 100
+"""Attempts whose ends are kept."""
+
+
+class Decided(NamedTuple):
+    """What becomes of the run, and from where it goes on."""
+
+    decision: Decision
+    checkpoint: Optional[Checkpoint]
+
+
+def decide_next(
+    job: NodeJob, paths: NodePaths, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
+) -> Decided:
+    """Decide by what all nodes told, the master first; keep the ends of all attempts.
+
+    Raises:
+        ValueError: a node told what cannot be.
+        OSError: the ends cannot be written, so the next attempt would not know of this one.
+    """
+    ends = [*read_ends(paths, before=run_attempt(job)), attempt_end(job, causes, afters)]
+    sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
+    checks = {node: after["check"] for node, after in afters.items()}
+    found = agree(sights, job["run"])
+    decision = decide(ends, limits_of(job), found, checks, seed=job["run"])
+    write_json(
+        paths.attempts, {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]]}
+    )
+    return Decided(decision, found.newest)
+
+
+def limits_of(job: NodeJob) -> RestartLimits:
+    """Return `job.restart`."""
+    restart = job["restart"]
+    assert restart is not None
+    return RestartLimits(
+        max=restart["max"],
+        on_exit_codes=tuple(restart["on"].get("exit_codes", ())),
+        on_patterns=tuple(restart["on"].get("patterns", ())),
+        never_exit_codes=tuple(restart["never"].get("exit_codes", ())),
+        never_patterns=tuple(restart["never"].get("patterns", ())),
+    )
+
+
+def shortened(why: str) -> str:
+    """Return a reason that fits into a message."""
+    return why[:WHY_LIMIT]
+
+
+def lost_nodes(causes: Sequence[Cause]) -> Sequence[str]:
+    """Return the nodes that fell silent."""
+    return tuple(dict.fromkeys(cause.lost for cause in causes if cause.lost))
+
+
+def attempt_end(
+    job: NodeJob, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
+) -> AttemptEnd:
+    """Return how this attempt ended, as the master knows it."""
+    # What only echoes another's end is heard first at times.
+    first = next((one for one in causes if one.lines_grace is None), None)
+    first = first or next(iter(causes), None)
+    steps = [after["step"] for after in afters.values() if after["step"] is not None]
+    start = (job.get("again") or {}).get("start")
+    return AttemptEnd(
+        attempt=run_attempt(job),
+        by=first.by if first else "launcher",
+        reason=first.reason if first else "",
+        failures=tuple(
+            Failure(node=node, **{**failure, "lines": tuple(failure["lines"])})
+            for node, after in afters.items()
+            for failure in after["failures"]
+        ),
+        lost=tuple(lost_nodes(causes)),
+        stuck=tuple(node for node, after in afters.items() if after["stuck"]),
+        step=max(steps, default=None),
+        start=Checkpoint(**start) if start else None,
+    )
+
+
+def _plain(end: AttemptEnd) -> Dict[str, Any]:
+    start = end.start._asdict() if end.start else None
+    failures = [failure._asdict() for failure in end.failures]
+    return {**end._asdict(), "failures": failures, "start": start}
+
+
+def read_ends(paths: NodePaths, *, before: int) -> List[AttemptEnd]:
+    """Return how earlier attempts ended."""
+    kept = read_json(paths.attempts).get("attempts", [])
+    ends = []
+    for one in kept:
+        failures = [Failure(**{**each, "lines": tuple(each["lines"])}) for each in one["failures"]]
+        start = Checkpoint(**one["start"]) if one["start"] else None
+        told = {name: tuple(one[name]) for name in ("lost", "stuck")}
+        ends.append(AttemptEnd(**{**one, **told, "failures": tuple(failures), "start": start}))
+    return [end for end in ends if end.attempt < before]

@@ -1,0 +1,280 @@
+"""Whether a run that failed is started again, as its nodes agree without the controller.
+
+Once nothing of a failed attempt is left, each node looks at what it has: ranks that failed,
+checkpoints, its own health. A worker tells that with its bye. The master decides, tells all, waits,
+and says when to go. Each supervisor then hands its node to that of the next attempt (see
+`guard`). Until that moment a stop, a lost master or a dead supervisor makes the end final.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage
+from clusterctl.node.run.files.node_job import NodeJob, may_restart, run_attempt
+from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.supervisor.apart import run_apart
+from clusterctl.node.supervisor.shutdown import Cause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.peer_link.peer_link import Peers
+
+LOOK_SECONDS = 150.0
+"""How long a node may take to look at its checkpoints and its health."""
+TELL_SECONDS = 0.5
+"""How long the master stays after it has told that there is no next attempt."""
+MOST_CAUSES = 4
+"""Of each kind that are kept: the first ones tell."""
+
+OPEN, OVER, GO = "open", "over", "go"
+"""What becomes of the run: not known yet; it ends; the next attempt begins now."""
+
+
+class NextAttempt:
+    """What one attempt leaves to the next, on this node."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        job: NodeJob,
+        record: RunFiles,
+        peers: Peers,
+        on_change: Callable[[], None],
+    ) -> None:
+        """Expect the attempt to end, one way or the other."""
+        self._loop, self._job, self._record, self._peers = loop, job, record, peers
+        self._on_change = on_change
+        self._on = may_restart(job)
+        self._is_master = job["node_rank"] == 0
+        restart = job.get("restart")
+        self._most = restart["max"] + 1 if restart else 1
+        self._causes: List[Cause] = []
+        """What brought the attempt down, in the order in which it was heard here."""
+        self._failed: List[Tuple[float, Cause]] = []
+        """Ranks that failed here by themselves, and when by the master's clock."""
+        self.clock_offset = 0.0
+        """Seconds that this node's clock is ahead of the master's."""
+        self._own: Optional[PeerMessage] = None
+        """What this node knows after the attempt; None: not known (yet)."""
+        self._due = self._told_until = 0.0
+        self.again: Optional[PeerMessage] = None
+        """The next attempt, as the master has decided; None: not (yet)."""
+        self.why_not = ""
+        """Why there is no next attempt, whatever speaks for one; empty: there may be."""
+        self.exit_code: Optional[int] = None
+        """Of a run that restarts brought no further; None: that of the attempt."""
+
+    @property
+    def account(self) -> Dict[str, Any]:
+        """Return what supervisor.json has of it."""
+        begins = None
+        if self.again is not None and not self.why_not:
+            wait = max(0.0, self._due - time.monotonic())
+            begins = {**_shown(self.again), "at": time.time() + wait}
+        return {"attempts": self._most, "again": begins}
+
+    @property
+    def verdict(self) -> Dict[str, Any]:
+        """Return what end.json has of it, of a run that may restart."""
+        if not self.why_not or not may_restart(self._job):
+            return {}
+        told = {"attempt": run_attempt(self._job), "no_restart": self.why_not}
+        return told if self.exit_code is None else {**told, "run_exit_code": self.exit_code}
+
+    # What happens in the attempt.
+
+    def see(self, cause: Cause) -> None:
+        """Take what ends the attempt, here or on another node; a stop makes its end final."""
+        if cause.by == "stop":
+            self.give_up("it was stopped")
+        elif cause.by == "supervisor":
+            self.give_up("the supervisor on %s had died" % cause.node)
+        elif cause.lost == self._job["master"]["node"]:
+            self.give_up("%s, whose supervisor decides, is lost" % cause.lost)
+        if len(self._causes) < MOST_CAUSES:
+            self._causes.append(cause)
+
+    def note_failure(self, cause: Cause) -> None:
+        """Take a rank or the launcher that failed on this node by itself."""
+        if self._on and len(self._failed) < MOST_CAUSES:
+            self._failed.append((time.time() - self.clock_offset, cause))
+
+    def give_up(self, why: str) -> None:
+        """Let the attempt's end be the run's."""
+        self.why_not = self.why_not or why
+
+    # What this node knows after it.
+
+    def look(self, end: Dict[str, Any], *, oom: bool, then: Callable[[], None]) -> None:
+        """Find out what there is to know before a next attempt, if there may be one."""
+        if not self._on or self.why_not or end["state"] == "finished":
+            self._on = self._on and end["state"] != "finished"
+            then()
+            return
+
+        def take(found: Dict[str, Any]) -> None:
+            self._own = {**found, "stuck": bool(end["left"])} if found else None
+            then()
+
+        work = partial(_look, self._job, self._record, list(self._failed), oom=oom)
+        try:
+            run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
+        except OSError:
+            then()
+
+    @property
+    def after(self) -> Optional[PeerMessage]:
+        """What the master needs to know of this node to decide; None: the end is final here."""
+        from clusterctl.node.peer_link.restart_messages import fit_after  # noqa: PLC0415  (few runs)
+
+        return None if self.why_not or self._own is None else fit_after(self._own)
+
+    # What becomes of the run.
+
+    def poll(self, *, late: bool) -> str:
+        """Return what becomes of the run: OPEN, OVER or GO; to be asked now and then.
+
+        `late`: nodes that never came are waited for no longer.
+        """
+        if not self._on:
+            return OVER if time.monotonic() >= self._told_until else OPEN
+        if self._own is None:
+            self.give_up("this node could not look at what it has")
+        state = OVER
+        if not self.why_not:
+            state = self._poll_master(late=late) if self._is_master else self._poll_worker()
+        if self.why_not:
+            self._refuse()
+            return OVER
+        return state
+
+    def _refuse(self) -> None:
+        """Tell the others, once, that there is no next attempt."""
+        self._on = False
+        if self._is_master:
+            none = {"attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False}
+            self._peers.send_again({**none, "why": self.why_not})
+            self._told_until = time.monotonic() + TELL_SECONDS
+        elif not (self._peers.again and self._peers.again["attempt"] == 0):
+            reason = "no next attempt: %s" % self.why_not
+            self._peers.send_ending({"by": "stop", "reason": reason, "node": self._job["node"]})
+
+    def _poll_worker(self) -> str:
+        told = self._peers.again
+        if told is None or told == self.again:
+            return OPEN
+        if not told["attempt"]:
+            self.give_up(told["why"])
+        elif told["attempt"] != run_attempt(self._job) + 1:
+            self.give_up("%s names attempt %d" % (self._job["master"]["node"], told["attempt"]))
+        elif not self._has_seen(told["checkpoint"]):
+            self.give_up("checkpoint %s is not on this node" % told["checkpoint"])
+        else:
+            self._take(told)
+            return GO if told["go"] else OPEN
+        return OVER
+
+    def _has_seen(self, checkpoint: Optional[str]) -> bool:
+        """Tell whether this node knows a checkpoint: no other node may name a file to load."""
+        if checkpoint is None:
+            return True
+        sight = (self._own or {}).get("sight", {})
+        seen = [one["path"] for one in sight.get("checkpoints", ())]
+        return os.path.join(self._job["workdir"], checkpoint) in seen
+
+    def _poll_master(self, *, late: bool) -> str:
+        if self.again is None:
+            if self._peers.all_done or (late and self._peers.missing):
+                self._decide()
+            return OPEN
+        if time.monotonic() < self._due:
+            return OPEN
+        silences = self._peers.silences
+        for node, silence in silences.items():
+            if silence > self._job["link"]["lost_after"]:
+                self.give_up("%s has been silent for %.0f s" % (node, silence))
+                return OVER
+        if any(silence > SILENT_SECONDS for silence in silences.values()):
+            return OPEN
+        self._take({**self.again, "go": True})
+        self._peers.send_again(self.again)
+        return GO
+
+    def _take(self, again: PeerMessage) -> None:
+        first, self.again = self.again is None, again
+        if first:
+            self._due = time.monotonic() + again["wait_s"]
+            self._record.event("again", of=self._most, **_shown(again))
+            self._on_change()
+
+    def _decide(self) -> None:
+        """Decide with what all nodes have told; only the master does."""
+        try:
+            self._decide_by(self._peers.afters)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide how the run ended)
+            traceback.print_exc()
+            self.give_up("it cannot be decided: %r" % error)
+
+    def _decide_by(self, told: Mapping[str, PeerMessage]) -> None:
+        from clusterctl.node.peer_link.restart_messages import parse_after  # noqa: PLC0415  (few runs)
+        from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
+
+        attempt = run_attempt(self._job)
+        lost = decide_next.lost_nodes(self._causes)
+        silent = sorted(set(self._job["workers"]) - set(told) - set(lost))
+        if attempt >= self._most:
+            self.give_up("it was attempt %d of %d" % (attempt, self._most))
+            return
+        if silent:
+            self.give_up("%s did not say what it has" % ", ".join(silent))
+            return
+        afters = {self._job["node"]: parse_after(self.after), **told}
+        found = decide_next.decide_next(self._job, self._record.paths, self._causes, afters)
+        if found.decision.action != "again":
+            self.exit_code = found.decision.exit_code
+            self.give_up(found.decision.why)
+            return
+        newest = found.checkpoint
+        self._take(
+            {
+                "attempt": attempt + 1,
+                "checkpoint": newest.path if newest else None,
+                "step": newest.step if newest else None,
+                "wait_s": found.decision.wait_s,
+                "why": decide_next.shortened(found.decision.why),
+                "go": False,
+                "start": newest._asdict() if newest else None,
+            }
+        )
+        self._peers.send_again(self.again or {})
+
+    def announce(self) -> None:
+        """Write into the log what the next attempt is, before its first line."""
+        assert self.again is not None
+        where = "from the beginning"
+        if self.again["checkpoint"] is not None:
+            step = self.again["step"]
+            what = self.again["checkpoint"] if step is None else "step %d" % step
+            where = "from checkpoint " + what
+        words = (self.again["attempt"], self._most, where, self.again["why"])
+        os.write(1, ("attempt %d of %d, %s: %s\n" % words).encode("utf-8", "replace"))
+
+
+def _shown(again: PeerMessage) -> Dict[str, Any]:
+    """Return what people are shown of the next attempt."""
+    return {name: again[name] for name in ("attempt", "checkpoint", "step", "wait_s", "why")}
+
+
+def _look(
+    job: NodeJob, record: RunFiles, failed: List[Tuple[float, Cause]], *, oom: bool
+) -> Dict[str, Any]:
+    """Look at what this node has; runs in a child, which alone imports what it takes."""
+    from clusterctl.node.supervisor.after_attempt import look  # noqa: PLC0415
+
+    return look(job, record, failed, oom=oom)

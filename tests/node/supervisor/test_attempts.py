@@ -1,0 +1,274 @@
+"""A run that failed is started again by its supervisors, without a controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.node import run_lock
+from tests.node.conftest import Run
+from tests.waiting import wait_until
+
+MakeRun = Callable[..., Run]
+Head = dict[str, Any]
+
+JOB = """
+import fcntl, os, sys, time
+rank = os.environ["RANK"]
+held = os.open("lock-" + rank, os.O_CREAT | os.O_RDWR)
+fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # never two attempts alive at once
+resumed = sys.argv[sys.argv.index("--resume") + 1] if "--resume" in sys.argv else "nothing"
+print("begin", rank, "from", resumed)
+for step in range(3):
+    print("step", step, "of", rank)
+print("here", rank)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+print("done", rank)
+"""
+
+
+def of_attempts(
+    make_run: MakeRun, text: str = JOB, *, most: int = 3, nodes: int = 2, **options: Any
+) -> Run:
+    """Make a run that may restart; checkpoints are in `ckpt`."""
+    run = make_run(text, "words", nodes=nodes, **options)
+    command = [sys.executable, "-u", "-c", text, "words"]
+    run.change = {
+        "checkpoints": "ckpt",
+        "restart": {
+            "max": most,
+            "on": {},
+            "never": {},
+            "resumed_argv": [*command, "--resume", "{checkpoint}"],
+        },
+    }
+    return run
+
+
+def kinds(run: Run, n: int, *wanted: str) -> list[Head]:
+    return [event for event in run.events(n) if event["kind"] in wanted]
+
+
+def wait_for_attempt(run: Run, attempt: int) -> None:
+    """Wait until both nodes run this attempt."""
+    for n in range(len(run.names)):
+        wait_until(
+            lambda n=n: (
+                len(kinds(run, n, "supervisor-up")) == attempt  # type: ignore[misc]
+                and Path(run.paths(n).folder, f"ranks/{n}.log").exists()
+                and run.log(n, n).count(b"here") >= attempt
+            )
+        )
+
+
+def kill_rank(run: Run, n: int, number: int = signal.SIGKILL) -> None:
+    os.kill(run.status(n)["ranks"][0]["pid"], number)
+
+
+def save(run: Run, step: int) -> Path:
+    """Write a complete checkpoint, as the ranks of the run would."""
+    folder = run.workdir / "ckpt" / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    head = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    data = len(head).to_bytes(8, "little") + head + b"\0" * 4
+    (folder / "model.safetensors").write_bytes(data)
+    (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+    return folder
+
+
+def wait_for_decision(run: Run) -> None:
+    """Wait until both nodes know of the next attempt, which begins some seconds later."""
+    for n in range(len(run.names)):
+        wait_until(lambda n=n: bool(kinds(run, n, "again")))  # type: ignore[misc]
+
+
+class Watch:
+    """Looks all the time whether each node's lock is held, until it is told to end."""
+
+    def __init__(self, run: Run) -> None:
+        self.free: list[str] = []
+        self._locks = [node.lock for node in run.plan.nodes]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.005):
+            self.free += [one for one in self._locks if run_lock.query(one, {"ask": "who"}) is None]
+
+    def end(self) -> list[str]:
+        """Return the locks that were seen free."""
+        self._over.set()
+        self._thread.join()
+        return self.free
+
+
+def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
+    make_run: MakeRun,
+) -> None:
+    run = of_attempts(make_run).start()
+    wait_for_attempt(run, 1)
+    older, saved = save(run, 20), save(run, 40)
+    began = [run.status(n)["began"] for n in (0, 1)]
+    guards = [run.pid_of_guard(n) for n in (0, 1)]
+    watch = Watch(run)
+    kill_rank(run, 1)
+    wait_for_decision(run)
+    waiting = run.status(0)
+    assert (waiting["state"], waiting["again"]["attempt"]) == ("starting", 2)
+    wait_for_attempt(run, 2)
+    assert watch.end() == [], "another run could have begun between two attempts"
+    assert [run.pid_of_guard(n) for n in (0, 1)] == guards
+    for n in (0, 1):
+        printed = run.log(n, n).decode()
+        assert f"begin {n} from nothing" in printed
+        assert f"begin {n} from {saved}" in printed, f"not from {older}"
+        assert printed.count("step 0 of") == 2, "the logs of both attempts are there"
+        head = Path(run.paths(n).launcher_log).read_text().splitlines()
+        (first,) = [line for line in head if line.startswith("attempt 2")]
+        assert first.startswith("attempt 2 of 4, from checkpoint step 40: "), first
+        assert f"(rank 1 on {run.names[1]}, signal 9)" in first
+        status = run.status(n)
+        shown = {name: status[name] for name in ("state", "attempt", "attempts", "again", "began")}
+        assert shown == {
+            "state": "running", "attempt": 2, "attempts": 4, "again": None, "began": began[n],
+        }  # fmt: skip
+        (end,) = kinds(run, n, "end")
+        assert (end["attempt"], end["state"]) == (1, "failed")
+    messages = run.tail(1, follow=False)
+    shown = b"".join(one.body for one in messages if one.head.get("data") == "ranks/1.log")
+    assert shown == run.log(1, 1), "no line between two attempts is lost"
+    (run.workdir / "go").touch()
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [end["state"] for end in ends] == ["finished", "finished"]
+    assert all(run_lock.query(node.lock, {"ask": "who"}) is None for node in run.plan.nodes)
+    assert not run.left()
+
+
+def test_a_node_is_followed_across_attempts_to_the_end_of_the_last(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, most=1, nodes=1).start()
+    wait_for_attempt(run, 1)
+    found: list[Head] = []
+    follower = threading.Thread(target=lambda: found.append(run.ended()))
+    follower.start()
+    kill_rank(run, 0)
+    wait_for_attempt(run, 2)
+    assert b"begin 0 from nothing" in run.log(0).split(b"here 0", 1)[1], "it had written none"
+    assert follower.is_alive()
+    kill_rank(run, 0, signal.SIGTERM)
+    follower.join()
+    (node,) = found
+    assert (node["state"], node["attempt"], node["end"]["exit_code"]) == ("failed", 2, 143)
+    assert node["end"]["no_restart"] == "it was attempt 2 of 2"
+    assert [end["attempt"] for end in kinds(run, 0, "end")] == [1, 2]
+    assert not run.left()
+
+
+@pytest.mark.parametrize("how", ["order", "supervisor", "guard"])
+def test_a_stop_before_the_next_attempt_begins_is_final(make_run: MakeRun, how: str) -> None:
+    run = of_attempts(make_run).start()
+    wait_for_attempt(run, 1)
+    kill_rank(run, 0)
+    wait_for_decision(run)
+    if how == "order":
+        assert run.stop(1)["gone"]
+    else:
+        os.kill(run.pid_of_supervisor(1) if how == "supervisor" else run.pid_of_guard(1), 15)
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [end["state"] for end in ends] == ["failed", "failed"], "that is what it had been"
+    assert [end["end"]["no_restart"] for end in ends] == ["it was stopped"] * 2
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert not run.left()
+
+
+def test_a_killed_supervisor_ends_the_run_for_good(make_run: MakeRun) -> None:
+    run = of_attempts(make_run).start()
+    wait_for_attempt(run, 1)
+    os.kill(run.pid_of_supervisor(1), signal.SIGKILL)
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [end["state"] for end in ends] == ["failed", "failed"]
+    assert ends[1]["end"]["by"] == "supervisor"
+    assert ends[0]["end"]["no_restart"] == f"the supervisor on {run.names[1]} had died"
+    assert not run.left()
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
+    make_run: MakeRun, killed: int
+) -> None:
+    run = of_attempts(make_run, lost_after=5).start()
+    wait_for_attempt(run, 1)
+    kill_rank(run, 0)
+    wait_for_decision(run)
+    os.kill(run.pid_of_supervisor(killed), signal.SIGKILL)
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [end["state"] for end in ends] == ["failed", "failed"]
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert not run.left()
+
+
+def test_a_lost_master_ends_the_run_as_without_restarts(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, lost_after=2).start()
+    wait_for_attempt(run, 1)
+    run.kill_supervisor_and_guard(0)
+    end = run.ended(1)
+    assert (end["state"], end["end"]["by"]) == ("lost", "lost")
+    assert end["end"]["no_restart"] == f"{run.names[0]}, whose supervisor decides, is lost"
+
+
+def test_what_the_program_does_again_is_not_tried_again(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, "import no_such_module_here", nodes=1).start()
+    end = run.ended()
+    assert (end["state"], end["attempt"], end["end"]["exit_code"]) == ("failed", 1, 1)
+    assert "no_such_module_here" in end["end"]["no_restart"]
+
+
+def test_an_attempt_that_cannot_start_ends_the_run(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, nodes=1).start()
+    wait_for_attempt(run, 1)
+    kill_rank(run, 0)
+    wait_for_decision(run)
+    Path(run.paths().agent).unlink()  # what starts the ranks
+    end = run.ended()
+    assert (end["state"], end["attempt"]) == ("failed", 2)
+    assert not run.left()
+
+
+TRAINS = """
+import os, signal, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+resumed = "--resume" in sys.argv
+print("begin", dist.get_rank(), sys.argv[sys.argv.index("--resume") + 1] if resumed else "nothing")
+for step in range(3):
+    dist.barrier()
+    if step == 1 and dist.get_rank() == 1 and not resumed:
+        os.kill(os.getpid(), signal.SIGKILL)
+print("done", dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.torch
+def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, TRAINS, launcher="torchrun")
+    older = run.workdir / "ckpt" / "checkpoint-1"
+    run.start()
+    wait_until(lambda: bool(kinds(run, 0, "rank-started")))
+    save(run, 1)
+    wait_until(lambda: Path(run.paths(0).end).exists())
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [(end["state"], end["attempt"]) for end in ends] == [("finished", 2)] * 2
+    for n in (0, 1):
+        assert f"begin {n} {older}\n".encode() in run.log(n, n)
+        assert b"done" in run.log(n, n)
+    assert not run.left()
