@@ -42,7 +42,7 @@ def node_check(job: NodeJob, paths: NodePaths) -> Checks:
 
     It waits for its children: to be called in a child of the supervisor.
     """
-    began = float(job.get("began") or read_json(paths.supervisor).get("began") or 0.0)
+    began = float(read_json(paths.supervisor).get("began") or 0.0)
     children = [
         run_function(name, _writer(look), CHECK_SECONDS)
         for name, look in _looks(job, paths, began).items()
