@@ -66,7 +66,7 @@ def test_a_run_from_start_to_end(project: Project) -> None:
     assert lines_of(2, project.run("logs", "--raw", "--rank", "2").stdout)
 
 
-@pytest.mark.soak  # test_launchers.py shows it with a training
+@pytest.mark.soak  # test_open_ports.py and test_containers.py have torchrun
 @pytest.mark.torch
 def test_a_run_under_torchrun(project: Project) -> None:
     (project.folder / "reduce.py").write_text(
