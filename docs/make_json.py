@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import json
 import re
-import textwrap
+import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -774,17 +774,24 @@ def _bases(kind: type) -> tuple[type, ...]:
 def _texts(kind: Any) -> dict[str, str]:  # noqa: ANN401  (a class, or TypedDict itself)
     if not isinstance(kind, type):
         return {}
-    try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except (OSError, TypeError):
+    tree = _classes(kind.__module__).get(kind.__name__)
+    if tree is None:
         return {}
-    assert isinstance(tree, ast.ClassDef)
     found = {}
     for line, following in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(line, ast.AnnAssign) and isinstance(following, ast.Expr):
             text = ast.literal_eval(following.value)
             found[ast.unparse(line.target)] = _as_json(" ".join(text.split("\n\n")[0].split()))
     return found
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module's source by their names; Python's own say nothing of keys."""
+    if module in sys.stdlib_module_names:
+        return {}
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {one.name: one for one in tree.body if isinstance(one, ast.ClassDef)}
 
 
 def _as_json(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Protocol, TypedDict
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from typing_extensions import Unpack
 
 from clusterctl.sandbox import netns, sandbox
@@ -59,6 +60,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("clusterctl")  # `--hypothesis-profile soak` loads the other
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have hypothesis read no source files for numbers and words to try, unless it searches.
+
+    For that, each process would parse every module first: half of the start of a few tests. And an
+    example would be another one after a change anywhere.
+    """
+    if config.getoption("hypothesis_profile") != "soak":
+        providers._get_local_constants = lambda: providers._local_constants
+
 
 pytest_plugins = ["tests.gpu_marker", "tests.leftovers", "tests.sshd_servers"]
 

@@ -1,4 +1,4 @@
-"""Runs under faults by schedule: eleven that cover all there is, and any number as a soak."""
+"""Runs under faults by schedule: nine that cover all there is, and any number as a soak."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tests.conftest import need_netns
 pytestmark = pytest.mark.netns
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS = (24, 30, 62, 83, 168, 216, 490, 639, 707, 818, 937)
-"""They have every launcher, every form of job and every fault."""
+SEEDS = (4, 1381, 1584, 2361, 2423, 2568, 2884, 3318, 3847)
+"""They have every launcher, every form of job and every fault, and of those that end a run one
+each, last: the others find their victims. `make soak` has what comes together."""
 
 
 def play(*words: str) -> None:

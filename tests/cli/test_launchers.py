@@ -14,7 +14,9 @@ from clusterctl.plan.launchers import LAUNCHERS
 from tests.cli.runs import Project
 from tests.waiting import BUSY, wait_until
 
-pytestmark = [pytest.mark.netns, pytest.mark.torch]
+# What holds without this training: test_containers.py and tests/chaos kill a rank of torchrun,
+# test_accelerate.py one of accelerate, and a page plays a stop and a resume (test_outputs.py).
+pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.soak]
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -54,11 +56,6 @@ WITH_RANKS = [
     name
     for name, launcher in LAUNCHERS.items()
     if not launcher.one_driver and name != "slurm"  # for it there is `test_slurm`
-]
-MOSTLY = [
-    # Ranks of `direct` are started in most other tests; no resume depends on the launcher.
-    pytest.param(name, marks=() if name == "torchrun" else pytest.mark.soak)
-    for name in WITH_RANKS
 ]
 """Launchers that start the same command on every node; `test_ray.py` has the other."""
 
@@ -123,28 +120,10 @@ def kill_a_rank(project: Project, rank: int) -> None:
     project.sandbox.on(one["node"], argv)
 
 
-@pytest.mark.parametrize("launcher", MOSTLY)
+@pytest.mark.parametrize("launcher", WITH_RANKS)
 def test_a_killed_rank_ends_all_and_the_rest_of_the_training_is_resumed(
     training: Project, launcher: str
 ) -> None:
-    before = killed(training, launcher)
-    world = world_size(launcher)
-    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
-    assert resumed.returncode == 0, resumed.stderr
-    after = losses(raw_log(training))
-    assert (sorted(before), sorted(after)) == ([1, 2], [*range(3, STEPS + 1)])
-    assert {**before, **after} == pytest.approx(expected(world), rel=1e-4)
-    assert {one["exit_code"] for one in training.status()["ranks"]} == {0}
-
-
-def test_a_killed_rank_of_accelerate_ends_all(training: Project) -> None:
-    found = killed(training, "accelerate")
-    wanted = expected(world_size("accelerate"))
-    assert found == pytest.approx({step: wanted[step] for step in (1, 2)}, rel=1e-4)
-
-
-def killed(training: Project, launcher: str) -> dict[int, float]:
-    """Train until step 2, have the last rank killed, and return rank 0's losses until then."""
     describe(training, launcher)
     world = world_size(launcher)
     launched = training.start("launch", "--env", "PAUSE_AT=2")
@@ -157,7 +136,13 @@ def killed(training: Project, launcher: str) -> dict[int, float]:
     assert (status["state"], cause["node"], cause["rank"]) == ("failed", "node2", world - 1)
     ranks = [(one["rank"], one["state"], one["joined"]) for one in status["ranks"]]
     assert ranks == [(n, "ended", True) for n in range(world)]
-    return losses(raw_log(training))
+    before = losses(raw_log(training))
+    resumed = training.run("resume", "--checkpoint", "latest", "--env", "PAUSE_AT=0")
+    assert resumed.returncode == 0, resumed.stderr
+    after = losses(raw_log(training))
+    assert (sorted(before), sorted(after)) == ([1, 2], [*range(3, STEPS + 1)])
+    assert {**before, **after} == pytest.approx(expected(world), rel=1e-4)
+    assert {one["exit_code"] for one in training.status()["ranks"]} == {0}
 
 
 ELASTIC = """
@@ -181,7 +166,7 @@ dist.barrier()
 """
 
 
-@pytest.mark.soak  # without SSH: tests/node/supervisor/test_elastic.py, and `test_states` of verbs
+# Without SSH: tests/node/supervisor/test_elastic.py, and `test_states` of verbs
 def test_an_elastic_training_continues_without_a_node(training: Project) -> None:
     """It starts on three hosts; one is lost, and the training goes on where it was."""
     (training.folder / "train.py").write_text(ELASTIC)
@@ -211,7 +196,6 @@ def test_an_elastic_training_continues_without_a_node(training: Project) -> None
     assert training.status()["state"] == "finished"
 
 
-@pytest.mark.soak  # the stop itself does not depend on the launcher
 @pytest.mark.parametrize("launcher", WITH_RANKS)
 def test_a_stop_is_verified_and_what_is_left_of_the_training_resumed(
     training: Project, launcher: str

@@ -11,7 +11,7 @@ from tests.cli.conftest import MakeProject
 from tests.conftest import MakeSandbox
 from tests.waiting import BUSY
 
-# test_launchers.py resumes a training from a checkpoint in the layout of Trainer.
+# tests/node/checkpoints has the layout of Trainer, test_resume.py a script of a person's own.
 pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.soak]
 
 TRAINER = """

@@ -132,6 +132,7 @@ def test_an_interrupted_push_leaves_nothing_running_and_is_resumed(
     while written() < 3 * BLOCK:
         assert time.monotonic() < deadline
         assert running.poll() is None, running.communicate()
+        time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130, err

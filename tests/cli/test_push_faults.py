@@ -76,6 +76,7 @@ def test_the_others_finish_without_a_node_that_dies(
     while written(box, "node2") < BLOCK:
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline
+        time.sleep(0.1)
     box.fault("node2", kind)
     out, err = running.communicate(timeout=BUSY)
     assert running.returncode == 3, err

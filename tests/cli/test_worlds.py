@@ -43,7 +43,7 @@ LAUNCH = ("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", 
 
 @pytest.mark.parametrize(
     "kind",
-    # `standalone` is what is forced below; how the others are found, a test of the node shows.
+    # How the others are found, tests of the node show: test_worlds.py and test_gathering.py there.
     [kind if kind == "one node" else pytest.param(kind, marks=pytest.mark.soak) for kind in ALONE],
 )
 def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, kind: str) -> None:
@@ -62,6 +62,7 @@ def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, ki
     assert project.status()["ended_by"] == "world"
 
 
+@pytest.mark.soak  # test_gathering.py forces one without torch
 def test_a_world_elsewhere_that_is_forced_is_told_and_goes_on(project: Project) -> None:
     (project.folder / "prep.py").write_text(
         TRAIN.replace("time.sleep(600)", 'while not os.path.exists("told"): time.sleep(0.1)')

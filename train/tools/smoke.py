@@ -101,8 +101,10 @@ def _processes(config: Config) -> int:
 def _train(folder: Path, processes: int, keys: list[str]) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
     environment.setdefault("OMP_NUM_THREADS", "1")
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    argv += [f"--nproc-per-node={processes}", "-m", "train"]
+    argv = [sys.executable]
+    if processes > 1:
+        argv += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    argv += ["-m", "train"]
     argv += [f"--config={folder / 'config.yaml'}", *keys]
     done = subprocess.run(
         argv, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False

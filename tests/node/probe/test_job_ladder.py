@@ -11,19 +11,34 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import psutil
 import pytest
 
 from clusterctl.node.agent.loader import program
+from clusterctl.node.probe.trial import job_ladder
 from clusterctl.verbs.preflight.ladder import LIMITS, MAIN, PROGRAM
+from tests.train.world import context
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
 ALL = ("sum", "gpus", "inside", "across")
-Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Climber:
+    """The program of one node, and what it prints."""
+
+    process: BaseProcess
+    output: Connection
+
+
+Start = Callable[..., Climber]
 
 
 @pytest.fixture
@@ -38,30 +53,44 @@ def port() -> int:
 @pytest.fixture
 def start(port: int) -> Iterator[Start]:
     """Start the program of one node; it is killed at the end, whatever happened."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Climber] = []
 
-    def run(rank: int, world: int, **changes: Any) -> subprocess.Popen[str]:
+    def run(rank: int, world: int, **changes: Any) -> Climber:
         plan = {
             "rank": rank, "world": world, "address": "127.0.0.1", "port": port, "join_s": 45.0,
             "limit_s": 400.0, "limits": dict.fromkeys(LIMITS, 90.0), "device": "cpu",
             "gpus": [0, 1], "rails": 0, "dcgm": False, "rungs": list(ALL), **changes,
         }  # fmt: skip
-        argv = [sys.executable, "-c", program(PROGRAM).decode(), MAIN, json.dumps(plan)]
-        settings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **changes.get("settings", {})}
-        started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=settings))
+        reader, writer = context().Pipe(duplex=False)
+        # From a process that has torch; the last test starts it as an agent does.
+        process = context().Process(target=climb, args=(json.dumps(plan), writer))
+        process.start()
+        writer.close()
+        started.append(Climber(process, reader))
         return started[-1]
 
     yield run
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    for one in started:
+        one.process.kill()
+        one.process.join()
+        one.output.close()
 
 
-def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, _ = process.communicate()
+def climb(plan: str, output: Connection) -> None:
+    """Be the program."""
+    import torch  # noqa: PLC0415  (it is there)
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.dup2(output.fileno(), 1)
+    output.close()
+    sys.stdout = os.fdopen(1, "w")
+    job_ladder.main(plan)
+
+
+def outcome(climber: Climber) -> dict[str, Any]:
+    with os.fdopen(os.dup(climber.output.fileno())) as file:
+        output = file.read()
     return dict(json.loads(output.splitlines()[-1]))
 
 
@@ -137,7 +166,7 @@ def test_a_broken_rung_of_one_node_stops_all_there(start: Start) -> None:
 def test_a_node_that_dies_on_a_rung_is_blamed_by_the_others(start: Start) -> None:
     short = dict.fromkeys(LIMITS, 8.0)
     first, second = start(0, 2, limits=short), start(1, 2, limits=short)
-    second.kill()
+    second.process.kill()
     found = outcome(first)
 
     assert climbed(found) == [("sum", False)]

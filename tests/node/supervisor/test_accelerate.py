@@ -30,16 +30,16 @@ time.sleep(300)
 
 
 def test_two_nodes_train_together_and_one_failure_ends_both(make_run: Callable[..., Run]) -> None:
-    run = make_run(RANK, "--a b", nodes=2, procs=2, launcher="accelerate").start()
-    for rank, local, n in ((0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)):
-        run.wait_for_log(rank, b"}]\n", n=n, seconds=120)
-        *found, variables = json.loads(run.log(rank, n=n).splitlines()[-1])
-        assert found == [rank, 4, 6, ["--a b"]]
-        assert_variables(variables, rank, local, (2, 2))
+    run = make_run(RANK, "--a b", nodes=2, launcher="accelerate").start()
+    for n in (0, 1):  # a rank each: test_torchrun.py has several of a node
+        run.wait_for_log(n, b"}]\n", n=n, seconds=120)
+        *found, variables = json.loads(run.log(n, n=n).splitlines()[-1])
+        assert found == [n, 2, 1, ["--a b"]]
+        assert_variables(variables, n, 0, (1, 1))
     wait_until(lambda: all(rank["joined"] for n in (0, 1) for rank in run.status(n)["ranks"]))
     (run.workdir / "go").touch()
     worker, master = run.ended(1), run.ended(0)
-    assert worker["end"]["reason"] == "rank 3 ended with exit code 7"
+    assert worker["end"]["reason"] == "rank 1 ended with exit code 7"
     assert (worker["end"]["exit_code"], master["end"]["by"]) == (7, "peer")
     assert not run.left()
     kinds = {event["kind"] for n in (0, 1) for event in run.events(n)}
