@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clusterctl.errors import ClusterError
+from clusterctl.errors import ClusterError, SeveralRuns
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh, Stop
 from clusterctl.model.node_run import Resumed
@@ -25,7 +25,6 @@ from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.list_runs import runs
 from clusterctl.verbs.runs.recorded_job import changed
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.runs.run_id import SeveralRuns
 from clusterctl.verbs.stop import stop
 from clusterctl.wire import plain
 from tests.damage import as_json, damaged_json
