@@ -22,6 +22,7 @@ from clusterctl.verbs.push.result import (
     PushOptions,
     PushResult,
     WantedPath,
+    failure,
 )
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.verbs.push.wanted import Source, choose_source, wanted_paths
@@ -245,13 +246,7 @@ class _Push:
 
 
 def _failed(name: str, path: str, error: NodeError) -> NodePush:
-    return NodePush(
-        node=name,
-        state="failed" if error.answered else "unreachable",
-        path=path,
-        words=str(error),
-        hint=error.hint,
-    )
+    return NodePush(node=name, path=path, **failure(error))
 
 
 def _lacking(facts: PathFacts, size: int, files: int) -> str:
