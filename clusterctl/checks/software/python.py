@@ -1,7 +1,5 @@
 """Whether the job's interpreter and its packages exist on each node, and match."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shlex

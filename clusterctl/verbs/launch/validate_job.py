@@ -1,7 +1,5 @@
 """Refuses a job that could not be launched in the end, before any node is asked."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

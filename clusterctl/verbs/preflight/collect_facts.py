@@ -1,7 +1,5 @@
 """The facts of every node: one connection and one round trip each, all at once."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

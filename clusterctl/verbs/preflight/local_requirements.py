@@ -1,7 +1,5 @@
 """The packages that the folder's requirements.txt names, as the sync will bring it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
