@@ -6,9 +6,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from clusterctl.api.flags import LaunchFlags, launch_options, lists_flags
 from clusterctl.api.node_commands import NodeCommands

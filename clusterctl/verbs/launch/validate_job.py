@@ -6,8 +6,8 @@ from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.other_programs.allocation import SBATCH
 from clusterctl.inventory.secret_values import is_secret
-from clusterctl.inventory.sources import SBATCH
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import in_folder
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
