@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from clusterctl.checks.software.python import metadata_name
+from clusterctl.checks.software.packages import metadata_name
 from clusterctl.errors import ClusterError
 from clusterctl.verbs.setup.requirements import read_requirements
 
