@@ -2,7 +2,8 @@
 
 ClusterError                 1   the verb failed
 ├── UsageError               2   the command line asks for something that cannot be
-│   └── InventoryError       2   the inventory file has problems, all of them listed
+│   ├── InventoryError       2   the inventory file has problems, all of them listed
+│   └── SeveralRuns          2   a word means several runs
 ├── SyncRefused              1   it would delete on the nodes what the person may still want
 │   └── LargeCopy            1   it would copy very much without consent
 ├── CouldNotTell             3   a node did not answer, so the verb cannot say
@@ -23,6 +24,7 @@ OPERATION = "operation"
 """The phase of an error that the node's operation answers."""
 FOLLOW = "follow"
 """The phase of a node that is not tried any more."""
+_SHOWN_RUNS = 8
 
 
 class ClusterError(Exception):
@@ -48,6 +50,22 @@ class InventoryError(UsageError):
     def __init__(self, problems: tuple[str, ...], *, hint: str | None = None) -> None:
         super().__init__("\n".join(problems), hint=hint)
         self.problems = problems
+
+
+class SeveralRuns(UsageError):  # noqa: N818  (a word with several meanings, not a fault)
+    """A word is a part of the ids or names of several runs, or of one where that is too little."""
+
+    def __init__(
+        self, word: str, runs: Mapping[str, str], wanted: str = "a part of one run's id or name"
+    ) -> None:
+        """List them by id and name; the command line turns `choices` into commands."""
+        shown = [f"{run} ({name})" if name else run for run, name in runs.items()]
+        more = len(shown) - _SHOWN_RUNS
+        listed = ", ".join(shown[:_SHOWN_RUNS]) + (f" and {more} more" if more > 0 else "")
+        super().__init__(f"{word}: expected {wanted}, found it in {listed}")
+        self.word = word
+        self.choices = tuple(runs)[:_SHOWN_RUNS]
+        """The ids of the first of them."""
 
 
 class CouldNotTell(ClusterError):  # noqa: N818  (a state of knowledge, not a fault)

@@ -1,9 +1,8 @@
 """Writes docs/reference/json.md and its JSON schema: `python docs/make_json.py`.
 
-What a verb prints with `--json` is a dataclass of the code, or one of the types below if the code
-builds the document by hand. The meaning of a key is the text below it, here or in the code.
+`json_nodes.py` and `json_runs.py` have the types of the documents, and the meanings of their keys.
 """
-# ruff: noqa: INP001, D101  (a script, not a module of a package; what adds keys needs no words)
+# ruff: noqa: INP001  (a script, not a module of a package)
 
 from __future__ import annotations
 
@@ -21,52 +20,22 @@ from typing import (
     Any,
     Literal,
     NotRequired,
-    TypedDict,
     Union,
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
 
-from clusterctl.checks.finding import Finding
-from clusterctl.checks.network.choices import LibraryChoice
-from clusterctl.facts.ladder import Dcgm, GpuTrial, Rail
-from clusterctl.facts.network.pairwise import PairRate
-from clusterctl.inventory.other_programs.export import ExportedNode
+import json_nodes as nodes
+import json_runs as runs
+from typing_extensions import is_typeddict
+
 from clusterctl.inventory.settings import settings_of
-from clusterctl.logs.first_cause import FirstCause
-from clusterctl.logs.progress_line import JobProgress
-from clusterctl.model.checkpoint import Checkpoint
-from clusterctl.model.dump import NodeDump
-from clusterctl.model.node_run import (
-    Again,
-    Hung,
-    LastLine,
-    NodeEnd,
-    RankState,
-    Straggler,
-    Supervisor,
-    Usage,
-)
-from clusterctl.model.verdict import Verdict
 from clusterctl.plan.plan import Plan
-from clusterctl.sandbox.faults.registry import ActiveFault
-from clusterctl.sandbox.layout import Host
-from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
-from clusterctl.verbs.events import Level
-from clusterctl.verbs.forget import Forgotten
-from clusterctl.verbs.init.look import Remark
-from clusterctl.verbs.join import NodeJoin
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
-from clusterctl.verbs.preflight.check import LastGood
-from clusterctl.verbs.preflight.rungs import RungRow
 from clusterctl.verbs.pull.result import PullResult
 from clusterctl.verbs.push.result import PushResult
-from clusterctl.verbs.runs.list_runs import ListedRun
-from clusterctl.verbs.runs.prune import Kept
 from clusterctl.verbs.stop import StopResult
-from clusterctl.verbs.sync.result import NodeSync
 
 REFERENCE = Path(__file__).parent / "reference"
 PAGE = REFERENCE / "json.md"
@@ -85,643 +54,47 @@ the [exit code](exit-codes.md) is the same as without `--json`.
 - [json.schema.json](json.schema.json) has a JSON schema of each document under `$defs`.
 """
 
-RunState = Literal[
-    "queued",
-    "starting",
-    "running",
-    "stopping",
-    "finished",
-    "failed",
-    "stopped",
-    "unreachable",
-    "lost",
-]
-
-
-class Plus:
-    """A dataclass of the code to which the document adds keys."""
-
-    base: type
-    added: tuple[tuple[str, Any, str], ...]
-    """Key, type and meaning."""
-
-
-class Pair(Plus):
-    base = PairRate
-    added = (("from", str, "The node that sends."),)
-
-
-class Trial(Plus):
-    base = GpuTrial
-    added = (("host", str, "The host of the inventory."),)
-
-
-class NodeRail(Plus):
-    base = Rail
-    added = (("host", str, "The host of the inventory."),)
-
-
-class NodeDcgm(Plus):
-    base = Dcgm
-    added = (("host", str, "The host of the inventory."),)
-
-
-class Cause(Plus):
-    base = FirstCause
-    added = (("exit_status", int, "The exit code of `launch`."),)
-
-
-class CheckedNode(TypedDict):
-    """A node of the run, in rank order."""
-
-    host: str
-    """The host of the inventory."""
-    name: str
-    """The node's name; other documents use it too."""
-    rank: int
-    """The node rank, from 0."""
-    address: str | None
-    """The address on the data network."""
-    interface: str | None
-    """The interface of that address."""
-    gpus: int | None
-    """The number of GPUs; null if it is not known."""
-    state: str
-    """`ok`, `unreachable`, or the worst status of a finding that names the node."""
-
-
-class Ladder(TypedDict):
-    """What `--deep` tried; the lists are empty without it."""
-
-    rungs: list[RungRow]
-    """The steps, in order."""
-    gpus: list[Trial]
-    """Each GPU alone."""
-    inside: list[Trial]
-    """NCCL all-reduces over the GPUs of each node."""
-    rails: list[NodeRail]
-    """Each GPU with the GPUs of the same place on the other nodes."""
-    dcgm: list[NodeDcgm]
-    """DCGM's short diagnostic on each node."""
-
-
-class CheckDocument(TypedDict):
-    """The nodes, and what the checks found on them."""
-
-    schema: int
-    """Version of the document."""
-    cluster: str
-    """The cluster's name."""
-    nodes: list[CheckedNode]
-    """The nodes that were checked."""
-    findings: list[Finding]
-    """All findings, including those that passed or were skipped."""
-    pairs: list[Pair]
-    """Speeds between nodes, measured by `--deep`."""
-    ladder: Ladder
-    """The steps of `--deep`."""
-    last_good: LastGood | None
-    """What changed since the last run that finished well; null if there was none."""
-    seconds: float
-    """How long the check took."""
-    choices: NotRequired[list[LibraryChoice]]
-    """What each library will use, with `--explain-network`."""
-
-
-class CheckInfo(TypedDict):
-    """What a check looks for."""
-
-    id: str
-    """The name for `--only`, `--skip` and `--explain`."""
-    title: str
-    """What holds if the check passes."""
-    why: str
-    """What goes wrong otherwise."""
-    fix: str
-    """What to do about it."""
-    source: str
-    """A page to read; empty if there is none."""
-    blocks: bool
-    """A failure stops `launch`."""
-    explained_by: list[str]
-    """Checks whose failure on a node explains a failure of this one."""
-
-
-class CheckListDocument(TypedDict):
-    """All checks, from `check --list`."""
-
-    schema: int
-    """Version of the document."""
-    checks: list[CheckInfo]
-    """The checks, in the order in which they run."""
-
-
-class CheckInfoDocument(CheckInfo):
-    """One check, from `check --explain ID`."""
-
-    schema: int
-    """Version of the document."""
-
-
-class NodeProblem(TypedDict):
-    """Why a node has no result."""
-
-    node: str
-    """The node's name."""
-    kind: str
-    """A [connection state](ssh.md#what-a-node-can-answer), or the kind of the node's error."""
-    message: str
-    """What happened, for people."""
-    hint: str
-    """What to do next; may be empty."""
-    answered: bool
-    """true: the node answered with an error; false: the connection failed."""
-    details: dict[str, Any]
-    """More about the error; the keys depend on `kind`."""
-
-
-class ExecNode(TypedDict):
-    """What the command did on a node."""
-
-    node: str
-    """The node's name."""
-    exit_code: int | None
-    """null: the command was not started, or its end is unknown."""
-    timed_out: bool
-    """`--timeout` ended the command."""
-    stdout: str
-    """What the command printed, at most 1 MiB together with `stderr`."""
-    stderr: str
-    """What the command printed on stderr."""
-    truncated_bytes: int
-    """How many bytes of output were not kept."""
-    error: NodeProblem | None
-    """Why the command was not started, or why its end is unknown."""
-
-
-class ExecDocument(TypedDict):
-    """The command's result on each node."""
-
-    schema: int
-    """Version of the document."""
-    command: list[str]
-    """The command, as a list of words."""
-    nodes: list[ExecNode]
-    """The nodes, in the order of the inventory."""
-
-
-class SetupNode(TypedDict):
-    """The environment of a node."""
-
-    node: str
-    """The node's name."""
-    state: str
-    """`created`, `updated`, `unchanged`, `shared` (by another node), `failed`, `unreachable`."""
-    venv: str
-    """The path of the virtual environment."""
-    version: str
-    """The version of its Python."""
-    packages: dict[str, str]
-    """The version of each installed package."""
-    error: NodeProblem | None
-    """Why there is no environment."""
-
-
-class SetupDocument(TypedDict):
-    """The environment of each node."""
-
-    schema: int
-    """Version of the document."""
-    requirements: str
-    """The file that was installed."""
-    nodes: list[SetupNode]
-    """The nodes, in the order of the inventory."""
-    differences: dict[str, dict[str, str]]
-    """Packages whose versions differ: by name, then by node."""
-
-
-class SyncDocument(TypedDict):
-    """What was mirrored, and what each node has now."""
-
-    schema: int
-    """Version of the document."""
-    cluster: str
-    """The cluster's name."""
-    source: str
-    """The folder that was mirrored."""
-    tree: str
-    """Hash of all files and their contents."""
-    files: int
-    """The number of files."""
-    bytes: int
-    """Their size."""
-    commit: str | None
-    """The git commit; null if there is none."""
-    dirty: bool
-    """The folder has changes that are not in the commit."""
-    nodes: list[NodeSync]
-    """The result on each node."""
-    seconds: float
-    """How long the sync took."""
-
-
-class RunsDocument(TypedDict):
-    """The runs of the cluster, the newest first."""
-
-    schema: int
-    """Version of the document."""
-    runs: list[ListedRun]
-    """The runs."""
-    troubles: list[NodeProblem]
-    """Nodes that did not answer."""
-    rebuilt: list[str]
-    """Runs whose record `--discover` rebuilt."""
-
-
-class PruneDocument(TypedDict):
-    """What `runs --prune` deleted."""
-
-    schema: int
-    """Version of the document."""
-    removed: list[str]
-    """Runs that were deleted."""
-    kept: list[Kept]
-    """Runs that were kept although they are old."""
-    troubles: list[NodeProblem]
-    """Nodes that did not answer."""
-
-
-class StatusNode(TypedDict):
-    """A node of the run, in launch order."""
-
-    node: str
-    """The node's name."""
-    host: str
-    """The host of the inventory."""
-    state: str
-    """[A state of a run](run-states.md), or `absent` if the node has nothing of it."""
-    rank0: int | None
-    """The node's first rank."""
-    ranks: int
-    """The number of its ranks."""
-    joined: int
-    """How many of them have joined the rendezvous."""
-    supervisor: Supervisor | None
-    """clusterctl's process there."""
-    usage: Usage | None
-    """While the run lives on the node."""
-    end: NodeEnd | None
-    """Once the run has ended there."""
-    message: str
-    """Why the node did not answer."""
-    hint: str
-    """What to do about it; may be empty."""
-
-
-class StatusRank(Plus):
-    base = RankState
-    added = (("node", str, "The node's name."),)
-
-
-class StatusStraggler(Plus):
-    base = Straggler
-    added = (("node", str, "The node's name."),)
-
-
-class StatusDocument(TypedDict):
-    """A run; see [what the states mean](run-states.md)."""
-
-    schema: int
-    """Version of the document."""
-    run: str
-    """The run's id."""
-    cluster: str
-    """The cluster's name."""
-    name: str | None
-    """The name given by `--name`."""
-    state: RunState
-    """The state of the run."""
-    ended_by: str | None
-    """What ended it, as in [the exit codes of launch](launch.md#exit-codes)."""
-    began: float | None
-    """When it began."""
-    ended: float | None
-    """When it was over on all nodes."""
-    command: list[str]
-    """The job's command."""
-    nodes: list[StatusNode]
-    """Its nodes."""
-    ranks: list[StatusRank]
-    """Its ranks."""
-    ray: dict[str, Any] | None
-    """With the launcher `ray`: `address`, `version`, `nodes`."""
-    slurm: dict[str, str] | None
-    """In a batch job: `job`, `state`, `reason`, `nodes`."""
-    last_line: LastLine | None
-    """The newest line of the logs."""
-    progress: JobProgress | None
-    """How far the job is, by the newest line that tells."""
-    restarts: int
-    """How often the launcher has started its ranks again."""
-    attempt: int
-    """Which attempt of a run that restarts it is, or was the last; 1 of any other run."""
-    attempts: int
-    """The most that it may have."""
-    again: Again | None
-    """The attempt that is about to begin; null: there is none."""
-    no_restart: str | None
-    """Why a run that restarts was not started again."""
-    hung: Hung | None
-    """That no rank has shown a sign of life for too long; null: it is not hung."""
-    verdict: Verdict | None
-    """Why, by the stacks that the nodes kept; also of a run that was ended for it."""
-    false_alarms: int
-    """How often it was hung, and then ran again."""
-    stragglers: list[StatusStraggler]
-    """The ranks that keep the others waiting, while the run is `running`."""
-    checkpoints: str | None
-    """The folder of this run's checkpoints, which was searched."""
-    checkpoint: Checkpoint | None
-    """The newest one that looks complete."""
-    first_cause: Cause | None
-    """Why the run failed."""
-
-
-class RunDocument(Plus):
-    """One run in full, from `runs show`."""
-
-    base = ListedRun
-    added = (
-        ("schema", int, "Version of the document."),
-        ("chain", list[str], "The runs that it resumes, itself and its resumes, oldest first."),
-        ("launcher", str, "What starts its ranks; empty if this machine has no record of it."),
-        ("source", str, "The folder that was synced."),
-        ("tree", str, "Hash of what was synced."),
-        ("options", dict[str, Any], "The options of the launch."),
-        ("findings", list[Finding], "Checks that did not pass before the launch."),
-        ("record", str | None, "The folder of its record; null if there is none."),
-        ("status", StatusDocument, "Its status, as `status --json` has it."),
-    )
-
-
-class StopDocument(TypedDict):
-    """What is left of each run that was stopped."""
-
-    schema: int
-    """Version of the document."""
-    runs: list[StopResult]
-    """The runs."""
-    silent: list[str]
-    """With `--all`: nodes that did not answer."""
-
-
-class DumpDocument(TypedDict):
-    """Where every rank of a run is; of a run that is over, the stacks that its nodes kept."""
-
-    schema: int
-    """Version of the document."""
-    run: str
-    """The run's id."""
-    time: float
-    """When the nodes were asked, by this machine's clock."""
-    nodes: list[NodeDump]
-    """The nodes that told something."""
-    states: dict[str, str]
-    """The state of the run on each node that answered, by the node's name."""
-    notes: dict[str, str]
-    """What was not as it should be, by the node's name."""
-    verdict: Verdict | None
-    """Why the run stands still; null with `--rank` or `--nodes`, or if no node told anything."""
-    silent: dict[str, str]
-    """Why a node did not answer, by its name."""
-
-
-class JoinDocument(TypedDict):
-    """`join`: which nodes joined a run."""
-
-    schema: int
-    run: str
-    nodes: list[NodeJoin]
-
-
-class InitDocument(TypedDict):
-    """`init`: what was found at the hosts."""
-
-    schema: int
-    """Version of the document."""
-    file: str
-    """The inventory: written, or kept as it was with `--with-train`."""
-    undecided: list[Remark]
-    """What you have to write into the file."""
-    failed: list[Remark]
-    """Why nodes did not answer."""
-
-
-class ExportDocument(TypedDict):
-    """`export --json`: the inventory's nodes."""
-
-    schema: int
-    """Version of the document."""
-    cluster: str
-    """The cluster's name."""
-    nodes: list[ExportedNode]
-    """The nodes, the master first."""
-
-
-class ForgetDocument(TypedDict):
-    """`forget`: which host keys were removed."""
-
-    schema: int
-    """Version of the document."""
-    nodes: list[Forgotten]
-
-
-class SandboxDocument(TypedDict):
-    """The hosts of a sandbox."""
-
-    schema: int
-    """Version of the document."""
-    name: str
-    """The sandbox's name."""
-    backend: str
-    """`netns` or `loopback`."""
-    inventory: str
-    """The path of its hosts.yaml."""
-    master_port: int
-    """The port of the rendezvous in that file."""
-    hosts: list[Host]
-    """Its hosts."""
-    jumps: list[Host]
-    """Its jump hosts."""
-    faults: list[ActiveFault]
-    """The faults that are active."""
-
-
-class LineEvent(TypedDict):
-    """A line of a log."""
-
-    run: NotRequired[str]
-    """The run, with `logs --chain`."""
-    time: float
-    """When it was printed."""
-    node: str
-    """The node's name."""
-    rank: int | None
-    """null: the launcher printed it."""
-    offset: int
-    """Offset of its first byte in the file."""
-    line: str
-    """The line, without its newline."""
-
-
-class StartedEvent(TypedDict):
-    """The run is up on a node."""
-
-    node: str
-    """The node's name."""
-    pid: int
-    """The process id of the node's supervisor."""
-
-
-class EventEvent(TypedDict):
-    """A line of a node's [events.jsonl](run-folder.md#events)."""
-
-    node: str
-    """The node's name."""
-    event: dict[str, Any]
-    """The event."""
-
-
-class VerdictEvent(TypedDict):
-    """The run is hung: why, as `dump` says it; sent once for each time that it is."""
-
-    run: str
-    """The run's id."""
-    time: float
-    """When the nodes were asked, by this machine's clock."""
-    states: dict[str, str]
-    """The state of the run on each node that answered, by the node's name."""
-    notes: dict[str, str]
-    """What was not as it should be, by the node's name."""
-    verdict: Verdict
-    """Why the run stands still."""
-    silent: dict[str, str]
-    """Why a node did not answer, by its name."""
-
-
-class LostEvent(TypedDict):
-    """The connection to a node broke; clusterctl tries to reconnect."""
-
-    node: str
-    """The node's name."""
-    message: str
-    """Why it broke."""
-
-
-class BackEvent(TypedDict):
-    """A lost node answers again."""
-
-    node: str
-    """The node's name."""
-
-
-class StoppingEvent(TypedDict):
-    """A node has reached a stage of stopping."""
-
-    node: str
-    """The node's name."""
-    stage: str
-    """`asking`, `killing` or `verifying` (that nothing is left)."""
-
-
-class CheckpointEvent(TypedDict):
-    """`resume` has verified a checkpoint."""
-
-    chosen: ChosenCheckpoint
-    """The checkpoint."""
-
-
-class MessageEvent(TypedDict):
-    """A notice or a warning."""
-
-    level: Level
-    """How serious it is."""
-    node: str | None
-    """The node's name; null if the message is not about one node."""
-    text: str
-    """The message."""
-    hint: str
-    """What to type or to do next; may be empty."""
-
-
-class EndedEvent(TypedDict):
-    """How the run ended; always the last event."""
-
-    run: str | None
-    """The run's id; null: nothing was launched."""
-    state: RunState | None
-    """The state of the run; null: nothing was launched."""
-    exit_code: int
-    """The exit code of the command."""
-    ended_by: str
-    """What ended the run, as in [the exit codes of launch](launch.md#exit-codes)."""
-    first_cause: NotRequired[FirstCause | None]
-    false_alarms: NotRequired[int]
-    """How often it was hung, and then ran again."""
-    """Why the run failed."""
-    message: NotRequired[str]
-    """Why nothing was launched."""
-
-
-class DetachedDocument(TypedDict):
-    """The last line of `launch --detach`."""
-
-    schema: int
-    """Version of the document."""
-    run: str
-    """The run's id."""
-
 
 EVENTS = {
-    "check": CheckDocument,
-    "sync": SyncDocument,
-    "checkpoint": CheckpointEvent,
+    "check": nodes.CheckDocument,
+    "sync": nodes.SyncDocument,
+    "checkpoint": runs.CheckpointEvent,
     "plan": Plan,
-    "started": StartedEvent,
+    "started": runs.StartedEvent,
     "gathering": JoinProgress,
     "start-timeout": StartTimeout,
-    "line": LineEvent,
-    "event": EventEvent,
-    "verdict": VerdictEvent,
-    "node-lost": LostEvent,
-    "node-back": BackEvent,
-    "stopping": StoppingEvent,
+    "line": runs.LineEvent,
+    "event": runs.EventEvent,
+    "verdict": runs.VerdictEvent,
+    "node-lost": runs.LostEvent,
+    "node-back": runs.BackEvent,
+    "stopping": runs.StoppingEvent,
     "stopped": StopResult,
-    "message": MessageEvent,
-    "ended": EndedEvent,
+    "message": runs.MessageEvent,
+    "ended": runs.EndedEvent,
 }
 """`kind` of a line of `launch` and `resume` → what else it has."""
 DOCUMENTS = {
-    "check": CheckDocument,
-    "check-list": CheckListDocument,
-    "check-explain": CheckInfoDocument,
-    "exec": ExecDocument,
-    "export": ExportDocument,
-    "forget": ForgetDocument,
-    "init": InitDocument,
-    "setup": SetupDocument,
+    "check": nodes.CheckDocument,
+    "check-list": nodes.CheckListDocument,
+    "check-explain": nodes.CheckInfoDocument,
+    "exec": nodes.ExecDocument,
+    "export": nodes.ExportDocument,
+    "forget": nodes.ForgetDocument,
+    "init": nodes.InitDocument,
+    "setup": nodes.SetupDocument,
     "pull": PullResult,
     "push": PushResult,
-    "sync": SyncDocument,
-    "join": JoinDocument,
-    "status": StatusDocument,
-    "dump": DumpDocument,
-    "stop": StopDocument,
-    "runs": RunsDocument,
-    "runs-prune": PruneDocument,
-    "runs-show": RunDocument,
-    "sandbox-status": SandboxDocument,
-    "detached": DetachedDocument,
+    "sync": nodes.SyncDocument,
+    "join": runs.JoinDocument,
+    "status": runs.StatusDocument,
+    "dump": runs.DumpDocument,
+    "stop": runs.StopDocument,
+    "runs": runs.RunsDocument,
+    "runs-prune": runs.PruneDocument,
+    "runs-show": runs.RunDocument,
+    "sandbox-status": nodes.SandboxDocument,
+    "detached": runs.DetachedDocument,
 }
 
 
@@ -736,7 +109,7 @@ class Key:
 
 
 def _is_plus(kind: Any) -> bool:  # noqa: ANN401  (a type)
-    return isinstance(kind, type) and issubclass(kind, Plus)
+    return isinstance(kind, type) and issubclass(kind, nodes.Plus)
 
 
 @cache

@@ -1,7 +1,5 @@
 """`clusterctl dump`: where every rank of a run is now, on all its nodes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

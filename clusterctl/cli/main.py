@@ -12,9 +12,8 @@ from clusterctl.cli.shared.hint_commands import complete_hint, with_word
 from clusterctl.cli.shared.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
 from clusterctl.cli.shared.signals import termination_as_interrupt
-from clusterctl.errors import ClusterError, Interrupted, UsageError
+from clusterctl.errors import ClusterError, Interrupted, SeveralRuns, UsageError
 from clusterctl.safe_text import strip_controls
-from clusterctl.verbs.runs.run_id import SeveralRuns
 
 GARBAGE_THRESHOLD = 50_000
 """New objects until Python looks for cycles; by default it does so all the time while importing."""

@@ -1,7 +1,5 @@
 """`clusterctl runs`: list the runs of a cluster, show one, or delete what is kept of old ones."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`clusterctl stop`: stop one run or all, and verify that nothing is left."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -3,8 +3,6 @@
 None always means unknown, never zero and never "no". `NodeFacts.gaps` says why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any

@@ -1,7 +1,5 @@
 """What a rank does, by the stack of its main thread."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

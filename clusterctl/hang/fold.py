@@ -1,7 +1,5 @@
 """Folds the stacks of all ranks as log lines are folded: equal ones are shown once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from clusterctl.hang.doing import (

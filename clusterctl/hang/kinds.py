@@ -3,8 +3,6 @@
 They are asked in the order of `verdict.KINDS`.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """All ranks at one moment, sorted by what they do, and the words for them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property

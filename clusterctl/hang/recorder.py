@@ -1,7 +1,5 @@
 """Compares what the flight recorders of all ranks tell: who lacks, who entered something else."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property

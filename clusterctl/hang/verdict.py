@@ -1,7 +1,5 @@
 """Says why a run stands still: which rank, on which node, at which line, since when, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

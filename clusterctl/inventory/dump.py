@@ -1,7 +1,5 @@
 """Writes a cluster as a hosts.yaml, which reads back as the same cluster."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

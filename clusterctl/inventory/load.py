@@ -21,7 +21,10 @@ SIZE_LIMIT = 512 * 1024
 _YAML_NAMES = (".yaml", ".yml", ".json")
 _OTHER_NAMES = ("hosts.yaml", "hosts.yml", "inventory.yaml", "hostfile")
 _YAML_START = re.compile(r"---|[{\[]|-\s|[\"']?[\w-]+[\"']?\s*:(\s|$)")
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]"
+    "|[\ud800-\udfff\ufffe\uffff]"  # one set of both would take long to compile
+)
 
 
 def default_path() -> Path:

@@ -1,7 +1,5 @@
 """The sections of a hosts.yaml: reads one and reports every problem; their JSON Schema."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, TypeVar
 

@@ -12,7 +12,7 @@ from clusterctl.inventory.build import build, cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.document import read_yaml
 from clusterctl.inventory.load import is_yaml, read_text
-from clusterctl.inventory.other_programs.allocation import NODELISTS, nodelist
+from clusterctl.inventory.other_programs.allocation import NODELISTS, SBATCH, nodelist
 from clusterctl.inventory.other_programs.ansible import (
     has_sections,
     is_ansible_ini,
@@ -30,8 +30,6 @@ SLURM = "slurm"
 LISTER = "ansible-inventory"
 LISTER_SECONDS = 60.0
 _LISTING = "where Ansible is: ansible-inventory -i {} --list > all.json; then --from all.json"
-SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
-"""A line with options for sbatch."""
 _HOST_LINE = re.compile(r"^\s*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _HOST_NAME = re.compile(
     r"^\s*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE

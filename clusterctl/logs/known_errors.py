@@ -1,7 +1,5 @@
 """Finds the cause of a failure in the last lines of a rank, and its remedy."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ for its flight recorder says up to which collective it had come. The first to co
 one for which the others waited.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 clusterctl checks, plans, records and later resumes the resulting `Cluster`.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Composes the environment of a node's ranks, with the origin of each value."""
 
-from __future__ import annotations
-
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster

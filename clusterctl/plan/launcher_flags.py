@@ -4,8 +4,6 @@ clusterctl starts the launcher itself, once per node. A launcher inside each ran
 independent trainings.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Makes the plan of a run from the cluster, the facts and the chosen network."""
 
-from __future__ import annotations
-
 import itertools
 import posixpath
 import shlex

@@ -1,7 +1,5 @@
 """The options of a launch, and the flag or variable that each value comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field, fields
 

@@ -386,11 +386,8 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
     readable = not (unread or moves or typed.unknown or typed.around or direct)
     plain = shlex.join(typed.words()) if readable else ""
     if not once:
-        return (
-            f"\nor without the script: {plain}"
-            if plain and script.name
-            else (plain and f"\n{plain}")
-        )
+        before = "or without the script: " if script.name else ""
+        return plain and f"\n{before}{plain}"
     again = once_a_node(script.cluster.job.command)
     start = start_of(call.words)
     several = script.nodes != 1

@@ -3,8 +3,6 @@
 Nothing is run. What only a run would tell, such as the output of a program, stays as it is written.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Prints a launch as text: check, sync, plan, start, the ranks that join, and the end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Prints the status of a run: state, nodes, ranks, and why it ended."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import time

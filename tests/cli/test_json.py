@@ -31,6 +31,8 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
+for part in ("json_nodes", "json_runs"):  # which the next imports
+    loaded(DOCS / f"{part}.py")
 MAKE = loaded(DOCS / "make_json.py")
 JOB = """\
 import os, sys, time

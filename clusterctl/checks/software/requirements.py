@@ -1,7 +1,5 @@
 """Whether an installed version fits what a line of requirements.txt asks for."""
 
-from __future__ import annotations
-
 import re
 
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)(\.\*)?(?:\+[\w.]+)?")

@@ -1,7 +1,5 @@
 """The options of `launch`, which `resume` takes too: from flags, else from `CLUSTERCTL_*`."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import shlex

@@ -1,7 +1,5 @@
 """The options that several verbs share, and readers that check a value against its bounds."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,10 +1,7 @@
 """The command line's grammar: the verbs, their parser, help and shell completion."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
-import functools
 import importlib
 import io
 import re
@@ -15,6 +12,7 @@ from typing import Any, NoReturn
 
 from clusterctl import __version__
 from clusterctl.cli.shared import fish
+from clusterctl.cli.shared.help_format import formatter
 from clusterctl.cli.shared.hint_commands import with_word
 
 VERBS: dict[str, str] = {
@@ -96,7 +94,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose help is colored on a terminal and whose errors name the next command."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  (argparse's own, and many)
-        super().__init__(**{"formatter_class": _formatter, "allow_abbrev": False, **options})
+        super().__init__(**{"formatter_class": formatter, "allow_abbrev": False, **options})
         self.words: Sequence[str] = ()
         """What stood after the verb."""
 
@@ -106,6 +104,10 @@ class Parser(argparse.ArgumentParser):
     """The words after `--`, which are not parsed here."""
     example = ""
     """A command that is complete."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401
+        """Write help or a version; argparse itself would hide that a disk is full."""
+        (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the command line, and what to type instead; end."""
@@ -365,21 +367,3 @@ def _add_volume(parser: argparse.ArgumentParser, *, default: object) -> None:
     parser.add_argument("-v", "--verbose", action="count", default=default, help=verbose)
     quiet = "print only results, warnings and errors"
     parser.add_argument("-q", "--quiet", action="store_true", default=default, help=quiet)
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter of help texts; argparse asks for one with every argument."""
-    return _formatter_class()(prog)
-
-
-@functools.cache
-def _formatter_class() -> type[argparse.HelpFormatter]:
-    """Return the class of formatters, made once."""
-    from rich_argparse import RawDescriptionRichHelpFormatter  # noqa: PLC0415
-
-    class Formatter(RawDescriptionRichHelpFormatter):
-        # Brackets in our texts are host ranges, not markup.
-        text_markup = False
-        help_markup = False
-
-    return Formatter

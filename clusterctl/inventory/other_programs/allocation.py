@@ -1,6 +1,7 @@
 """The Slurm allocation that this process is in: its job and its hosts."""
 
 import os
+import re
 
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.values import dataclass
@@ -8,6 +9,8 @@ from clusterctl.values import dataclass
 JOB = "SLURM_JOB_ID"
 """Slurm sets it in the shell of salloc and in the script of sbatch."""
 NODELISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+"""A line of a script with options for sbatch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

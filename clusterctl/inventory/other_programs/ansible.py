@@ -4,8 +4,6 @@ Only what SSH needs is taken: address, user, port, private key and jump hosts. A
 host's own variables go before those of its groups, and a group's before those of its parents.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import string

@@ -123,6 +123,15 @@ def run_program(
     return _fork(key, body, limit_s)
 
 
+def output_of(argv: Sequence[str], limit_s: float) -> Optional[str]:
+    """Return what a program prints; None if it fails, or hangs and is left behind."""
+    child = run_program(argv[0], argv, limit_s)
+    gather([child])
+    if child.state != "ok" or child.exit_code:
+        return None
+    return child.output.decode("utf-8", "replace")
+
+
 def run_with_timeout(limit_s: float, function: Callable[[], object]) -> Any:  # noqa: ANN401
     """Return what a function returns, as JSON carries it; a child runs it.
 

@@ -1,7 +1,5 @@
 """Prints the stacks of a run's ranks."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import time

@@ -1,7 +1,5 @@
 """Prints why a run stands still, and where its ranks are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console

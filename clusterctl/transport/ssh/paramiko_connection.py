@@ -1,7 +1,5 @@
 """A node over SSH by paramiko: one connection, each command a stream on a channel of it."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

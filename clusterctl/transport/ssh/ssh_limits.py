@@ -3,8 +3,6 @@
 paramiko believes a packet's length up to 4 GB, and a channel keeps what is sent beyond its window.
 """
 
-from __future__ import annotations
-
 import io
 import socket
 import time

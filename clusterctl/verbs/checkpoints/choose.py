@@ -4,8 +4,6 @@ First every node says what it sees, quickly; then the one chosen is read to its 
 node if it is on shared storage, by every node if not.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Take the stacks of a run's ranks on all its nodes at once; of one that is over, those it kept."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

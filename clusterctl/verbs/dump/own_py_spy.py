@@ -1,7 +1,5 @@
 """The py-spy that is installed with clusterctl: a static program that runs on nodes as it is."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import sysconfig

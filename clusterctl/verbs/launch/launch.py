@@ -10,6 +10,7 @@ from typing import Any
 from clusterctl.checks.finding import Finding
 from clusterctl.checks.registry import CHECKS, SSH
 from clusterctl.errors import Interrupted, LaunchRefused
+from clusterctl.facts.nodefacts import to_document
 from clusterctl.facts.software.python import ENV_INIT
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
@@ -137,7 +138,8 @@ def launch(
         synced = sync_code(cluster, pool, options, emit=emit)
         verdict = _check_synced(cluster, pool, plan, verdict, options, emit=emit)
         record = _record(cluster, plan, verdict, synced, options)
-        records.write(record, diff=synced.diff if synced else "", facts=verdict.facts)
+        facts = to_document(verdict.facts)
+        records.write(record, diff=synced.diff if synced else "", facts=facts)
     except KeyboardInterrupt:
         raise Interrupted(_NOT_STARTED) from None
     try:

@@ -1,7 +1,5 @@
 """How a followed run ended: its state, who ended it, and what launch exits with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 What was started is ended again when any node cannot start its part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterctl.errors import Interrupted, LaunchRefused, NodeError

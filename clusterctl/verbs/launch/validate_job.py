@@ -1,15 +1,13 @@
 """Refuses a job that could not be launched in the end, before any node is asked."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.other_programs.allocation import SBATCH
 from clusterctl.inventory.secret_values import is_secret
-from clusterctl.inventory.sources import SBATCH
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import in_folder
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments

@@ -1,7 +1,5 @@
 """The use case `check`: learn the facts, choose the network, let the nodes try it, judge."""
 
-from __future__ import annotations
-
 import difflib
 import time
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The facts of every node: one connection and one round trip each, all at once."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import time
@@ -9,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from clusterctl.checks.software.python import named_packages
+from clusterctl.checks.software.packages import named_packages
 from clusterctl.checks.storage.run_paths import build_locks, run_paths
 from clusterctl.errors import NodeError
 from clusterctl.facts.answers import Answers

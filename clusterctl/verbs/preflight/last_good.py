@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.facts.changes import changes
+from clusterctl.facts.nodefacts import from_document
 from clusterctl.verbs.preflight.check import CheckResult, LastGood
 from clusterctl.verbs.runs.records import Records
 
@@ -21,8 +22,11 @@ def compare_with_last_good(result: CheckResult, records: Records) -> CheckResult
         end = records.end(record)
         if end is None or end.state != FINISHED:
             continue
-        facts = records.facts(record)
-        if facts is not None:
+        try:
+            facts = from_document(records.facts(record) or {})
+        except ValueError:
+            continue
+        if facts:
             last = LastGood(
                 run=record.run, began=record.began, changes=changes(facts, result.facts)
             )

@@ -1,11 +1,9 @@
 """The packages that the folder's requirements.txt names, as the sync will bring it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
-from clusterctl.checks.software.python import metadata_name
+from clusterctl.checks.software.packages import metadata_name
 from clusterctl.errors import ClusterError
 from clusterctl.verbs.setup.requirements import read_requirements
 

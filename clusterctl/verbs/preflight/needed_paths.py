@@ -1,16 +1,19 @@
 """What a job needs below workdir: the sync may bring it, so it is judged after that."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
-from clusterctl.checks.storage.run_paths import in_workdir
+from clusterctl.checks.storage.run_paths import in_workdir, job_path
+from clusterctl.errors import NodeError
+from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import Emit
-from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, judge
-
-CHECK = "storage.needs"
+from clusterctl.verbs.events import Emit, Progress
+from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
+from clusterctl.verbs.preflight.look_at_paths import look
+from clusterctl.verbs.preflight.source_folder import with_local_needs
 
 
 def before_sync(cluster: Cluster) -> Cluster:
@@ -26,18 +29,22 @@ def check_needs(
     brought = _brought(cluster)
     if not brought:
         return before
-    asked = CheckOptions(only=(CHECK,), source=source)
-    now = check(_needing(cluster, brought), pool, asked, emit=emit)
-    facts = {name: _joined(known, now.facts[name]) for name, known in before.facts.items()}
+    began = time.monotonic()
+    emit(Progress(phase="reading facts", done=0, total=len(cluster.nodes)))
+    asked = {node.name: [job_path(node, need) for need in brought] for node in cluster.nodes}
+    found = look(pool, asked)
+    now = with_local_needs(_needing(cluster, brought), found.facts, source)
+    facts = {
+        name: _joined(known, now[name]) if name in now else _silent(name, found.errors.get(name))
+        for name, known in before.facts.items()
+    }
     options = CheckOptions(code=False, strict=before.strict)
     verdict = judge(cluster, facts, options, before.network)
-    return replace(verdict, seconds=before.seconds + now.seconds)
+    return replace(verdict, seconds=before.seconds + time.monotonic() - began)
 
 
 def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
-    """Add what is known of further paths; of a node that is silent now nothing is known."""
-    if not now.answered:
-        return now
+    """Add what is known of further paths."""
     new = tuple(
         # What a sync brings is there by now, or it is lost.
         replace(path, here="" if path.here == "synced" else path.here)
@@ -45,6 +52,13 @@ def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
         if before.path(path.path) is None
     )
     return replace(before, paths=(*before.paths, *new))
+
+
+def _silent(name: str, error: NodeError | None) -> NodeFacts:
+    """Return what is known of a node that is silent now: nothing."""
+    error = error or NodeError("lost", "answer", "it did not answer")
+    reach = SshStatus(state=error.state, phase=error.phase, words=error.message, hint=error.hint)
+    return NodeFacts(node=name, reach=reach)
 
 
 def _brought(cluster: Cluster) -> tuple[str, ...]:

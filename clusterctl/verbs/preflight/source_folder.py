@@ -16,8 +16,7 @@ from clusterctl.plan.launchers import launcher_file
 from clusterctl.sync.source import SourceTree, read_source, source_paths
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, call_validated
-from clusterctl.verbs.sync.copying import MUCH_READ
-from clusterctl.verbs.sync.sync import checkpoints_in
+from clusterctl.verbs.sync.copying import MUCH_READ, checkpoints_in
 
 COMPARE_SECONDS = 60.0
 """For a node to compare its folder; a slower one counts as silent."""

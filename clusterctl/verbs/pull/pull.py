@@ -20,7 +20,7 @@ from clusterctl.verbs.pull.result import (
     local_names,
     make_folder,
 )
-from clusterctl.verbs.push.result import HERE, WantedPath
+from clusterctl.verbs.push.result import HERE, WantedPath, failure
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.verbs.push.wanted import Source
 from clusterctl.verbs.rpc import Nodes, bad_output, call_all, validated_answer
@@ -214,10 +214,4 @@ def _not_read(name: str, path: str, error: ClusterError) -> NodePull:
 
 
 def _failed(name: str, path: str, error: NodeError) -> NodePull:
-    return NodePull(
-        node=name,
-        state="failed" if error.answered else "unreachable",
-        path=path,
-        words=str(error),
-        hint=error.hint,
-    )
+    return NodePull(node=name, path=path, **failure(error))

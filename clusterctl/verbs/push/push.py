@@ -1,20 +1,15 @@
 """The use case `push`: bring models and data to nodes without shared storage, and verify them."""
 
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from clusterctl.errors import CouldNotTell, NodeError
-from clusterctl.facts.answers import Answers
-from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.parse_facts import parse_facts, read_arguments
-from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.network.choice import choose_network
-from clusterctl.transport.interface import Request
 from clusterctl.verbs.events import Emit, Notice, Progress
+from clusterctl.verbs.preflight.look_at_paths import Look, look
 from clusterctl.verbs.push.result import (
     HERE,
     NodePush,
@@ -22,51 +17,14 @@ from clusterctl.verbs.push.result import (
     PushOptions,
     PushResult,
     WantedPath,
+    failure,
 )
 from clusterctl.verbs.push.transfer import Transfer
 from clusterctl.verbs.push.wanted import Source, choose_source, wanted_paths
-from clusterctl.verbs.rpc import Nodes, node_error
+from clusterctl.verbs.rpc import Nodes
 
 LOOK_SECONDS = 300.0
 """Longest a node may take to list its paths; a slow file server has many files to tell of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The facts of the nodes that answered, and why the others did not."""
-
-    facts: dict[str, NodeFacts] = field(default_factory=dict)
-    errors: dict[str, NodeError] = field(default_factory=dict)
-
-
-def look(nodes: Nodes, paths: Mapping[str, Iterable[str]]) -> Look:
-    """Ask each node about its paths, and about its network."""
-    wanted = {
-        name: FactRequest(
-            gpus=0,
-            listeners=False,
-            places=tuple(PathQuestion(path=path, digest=True) for path in dict.fromkeys(own)),
-        )
-        for name, own in paths.items()
-    }
-    requests = {}
-    for name, each in wanted.items():
-        args = read_arguments(each) | {"commands": [], "clock": 0}
-        args["paths"] = [{**path, "limit_s": LOOK_SECONDS} for path in args["paths"]]
-        requests[name] = Request(op="read", args=args)
-    found = Look()
-    for reply in nodes.call(requests, timeout=2 * LOOK_SECONDS):
-        error = node_error(reply)
-        if error is not None:
-            found.errors[reply.node] = error
-            continue
-        try:
-            facts = parse_facts(reply.node, Answers.of(reply.last), wanted[reply.node], clock=None)
-        except ValueError as wrong:
-            found.errors[reply.node] = NodeError("bad-output", "answer", str(wrong))
-        else:
-            found.facts[reply.node] = facts
-    return found
 
 
 def push(
@@ -135,8 +93,9 @@ class _Push:
             name: [q for path in paths for q in (path.sources[name], path.targets[name])]
             for name in nodes
         }
-        self.found = look(self.pool, asked)
-        own = look(self.here, {HERE: [path.here for path in paths if path.here]})
+        self.found = look(self.pool, asked, limit_s=LOOK_SECONDS)
+        here = {HERE: [path.here for path in paths if path.here]}
+        own = look(self.here, here, limit_s=LOOK_SECONDS)
         self.found.facts.update(own.facts)
 
     def seen(self, path: WantedPath) -> dict[str, PathFacts]:
@@ -221,7 +180,8 @@ class _Push:
     def _verify(self, path: WantedPath, source: Source, done: dict[str, NodePush]) -> None:
         """Judge each node by the digest that the check `storage.needs` compares."""
         names = [name for name, one in done.items() if one.ok and one.state != "source"]
-        again = look(self.pool, {name: [path.targets[name]] for name in names})
+        written = {name: [path.targets[name]] for name in names}
+        again = look(self.pool, written, limit_s=LOOK_SECONDS)
         for name in names:
             facts = again.facts[name].path(path.targets[name]) if name in again.facts else None
             if facts is None:
@@ -245,13 +205,7 @@ class _Push:
 
 
 def _failed(name: str, path: str, error: NodeError) -> NodePush:
-    return NodePush(
-        node=name,
-        state="failed" if error.answered else "unreachable",
-        path=path,
-        words=str(error),
-        hint=error.hint,
-    )
+    return NodePush(node=name, path=path, **failure(error))
 
 
 def _lacking(facts: PathFacts, size: int, files: int) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
@@ -65,6 +66,12 @@ class NodePush:
     def ok(self) -> bool:
         """The node has the path, equal to the source's."""
         return self.state not in {"failed", "unreachable"}
+
+
+def failure(error: NodeError) -> dict[str, Any]:
+    """Return the fields of an outcome that tell why a node failed."""
+    state = "failed" if error.answered else "unreachable"
+    return {"state": state, "words": str(error), "hint": error.hint}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

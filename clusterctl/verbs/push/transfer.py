@@ -5,26 +5,25 @@ A node that dies or cannot be reached leaves the chain, and the one before it se
 
 import itertools
 import secrets
-import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, NodeError
-from clusterctl.model.push import Compared, Manifest, PushMessage
-from clusterctl.plan.certificate import Identity, make_identity
+from clusterctl.model.push import PushMessage
+from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import CopyProgress, Emit
+from clusterctl.verbs.push.listing import list_source
+from clusterctl.verbs.push.member import Member, extra_names, in_the_way, lacking_room, progress
 from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
 from clusterctl.verbs.push.wanted import Source
 from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.sync.shared_folders import NodeView, mutually_seen, shared_folders
 from clusterctl.wire import Message
 
-MANIFEST_LIMIT = 48 * 1024 * 1024
-"""Bytes of a deflated list of files with their hashes: no source makes a larger one."""
 ALIVE_SECONDS = 10.0
 """How often nodes hear that the controller is still there."""
 RETRY_SECONDS = 1.0
@@ -41,48 +40,6 @@ SOURCE = "<source>"
 
 
 @dataclass(slots=True)
-class _Member:
-    """One node that is to have the path."""
-
-    name: str
-    token: str
-    """By which nodes find that they share a folder."""
-    identity: Identity | None = None
-    """By which the node before knows this one, and this one it."""
-    step: str = "start"
-    """The last step that it answered."""
-    missing: int = 0
-    received: int = 0
-    counted: int = 0
-    """How much of it had come when enough last came."""
-    received_at: float = 0.0
-    """When that was."""
-    compared: int = 0
-    port: int = 0
-    lost: int = 0
-    """How often the node before it lost it."""
-    seen: tuple[str, ...] = ()
-    """The tokens of nodes that write to the same folder."""
-    complete: bool = False
-    extra: str = ""
-    """Names that the source does not have."""
-    leader: str = ""
-    """The node that is given the blocks, if it shares this one's filesystem."""
-    fed: bool = False
-    """It was asked what it has since it was last linked: the blocks come through this machine."""
-    suspect: bool = False
-    """The node after it complained of it, or it of that one."""
-    rechecked: bool = False
-    """The source was asked whether a block is wrong that this node says was."""
-    error: NodeError | None = None
-
-    @property
-    def open(self) -> bool:
-        """It takes part, and does not have all yet."""
-        return self.error is None and not self.complete and not self.leader
-
-
-@dataclass(slots=True)
 class Transfer:
     """The transfer of one path."""
 
@@ -94,7 +51,7 @@ class Transfer:
     addresses: Mapping[str, str]
     """By node, its address on the data network."""
     emit: Emit
-    members: dict[str, _Member] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
     chain: list[str] = field(default_factory=list)
     """The nodes that are given blocks, in the order in which these pass."""
@@ -129,14 +86,9 @@ class Transfer:
             ClusterError: the source cannot be read, or changed meanwhile.
         """
         manifest = manifest or self.describe()
-        self.calls[SOURCE] = self.source_pool.start(
-            self.source.name,
-            Request(
-                op="push",
-                args={"target": self.source.path, "source": True},
-                body=manifest,
-            ),
-        )
+        args = {"target": self.source.path, "source": True}
+        request = Request(op="push", args=args, body=manifest)
+        self.calls[SOURCE] = self.source_pool.start(self.source.name, request)
         try:
             for name in names:
                 self._start(name, manifest)
@@ -166,7 +118,7 @@ class Transfer:
     def _start(self, name: str, manifest: bytes) -> None:
         """Let a node take part."""
         own = make_identity("push")
-        member = self.members[name] = _Member(name=name, token=secrets.token_hex(8), identity=own)
+        member = self.members[name] = Member(name=name, token=secrets.token_hex(8), identity=own)
         secret = {"certificate": own.certificate, "key": own.key, "token": own.token}
         args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
@@ -177,53 +129,12 @@ class Transfer:
         Raises:
             ClusterError: the source cannot be read.
         """
-        args = {"path": self.source.path, "leave_out": self.pulls}
-        request = Request(op="push-list", args=args, body_limit=MANIFEST_LIMIT)
-        call = self.source_pool.start(self.source.name, request)
-        body = b""
-        try:
-            for _, item in self.source_pool.follow({self.source.name: call}):
-                if isinstance(item, Reply):
-                    error = item.error
-                elif "hashed" in item.head:
-                    size = self.source.facts.size or 0
-                    self.emit(
-                        CopyProgress(
-                            path=self.wanted.shown,
-                            phase="hashing",
-                            done=min(_whole(item.head["hashed"]), size),
-                            total=size,
-                            nodes=0,
-                            total_nodes=0,
-                        )
-                    )
-                    continue
-                else:
-                    reply = Reply(node=self.source.name, messages=(item,))
-                    listed = validated_answer(reply, Manifest)
-                    error = listed if isinstance(listed, NodeError) else None
-                    if not isinstance(listed, NodeError):
-                        self.totals = listed.bytes, listed.files
-                        self.content, self.left_out = listed.content, listed.left_out
-                        body = item.body
-                if error is not None:
-                    raise ClusterError(
-                        f"{self.wanted.shown}: {self.source.name}: {error}",
-                        hint=self._hint(error),
-                    )
-        finally:
-            call.close()
-        return body
-
-    def _hint(self, error: NodeError) -> str | None:
-        """Say what to do about a path that the source cannot list."""
-        if error.state != "too-many-files":
-            return error.hint or None
-        folder = shlex.quote(self.source.path)
-        pack = f"tar -cf {folder}.tar -C {folder} ."
-        if self.source.name != HERE:
-            pack = f"clusterctl exec --nodes {self.source.name} -- {pack}"
-        return f"push one file: {pack}"
+        listed, manifest = list_source(
+            self.source, self.source_pool, self.wanted.shown, leave_out=self.pulls, emit=self.emit
+        )
+        self.totals = listed.bytes, listed.files
+        self.content, self.left_out = listed.content, listed.left_out
+        return manifest
 
     def _take(self, name: str, item: Message | Reply) -> None:
         """Note what a node said, or that its connection ended."""
@@ -243,7 +154,7 @@ class Transfer:
             return
         self._note(member, told, item.body)
 
-    def _note(self, member: _Member, told: PushMessage, body: bytes) -> None:
+    def _note(self, member: Member, told: PushMessage, body: bytes) -> None:
         member.received = max(member.received, min(told.received, member.missing))
         if member.counted < member.received >= min(member.counted + STALL_BYTES, member.missing):
             member.counted, member.received_at = member.received, time.monotonic()
@@ -255,17 +166,22 @@ class Transfer:
         elif told.found is not None and member.step == "compare":
             member.step = "found"
             member.missing = min(told.found.missing, self.totals[0])
-            self._judge_room(member, told.found)
+            path = self.wanted.targets[member.name]
+            error = lacking_room(path, told.found)
             if self.pulls and not self.replaces:
-                self._judge_replaced(member, told.found)
+                error = in_the_way(path, told.found) or error
+            if error is not None:
+                self._drop(member, error)
         elif told.listening is not None and member.step == "begin":
             member.step, member.port = "listening", told.listening
         elif told.complete is not None and member.step == "listening":
-            member.complete, member.extra = True, _extra(told)
+            member.complete = True
+            if not self.pulls:
+                member.extra = extra_names(told)
         else:
             self._note_trouble(member, told, body)
 
-    def _note_trouble(self, member: _Member, told: PushMessage, body: bytes) -> None:
+    def _note_trouble(self, member: Member, told: PushMessage, body: bytes) -> None:
         """Note that a node failed, that it lost the next one, or that it is to be fed."""
         if told.failed is not None:
             self._drop(member, NodeError("file", "operation", told.failed))
@@ -327,7 +243,7 @@ class Transfer:
             member.suspect, member.received_at = False, time.monotonic()
             self._link(SOURCE, member.name)
 
-    def _share(self, live: list[_Member]) -> None:
+    def _share(self, live: list[Member]) -> None:
         """Let one node of each filesystem be given the blocks."""
         views = [NodeView(node=m.name, tokens=m.seen, run=None) for m in live]
         believed = mutually_seen(views, {m.name: m.token for m in live})
@@ -336,28 +252,6 @@ class Transfer:
             for name in others:
                 self.members[name].leader = first
                 self._send(name, {"step": "end"})
-
-    def _judge_room(self, member: _Member, found: Compared) -> None:
-        """Drop a node whose disk would be full."""
-        words = ""
-        if found.free < found.missing:
-            words = f"{size_of(found.missing)} to write, {size_of(found.free)} free"
-        elif (found.free_files or found.files) < found.files:
-            words = f"{found.files} files to write, {found.free_files} inodes free"
-        if words:
-            path = self.wanted.targets[member.name]
-            hint = f"make room for {path}"
-            self._drop(member, NodeError("full", "operation", f"{path}: {words}", hint))
-
-    def _judge_replaced(self, member: _Member, found: Compared) -> None:
-        """Copy nothing over files of the person's."""
-        if found.replaced:
-            first = found.replaced_paths
-            names = ", ".join(first) + (", …" if found.replaced > len(first) else "")
-            place = self.wanted.targets[member.name]
-            words = f"{place} has other contents: {names}"
-            hint = "replace it: --overwrite\nput it elsewhere: --to DIR"
-            self._drop(member, NodeError("exists", "operation", words, hint))
 
     def _link(self, before: str, after: str, *, seconds: float = 0.0) -> None:
         """Let one node serve another from now on."""
@@ -405,14 +299,14 @@ class Transfer:
             words = f"less than {size_of(STALL_BYTES)} arrived in {STALL_SECONDS:.0f} s"
             self._link_lost(self._before(waiting[0].name), waiting[0].name, words)
 
-    def _chained(self) -> list[_Member]:
+    def _chained(self) -> list[Member]:
         return [self.members[name] for name in self.chain]
 
     def _before(self, name: str) -> str:
         place = self.chain.index(name)
         return self.chain[place - 1] if place else SOURCE
 
-    def _found_bad(self, member: _Member, block: int) -> None:
+    def _found_bad(self, member: Member, block: int) -> None:
         """Deal with a block that a node says is not what it should be."""
         if member.name not in self.chain or not member.open:
             return
@@ -422,7 +316,7 @@ class Transfer:
             member.rechecked = True
             self._send(SOURCE, {"step": "recheck", "block": block, "peer": member.name})
 
-    def _judge(self, member: _Member, *, source_is_right: bool) -> None:
+    def _judge(self, member: Member, *, source_is_right: bool) -> None:
         """Decide between the source and a node that it serves."""
         if not source_is_right:
             raise ClusterError(
@@ -434,7 +328,7 @@ class Transfer:
             hint = f"clusterctl check --nodes {member.name}"
             self._drop(member, NodeError("bad-output", "operation", words, hint))
 
-    def _set_apart(self, member: _Member) -> None:
+    def _set_apart(self, member: Member) -> None:
         """Let the source itself serve a node that cannot get on with the one before it.
 
         Which of them is wrong only one of them knows, so neither is given up for it. The one before
@@ -458,7 +352,7 @@ class Transfer:
             if self.members[after].open:
                 self._link(before, after)
 
-    def _drop(self, member: _Member, error: NodeError) -> None:
+    def _drop(self, member: Member, error: NodeError) -> None:
         """Continue without a node: the one before it serves the one after it."""
         member.error = error
         self._send(member.name, {"step": "end"})
@@ -469,7 +363,7 @@ class Transfer:
         if member.name in self.chain:
             self._leave(member.name)
 
-    def _step(self, members: list[_Member], head: Mapping[str, Any]) -> None:
+    def _step(self, members: list[Member], head: Mapping[str, Any]) -> None:
         for member in members:
             member.step = head["step"]
             self._send(member.name, head)
@@ -484,7 +378,7 @@ class Transfer:
                 if name == SOURCE or self.members[name].error is None:
                     self._send(name, {"step": "alive"})
 
-    def _is_over(self, member: _Member) -> bool:
+    def _is_over(self, member: Member) -> bool:
         return member.complete or bool(member.leader)
 
     def _over(self) -> bool:
@@ -497,54 +391,8 @@ class Transfer:
         self._send(SOURCE, {"step": "end"})
 
     def _progress(self) -> CopyProgress:
-        members = [m for m in self.members.values() if not m.leader and m.error is None]
-        if not self.sending_since:
-            size = self.totals[0]
-            return self._event("comparing", sum(m.compared for m in members), size * len(members))
-        done, total = sum(m.received for m in members), sum(m.missing for m in members)
-        seconds = time.monotonic() - self.sending_since
-        rate = done / seconds if seconds else 0.0
-        event = self._event("sending", min(done, total), total)
-        return replace(event, rate=rate)
+        seconds = time.monotonic() - self.sending_since if self.sending_since else None
+        return progress(self.wanted.shown, self.members.values(), self.totals[0], seconds)
 
-    def _event(self, phase: Any, done: int, total: int) -> CopyProgress:  # noqa: ANN401
-        return CopyProgress(
-            path=self.wanted.shown,
-            phase=phase,
-            done=done,
-            total=total,
-            nodes=sum(member.complete for member in self.members.values()),
-            total_nodes=len(self.members),
-        )
-
-    def _outcome(self, member: _Member) -> NodePush:
-        outcome = NodePush(
-            node=member.name,
-            state="updated" if member.received or member.missing else "unchanged",
-            path=self.wanted.targets[member.name],
-            received=member.received,
-        )
-        error = member.error
-        if error is not None:
-            return replace(
-                outcome,
-                state="failed" if error.answered else "unreachable",
-                words=str(error),
-                hint=error.hint,
-            )
-        if member.leader:
-            return replace(outcome, state="shared", words=f"shared with {member.leader}")
-        if member.extra and not self.pulls:
-            words = f"it has files that the source does not have: {member.extra}"
-            return replace(outcome, state="failed", words=words, hint="remove them on the node")
-        return outcome
-
-
-def _extra(told: PushMessage) -> str:
-    """Return the first names that the source does not have."""
-    more = told.extras - len(told.extra)
-    return ", ".join(told.extra) + (f" and {more} more" if more > 0 else "")
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+    def _outcome(self, member: Member) -> NodePush:
+        return member.outcome(self.wanted.targets[member.name])

@@ -1,7 +1,5 @@
 """Why a run ended before its ranks ran: who did not reach the master, and what they share."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Mapping, Sequence

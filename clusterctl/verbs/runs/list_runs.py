@@ -1,7 +1,5 @@
 """Lists the runs of a cluster, from the records of this machine and from the nodes."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Compares the inventory with a recorded run: its nodes, and before a resume its job."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 from collections.abc import Callable, Sequence

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from clusterctl.errors import ClusterError
-from clusterctl.facts.nodefacts import NodeFacts, from_document, to_document
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.from_json import DocumentError, from_json, type_hints
 from clusterctl.model.node_run import Resumed
@@ -111,9 +110,9 @@ class Records:
         return self.root / cluster / run
 
     def write(
-        self, record: RunRecord, *, diff: str = "", facts: Mapping[str, NodeFacts] | None = None
+        self, record: RunRecord, *, diff: str = "", facts: Mapping[str, Any] | None = None
     ) -> Path:
-        """Write a record; return its folder.
+        """Write a record, and what `facts` gives back later; return its folder.
 
         Raises:
             ClusterError: it cannot be written.
@@ -124,7 +123,7 @@ class Records:
             if diff:
                 write_private(folder / "dirty.diff", diff)
             if facts:
-                write_private(folder / "facts.json", json.dumps(to_document(facts)) + "\n")
+                write_private(folder / "facts.json", json.dumps(facts) + "\n")
             write_private(folder / RECORD, json.dumps(record.document(), indent=1) + "\n")
         except OSError as error:
             hint = getattr(error, "hint", "") or f"make it writable, or {ANOTHER_FOLDER}"
@@ -260,13 +259,9 @@ class Records:
             return None
         return end
 
-    def facts(self, record: RunRecord) -> Mapping[str, NodeFacts] | None:
-        """Return the facts that a launch was checked by; None if they were not kept."""
-        document = _read(self.folder(record.cluster.name, record.run) / "facts.json")
-        try:
-            return from_document(document) if document else None
-        except ValueError:
-            return None
+    def facts(self, record: RunRecord) -> dict[str, Any] | None:
+        """Return the document of the facts that a launch was checked by; None: it was not kept."""
+        return _read(self.folder(record.cluster.name, record.run) / "facts.json")
 
     def remove(self, cluster: str, run: str) -> None:
         """Delete the record of a run, if there is one.

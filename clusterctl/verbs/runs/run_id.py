@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Collection, Mapping
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import SeveralRuns
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 _WORD = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -28,25 +28,6 @@ def cluster_of(run: str) -> str | None:
 def is_word(run: str) -> bool:
     """Tell whether a run's id needs no quotes in a command."""
     return _WORD.fullmatch(run) is not None
-
-
-_SHOWN = 8
-
-
-class SeveralRuns(UsageError):  # noqa: N818  (a word with several meanings, not a fault)
-    """A word is a part of the ids or names of several runs, or of one where that is too little."""
-
-    def __init__(
-        self, word: str, runs: Mapping[str, str], wanted: str = "a part of one run's id or name"
-    ) -> None:
-        """List them by id and name; the command line turns `choices` into commands."""
-        shown = [f"{run} ({name})" if name else run for run, name in runs.items()]
-        more = len(shown) - _SHOWN
-        listed = ", ".join(shown[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        super().__init__(f"{word}: expected {wanted}, found it in {listed}")
-        self.word = word
-        self.choices = tuple(runs)[:_SHOWN]
-        """The ids of the first of them."""
 
 
 def pick_run(word: str, known: Mapping[str, str], *, part: bool = True) -> str | None:

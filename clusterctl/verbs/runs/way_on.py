@@ -1,7 +1,5 @@
 """The commands that bring a run's job back on other nodes than it had."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 

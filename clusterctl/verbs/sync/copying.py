@@ -4,9 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import LargeCopy
+from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.run_names import before_names, pattern_of_runs
 from clusterctl.transport.fanout import with_ticks
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import CopyProgress, Emit, Notice
@@ -118,3 +121,23 @@ def reported(
                 emit(event)
         if reply is not None:
             yield reply
+
+
+def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
+    """Return where runs write, relative to the folder: never part of the code.
+
+    Raises:
+        UsageError: that may be any folder in it.
+    """
+    path = Path(cluster.job.checkpoints or "")
+    for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
+        if path.is_relative_to(base):
+            path = path.relative_to(base)
+            break
+    if path.is_absolute() or not path.parts:
+        return []
+    folder = before_names(str(path))
+    if folder:
+        return [folder]
+    own = pattern_of_runs(path.parts[0])
+    return [one.name for one in source.glob("*") if own.fullmatch(one.name) and one.is_dir()]

@@ -12,14 +12,18 @@ from clusterctl.errors import LargeCopy, NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.answers import AbortAnswer, PlaceAnswer, SeenAnswer, TreeAnswer
 from clusterctl.plan.lock import lock_name
-from clusterctl.plan.run_names import before_names, pattern_of_runs
 from clusterctl.sync.mirror import Placement, stays_and_needs
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.rpc import T, node_error, validated_answer
-from clusterctl.verbs.sync.copying import Copying, announce_reading, reported
+from clusterctl.verbs.sync.copying import (
+    Copying,
+    announce_reading,
+    checkpoints_in,
+    reported,
+)
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
 from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
@@ -112,26 +116,6 @@ def sync(
         nodes=nodes,
         seconds=time.monotonic() - began,
     )
-
-
-def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
-    """Return where runs write, relative to the folder: never part of the code.
-
-    Raises:
-        UsageError: that may be any folder in it.
-    """
-    path = Path(cluster.job.checkpoints or "")
-    for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
-        if path.is_relative_to(base):
-            path = path.relative_to(base)
-            break
-    if path.is_absolute() or not path.parts:
-        return []
-    folder = before_names(str(path))
-    if folder:
-        return [folder]
-    own = pattern_of_runs(path.parts[0])
-    return [one.name for one in source.glob("*") if own.fullmatch(one.name) and one.is_dir()]
 
 
 @dataclass(slots=True)
@@ -290,7 +274,7 @@ class _Sync:
                 placed = self._answer(reply, kind)
                 if placed is not None:
                     self._note_placed(reply.node, placed, reply.last.head)
-                elif _kind(reply) == "locked":
+                elif (wrong := node_error(reply)) is not None and wrong.state == "locked":
                     together.abort()
                 together.withdraw(reply.node)
                 self._report_progress()
@@ -402,11 +386,6 @@ class _Sync:
         workdir = str(self.cluster.node(name).workdir)
         before = self.done.get(name) or NodeSync(node=name, state=state, workdir=workdir)
         self.done[name] = replace(before, state=state, words=words, hint=hint)
-
-
-def _kind(reply: Reply) -> str:
-    wrong = node_error(reply)
-    return wrong.state if wrong is not None else ""
 
 
 _HINTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.nodefacts import NodeFacts, to_document
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
 from clusterctl.verbs.preflight.last_good import compare_with_last_good
@@ -21,7 +21,9 @@ def keep(records: Records, number: int, state: str, kernel: str | None) -> str:
     run = f"lab-20260101t00000{number}-abcd"
     record = RunRecord(run=run, began=float(number), cluster=CLUSTER)
     facts = {"a": NodeFacts(node="a", kernel=kernel)} if kernel else None
-    records.write(record, facts=facts)
+    folder = records.write(record, facts=to_document(facts) if facts else None)
+    if kernel == "damaged":
+        (folder / "facts.json").write_text('{"nodes": [{"node": 1}]}')
     if state:
         records.write_end(record, {"state": state, "exit_code": 0, "ended_by": "job"})
     return run
@@ -34,6 +36,7 @@ def test_the_newest_run_that_finished_well_and_kept_its_facts_counts(tmp_path: P
     keep(records, 3, "finished", None)  # of an older version
     keep(records, 4, "failed", "6.2")
     keep(records, 5, "", "6.3")  # it still runs
+    keep(records, 6, "finished", "damaged")
 
     last = compare_with_last_good(checked("6.4"), records).last_good
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.errors import NodeError
 from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
-from clusterctl.verbs.events import Emit, ignore
+from clusterctl.verbs.events import ignore
 from clusterctl.verbs.preflight import check as checking
 from clusterctl.verbs.preflight import needed_paths
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check_code, judge
+from clusterctl.verbs.preflight.look_at_paths import Look
 
 SOURCE = Path("source")
 NODE = Node(host="h", name="h", ssh=Ssh(), workdir="/w")
@@ -25,13 +27,15 @@ def after_sync(facts: NodeFacts, monkeypatch: pytest.MonkeyPatch) -> CheckResult
     known = {"h": NodeFacts(node="h", reach=SshStatus(state="ok"))}
     before = judge(needed_paths.before_sync(CLUSTER), known, CheckOptions(code=False))
 
-    def collect(
-        cluster: Cluster, _pool: object, options: CheckOptions, *, emit: Emit
-    ) -> CheckResult:
-        del emit
-        return judge(cluster, {"h": facts}, options)
+    def found(_pool: object, asked: dict[str, list[str]]) -> Look:
+        assert asked == {"h": ["/w/data/x"]}
+        if facts.answered:
+            return Look(facts={"h": facts})
+        reach = facts.reach
+        return Look(errors={"h": NodeError(reach.state, reach.phase, reach.words)})
 
-    monkeypatch.setattr(needed_paths, "check", collect)
+    monkeypatch.setattr(needed_paths, "look", found)
+    monkeypatch.setattr(needed_paths, "with_local_needs", lambda _cluster, facts, _source: facts)
     return needed_paths.check_needs(CLUSTER, None, before, SOURCE, emit=ignore)  # type: ignore[arg-type]
 
 
@@ -67,18 +71,16 @@ def test_only_what_lies_below_workdir_waits_for_the_sync(monkeypatch: pytest.Mon
     assert needed_paths.before_sync(needs_both).job.needs == ("/models/m", "/warm/y")
     known = {"h": NodeFacts(node="h", reach=SshStatus(state="ok"))}
     before = judge(needed_paths.before_sync(needs_both), known, CheckOptions(code=False))
-    asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    asked: list[dict[str, list[str]]] = []
 
-    def collect(
-        cluster: Cluster, _pool: object, options: CheckOptions, *, emit: Emit
-    ) -> CheckResult:
-        del emit
-        asked.append((cluster.job.needs, options.only))
-        return judge(cluster, known, options)
+    def found(_pool: object, paths: dict[str, list[str]]) -> Look:
+        asked.append(paths)
+        return Look(facts=known)
 
-    monkeypatch.setattr(needed_paths, "check", collect)
+    monkeypatch.setattr(needed_paths, "look", found)
+    monkeypatch.setattr(needed_paths, "with_local_needs", lambda _cluster, facts, _source: facts)
     needed_paths.check_needs(needs_both, None, before, SOURCE, emit=ignore)  # type: ignore[arg-type]
-    assert asked == [(("data/x",), ("storage.needs",))]
+    assert asked == [{"h": ["/w/data/x"]}]
 
 
 def test_where_a_sync_brings_nothing_that_is_needed_the_verdict_stays() -> None:

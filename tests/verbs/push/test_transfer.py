@@ -14,8 +14,10 @@ from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply
 from clusterctl.verbs.events import ignore
 from clusterctl.verbs.push import transfer as module
+from clusterctl.verbs.push.listing import hint_of
+from clusterctl.verbs.push.member import Member
 from clusterctl.verbs.push.result import HERE, WantedPath
-from clusterctl.verbs.push.transfer import SOURCE, Transfer, _Member
+from clusterctl.verbs.push.transfer import SOURCE, Transfer
 from clusterctl.verbs.push.wanted import Source
 from clusterctl.wire import Message
 
@@ -51,7 +53,7 @@ def begun(source: str = "s") -> tuple[Transfer, dict[str, Sent]]:
         calls=cast("dict[str, Call]", sent),
     )
     for name in NAMES:
-        found.members[name] = _Member(
+        found.members[name] = Member(
             name=name, token=name, step="listening", port=1, identity=IDENTITY, missing=SIZE
         )
     found._advance()
@@ -279,7 +281,7 @@ def test_a_path_of_too_many_files_is_to_be_packed(source: str, hint: str) -> Non
     found, _ = begun(source)
     found.source = replace(found.source, path="/m x")
     error = NodeError("too-many-files", "operation", "it has more")
-    assert found._hint(error) == f"push one file: {hint}"
+    assert hint_of(found.source, error) == f"push one file: {hint}"
 
 
 def test_what_this_machine_cannot_connect_to_it_reaches_over_ssh() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.verbs.runs.run_id import SeveralRuns, pick_run, refuse_part, short_ids
+from clusterctl.errors import SeveralRuns
+from clusterctl.verbs.runs.run_id import pick_run, refuse_part, short_ids
 
 ONE, TWO, THREE = (f"lab-2026010{n}t000000-{end}" for n, end in enumerate(("abcd", "efgh", "jkmn")))
 KNOWN = {THREE: "base", TWO: "", ONE: "base"}

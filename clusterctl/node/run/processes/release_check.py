@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from clusterctl.node import tcp_sockets
-from clusterctl.node.agent.child_tasks import gather, run_program
+from clusterctl.node.agent.child_tasks import output_of
 from clusterctl.node.file_io import list_folder
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
@@ -109,12 +109,8 @@ def memory_holders() -> Optional[Dict[int, str]]:
 
 
 def _nvidia() -> Optional[Dict[int, str]]:
-    # In a state D that no signal ends the tool is left behind.
-    tool = run_program("nvidia-smi", [*QUERY, FORMAT], QUERY_SECONDS)
-    gather([tool])
-    if tool.state != "ok" or tool.exit_code != 0:
-        return None
-    return parse_compute_apps(tool.output.decode("utf-8", "replace"))
+    text = output_of([*QUERY, FORMAT], QUERY_SECONDS)
+    return None if text is None else parse_compute_apps(text)
 
 
 def parse_compute_apps(text: str) -> Dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from clusterctl.node.agent.child_tasks import gather, run_program
+from clusterctl.node.agent.child_tasks import output_of
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import RecordedProcesses
 from clusterctl.node.run.processes.processes import ProcessKey, read, read_proc
@@ -93,11 +93,8 @@ def private_bytes(pid: int) -> int:
 
 def gpus() -> Optional[List[Dict[str, Any]]]:
     """Return what the node's NVIDIA GPUs do; None: the driver does not answer."""
-    tool = run_program("nvidia-smi", _QUERY, GPU_SECONDS)
-    gather([tool])
-    if tool.state != "ok" or tool.exit_code:
-        return None
-    return parse_gpus(tool.output.decode("utf-8", "replace"))
+    text = output_of(_QUERY, GPU_SECONDS)
+    return None if text is None else parse_gpus(text)
 
 
 def parse_gpus(text: str) -> List[Dict[str, Any]]:

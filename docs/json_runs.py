@@ -1,0 +1,329 @@
+"""What verbs about runs print with `--json`, where the code builds it by hand, and their events."""
+# ruff: noqa: INP001, D101  (for a script; what adds keys needs no words)
+
+from __future__ import annotations
+
+from typing import Any, NotRequired
+
+from json_nodes import Document, NodeProblem, Plus
+from typing_extensions import TypedDict
+
+from clusterctl.checks.finding import Finding
+from clusterctl.logs.first_cause import FirstCause
+from clusterctl.logs.progress_line import JobProgress
+from clusterctl.model.checkpoint import Checkpoint
+from clusterctl.model.dump import NodeDump
+from clusterctl.model.node_run import (
+    Again,
+    Hung,
+    LastLine,
+    NodeEnd,
+    RankState,
+    Straggler,
+    Supervisor,
+    Usage,
+)
+from clusterctl.model.verdict import Verdict
+from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
+from clusterctl.verbs.events import Level
+from clusterctl.verbs.join import NodeJoin
+from clusterctl.verbs.runs.list_runs import ListedRun
+from clusterctl.verbs.runs.prune import Kept
+from clusterctl.verbs.runs.run_status import RunState
+from clusterctl.verbs.stop import StopResult
+
+
+class Cause(Plus):
+    base = FirstCause
+    added = (("exit_status", int, "The exit code of `launch`."),)
+
+
+class RunsDocument(Document):
+    """The runs of the cluster, the newest first."""
+
+    runs: list[ListedRun]
+    """The runs."""
+    troubles: list[NodeProblem]
+    """Nodes that did not answer."""
+    rebuilt: list[str]
+    """Runs whose record `--discover` rebuilt."""
+
+
+class PruneDocument(Document):
+    """What `runs --prune` deleted."""
+
+    removed: list[str]
+    """Runs that were deleted."""
+    kept: list[Kept]
+    """Runs that were kept although they are old."""
+    troubles: list[NodeProblem]
+    """Nodes that did not answer."""
+
+
+class StatusNode(TypedDict):
+    """A node of the run, in launch order."""
+
+    node: str
+    """The node's name."""
+    host: str
+    """The host of the inventory."""
+    state: str
+    """[A state of a run](run-states.md), or `absent` if the node has nothing of it."""
+    rank0: int | None
+    """The node's first rank."""
+    ranks: int
+    """The number of its ranks."""
+    joined: int
+    """How many of them have joined the rendezvous."""
+    supervisor: Supervisor | None
+    """clusterctl's process there."""
+    usage: Usage | None
+    """While the run lives on the node."""
+    end: NodeEnd | None
+    """Once the run has ended there."""
+    message: str
+    """Why the node did not answer."""
+    hint: str
+    """What to do about it; may be empty."""
+
+
+class StatusRank(Plus):
+    base = RankState
+    added = (("node", str, "The node's name."),)
+
+
+class StatusStraggler(Plus):
+    base = Straggler
+    added = (("node", str, "The node's name."),)
+
+
+class StatusDocument(Document):
+    """A run; see [what the states mean](run-states.md)."""
+
+    run: str
+    """The run's id."""
+    cluster: str
+    """The cluster's name."""
+    name: str | None
+    """The name given by `--name`."""
+    state: RunState
+    """The state of the run."""
+    ended_by: str | None
+    """What ended it, as in [the exit codes of launch](launch.md#exit-codes)."""
+    began: float | None
+    """When it began."""
+    ended: float | None
+    """When it was over on all nodes."""
+    command: list[str]
+    """The job's command."""
+    nodes: list[StatusNode]
+    """Its nodes."""
+    ranks: list[StatusRank]
+    """Its ranks."""
+    ray: dict[str, Any] | None
+    """With the launcher `ray`: `address`, `version`, `nodes`."""
+    slurm: dict[str, str] | None
+    """In a batch job: `job`, `state`, `reason`, `nodes`."""
+    last_line: LastLine | None
+    """The newest line of the logs."""
+    progress: JobProgress | None
+    """How far the job is, by the newest line that tells."""
+    restarts: int
+    """How often the launcher has started its ranks again."""
+    attempt: int
+    """Which attempt of a run that restarts it is, or was the last; 1 of any other run."""
+    attempts: int
+    """The most that it may have."""
+    again: Again | None
+    """The attempt that is about to begin; null: there is none."""
+    no_restart: str | None
+    """Why a run that restarts was not started again."""
+    hung: Hung | None
+    """That no rank has shown a sign of life for too long; null: it is not hung."""
+    verdict: Verdict | None
+    """Why, by the stacks that the nodes kept; also of a run that was ended for it."""
+    false_alarms: int
+    """How often it was hung, and then ran again."""
+    stragglers: list[StatusStraggler]
+    """The ranks that keep the others waiting, while the run is `running`."""
+    checkpoints: str | None
+    """The folder of this run's checkpoints, which was searched."""
+    checkpoint: Checkpoint | None
+    """The newest one that looks complete."""
+    first_cause: Cause | None
+    """Why the run failed."""
+
+
+class RunDocument(Plus):
+    """One run in full, from `runs show`."""
+
+    base = ListedRun
+    added = (
+        ("schema", int, "Version of the document."),
+        ("chain", list[str], "The runs that it resumes, itself and its resumes, oldest first."),
+        ("launcher", str, "What starts its ranks; empty if this machine has no record of it."),
+        ("source", str, "The folder that was synced."),
+        ("tree", str, "Hash of what was synced."),
+        ("options", dict[str, Any], "The options of the launch."),
+        ("findings", list[Finding], "Checks that did not pass before the launch."),
+        ("record", str | None, "The folder of its record; null if there is none."),
+        ("status", StatusDocument, "Its status, as `status --json` has it."),
+    )
+
+
+class StopDocument(Document):
+    """What is left of each run that was stopped."""
+
+    runs: list[StopResult]
+    """The runs."""
+    silent: list[str]
+    """With `--all`: nodes that did not answer."""
+
+
+class DumpDocument(Document):
+    """Where every rank of a run is; of a run that is over, the stacks that its nodes kept."""
+
+    run: str
+    """The run's id."""
+    time: float
+    """When the nodes were asked, by this machine's clock."""
+    nodes: list[NodeDump]
+    """The nodes that told something."""
+    states: dict[str, str]
+    """The state of the run on each node that answered, by the node's name."""
+    notes: dict[str, str]
+    """What was not as it should be, by the node's name."""
+    verdict: Verdict | None
+    """Why the run stands still; null with `--rank` or `--nodes`, or if no node told anything."""
+    silent: dict[str, str]
+    """Why a node did not answer, by its name."""
+
+
+class JoinDocument(Document):
+    """`join`: which nodes joined a run."""
+
+    run: str
+    nodes: list[NodeJoin]
+
+
+class LineEvent(TypedDict):
+    """A line of a log."""
+
+    run: NotRequired[str]
+    """The run, with `logs --chain`."""
+    time: float
+    """When it was printed."""
+    node: str
+    """The node's name."""
+    rank: int | None
+    """null: the launcher printed it."""
+    offset: int
+    """Offset of its first byte in the file."""
+    line: str
+    """The line, without its newline."""
+
+
+class StartedEvent(TypedDict):
+    """The run is up on a node."""
+
+    node: str
+    """The node's name."""
+    pid: int
+    """The process id of the node's supervisor."""
+
+
+class EventEvent(TypedDict):
+    """A line of a node's [events.jsonl](run-folder.md#events)."""
+
+    node: str
+    """The node's name."""
+    event: dict[str, Any]
+    """The event."""
+
+
+class VerdictEvent(TypedDict):
+    """The run is hung: why, as `dump` says it; sent once for each time that it is."""
+
+    run: str
+    """The run's id."""
+    time: float
+    """When the nodes were asked, by this machine's clock."""
+    states: dict[str, str]
+    """The state of the run on each node that answered, by the node's name."""
+    notes: dict[str, str]
+    """What was not as it should be, by the node's name."""
+    verdict: Verdict
+    """Why the run stands still."""
+    silent: dict[str, str]
+    """Why a node did not answer, by its name."""
+
+
+class LostEvent(TypedDict):
+    """The connection to a node broke; clusterctl tries to reconnect."""
+
+    node: str
+    """The node's name."""
+    message: str
+    """Why it broke."""
+
+
+class BackEvent(TypedDict):
+    """A lost node answers again."""
+
+    node: str
+    """The node's name."""
+
+
+class StoppingEvent(TypedDict):
+    """A node has reached a stage of stopping."""
+
+    node: str
+    """The node's name."""
+    stage: str
+    """`asking`, `killing` or `verifying` (that nothing is left)."""
+
+
+class CheckpointEvent(TypedDict):
+    """`resume` has verified a checkpoint."""
+
+    chosen: ChosenCheckpoint
+    """The checkpoint."""
+
+
+class MessageEvent(TypedDict):
+    """A notice or a warning."""
+
+    level: Level
+    """How serious it is."""
+    node: str | None
+    """The node's name; null if the message is not about one node."""
+    text: str
+    """The message."""
+    hint: str
+    """What to type or to do next; may be empty."""
+
+
+class EndedEvent(TypedDict):
+    """How the run ended; always the last event."""
+
+    run: str | None
+    """The run's id; null: nothing was launched."""
+    state: RunState | None
+    """The state of the run; null: nothing was launched."""
+    exit_code: int
+    """The exit code of the command."""
+    ended_by: str
+    """What ended the run, as in [the exit codes of launch](launch.md#exit-codes)."""
+    first_cause: NotRequired[FirstCause | None]
+    """Why the run failed."""
+    false_alarms: NotRequired[int]
+    """How often it was hung, and then ran again."""
+    message: NotRequired[str]
+    """Why nothing was launched."""
+
+
+class DetachedDocument(Document):
+    """The last line of `launch --detach`."""
+
+    run: str
+    """The run's id."""
