@@ -90,10 +90,9 @@ def _told_by_libraries(
     found = [_built_in("NCCL_RAS_ADDR", f"127.0.0.1:{port}", "`dump` asks NCCL there")]
     first = next(iter(cluster.job.command), "")
     python = first.startswith("-") or PurePosixPath(first).match("python*") or first.endswith(".py")
+    # Torch ends a rank that cannot make its pipe, in a container or as another user.
     if cluster.job.wrap or not python:
-        return (
-            found  # torch ends a rank that cannot make its pipe, in a container or as another user
-        )
+        return found
     names = ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in dict(cluster.job.env):  # the earlier name
         names.append("TORCH_FR_DUMP_TEMP_FILE")
