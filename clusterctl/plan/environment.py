@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import posixpath
 
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
@@ -89,7 +89,11 @@ def _told_by_libraries(
     port = choose_ras_port(run, facts)
     found = [_built_in("NCCL_RAS_ADDR", f"127.0.0.1:{port}", "`dump` asks NCCL there")]
     first = next(iter(cluster.job.command), "")
-    python = first.startswith("-") or PurePosixPath(first).match("python*") or first.endswith(".py")
+    python = (
+        first.startswith("-")
+        or posixpath.basename(first).startswith("python")
+        or first.endswith(".py")
+    )
     # Torch ends a rank that cannot make its pipe, in a container or as another user.
     if cluster.job.wrap or not python:
         return found
