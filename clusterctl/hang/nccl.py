@@ -64,7 +64,17 @@ def _steady(look: Look) -> Iterator[Communicator]:
 
 def _ranks(look: Look, one: Communicator, members: Sequence[NcclRank]) -> tuple[list[Doing], str]:
     """Return those of these ranks that a node tells of, and words for all."""
-    found = [(each, _find(look, each)) for each in members]
+    owners: dict[str, set[str]] = {}
+    for node in look.nodes:
+        for address in node.addresses:
+            owners.setdefault(address, set()).add(node.node)
+    # In a container, NCCL knows a process by another number.
+    processes = {(each.node, p.pid): each for each in look.ranks for p in each.dump.processes}
+    nodes = (owners.get(each.host, set()) for each in members)
+    found = [
+        (each, processes.get((next(iter(claims)), each.pid)) if len(claims) == 1 else None)
+        for each, claims in zip(members, nodes, strict=True)
+    ]
     known = {doing.rank: doing for _, doing in found if doing}
     ranks = [known[rank] for rank in sorted(known)]
     strangers = [each for each, doing in found if doing is None]
@@ -77,15 +87,6 @@ def _ranks(look: Look, one: Communicator, members: Sequence[NcclRank]) -> tuple[
     if len(strangers) > _MOST_STRANGERS:
         parts.append(f"{len(strangers) - _MOST_STRANGERS} more")
     return ranks, " and ".join(parts) or "one of NCCL's ranks"
-
-
-def _find(look: Look, each: NcclRank) -> Doing | None:
-    """Return the rank of a process; none in a container, where it has another number."""
-    nodes = {node.node for node in look.nodes if each.host in node.addresses}
-    if len(nodes) != 1:
-        return None
-    here = (one for one in look.ranks if one.node in nodes)
-    return next((one for one in here if each.pid in {p.pid for p in one.dump.processes}), None)
 
 
 def _launched(one: Launches) -> str:

@@ -1,9 +1,10 @@
 """Composes the environment of a node's ranks, with the origin of each value."""
 
+import posixpath
+
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.inventory.wrap import read_container
 from clusterctl.network.choice import NodeNetwork, choose_ras_port
 from clusterctl.network.choice import environment as network_environment
 from clusterctl.plan.plan import Layer, Variable
@@ -85,8 +86,15 @@ def _told_by_libraries(
         return []
     port = choose_ras_port(run, facts)
     found = [_built_in("NCCL_RAS_ADDR", f"127.0.0.1:{port}", "`dump` asks NCCL there")]
-    if read_container(cluster.job.wrap):
-        return found  # torch ends a rank that cannot make its pipe
+    first = next(iter(cluster.job.command), "")
+    python = (
+        first.startswith("-")
+        or posixpath.basename(first).startswith("python")
+        or first.endswith(".py")
+    )
+    # Torch ends a rank that cannot make its pipe, in a container or as another user.
+    if cluster.job.wrap or not python:
+        return found
     names = ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in dict(cluster.job.env):  # the earlier name
         names.append("TORCH_FR_DUMP_TEMP_FILE")

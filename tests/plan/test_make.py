@@ -411,10 +411,15 @@ def test_ranks_on_gpus_tell_what_nccl_and_the_flight_recorder_know(plan: Planner
     own = values(plan(job=Job(command=("x.py",), env=given)).master)
     assert own["NCCL_RAS_ADDR"] == "h:1"
     assert "TORCH_FR_DUMP_TEMP_FILE" not in own, "torch would not read the one that is given"
-    wrap = ("docker", "run", "image")
-    boxed = values(plan(job=Job(command=("x.py",), launcher="direct", wrap=wrap)).master)
-    assert "NCCL_RAS_ADDR" in boxed
-    assert not {name for name in boxed if name.startswith("TORCH_")}
+    docker = ("docker", "run", "image")
+    for command, wrap in (("x.py", docker), ("x.py", ("sudo", "-E")), ("x.sh", ())):
+        job = Job(command=(command,), launcher="direct", wrap=wrap)
+        boxed = values(plan(job=job).master)
+        assert "NCCL_RAS_ADDR" in boxed
+        assert not {name for name in boxed if name.startswith("TORCH_")}, "it may run elsewhere"
+    for command in ("/venv/bin/python3.12", "python"):
+        job = Job(command=(command, "x.py"))
+        assert "TORCH_FR_DUMP_TEMP_FILE" in values(plan(job=job).master)
     cpu = values(plan(nodes=tuple(node(n, gpus=0, procs=1) for n in range(3))).master)
     assert not {name for name in cpu if name.startswith(("NCCL_RAS", "TORCH_"))}
 

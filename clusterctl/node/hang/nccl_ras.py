@@ -86,7 +86,9 @@ def _report(address: str, pids: Collection[int], until: float) -> str:
             begin = _REPORT.search(text)
             if begin:
                 return text[begin.start() :]
-            problem = "it said %r" % text[-_TEXT_LIMIT:]
+            problem = (
+                "it said %r" % text[-_TEXT_LIMIT:] if text else "nothing within %g s" % SECONDS
+            )
     raise NoAnswerError("%s does not answer: %s" % (address[:_TEXT_LIMIT], problem))
 
 
