@@ -33,7 +33,7 @@ def checked(made: NodeJob, tmp_path: Path, *, began: float = -60.0) -> node_chec
 
 
 def test_a_healthy_node_is_fit(tmp_path: Path) -> None:
-    fit = {"clock": "", "workdir": "", "checkpoints": ""}
+    fit = {"clock": "", "state": "", "workdir": "", "checkpoints": ""}
     assert checked(job(tmp_path), tmp_path) == fit
     assert list(tmp_path.iterdir()) == []
 
@@ -49,7 +49,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 8) as disk:
         assert checked(job(disk), tmp_path)["workdir"] == ""
-        (disk / "filling").write_bytes(bytes(7 << 20 | 1 << 19))
+        (disk / "filling").write_bytes(bytes(7 << 20 | 7 << 17))
         assert checked(job(disk), tmp_path)["workdir"] == f"{disk} has 0 MiB left"
 
 
