@@ -316,6 +316,11 @@ class _Asked(NamedTuple):
 
 def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[_Asked]:
     """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
+    for pattern in (*limits.never_patterns, *limits.on_patterns):
+        try:
+            re.compile(pattern)
+        except re.error as error:  # the controller's Python is newer
+            return _Asked(False, "the node's Python cannot read %r: %s" % (pattern, error))
     never = _matching(end, limits.never_exit_codes, limits.never_patterns)
     if never:
         return _Asked(False, "%s is in job.restart.never" % never)

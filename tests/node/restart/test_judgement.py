@@ -250,6 +250,13 @@ def test_the_jobs_own_rules_come_first() -> None:
     assert decision(end(failed(RESET)), limits=worded).action == "end"
 
 
+def test_a_pattern_that_only_a_newer_python_reads_ends_the_run() -> None:
+    unreadable = RestartLimits(3, on_patterns=("(",))
+    found = decision(end(failed(RESET)), limits=unreadable)
+    assert found.action == "end"
+    assert "cannot read '('" in found.why
+
+
 def test_each_kind_that_is_printed_has_a_rule() -> None:
     assert {kind for kind, _ in CAUSES} <= RULES.keys()
 
