@@ -370,8 +370,11 @@ def _limit(
         return Decision("end", why, exit_code=NO_PROGRESS)
     if end.attempt > limits.max:
         return Decision("end", "attempt %d of %d was the last" % (end.attempt, limits.max + 1))
-    if found.why:
-        return Decision("end", "no checkpoint can be taken: %s" % found.why)
+    why = found.why
+    if not why and found.newest is None and end.start is not None:
+        why = "%s, from which this attempt started, is not there" % end.start.path
+    if why:
+        return Decision("end", "no checkpoint can be taken: %s" % why)
     return None if rule is None else _limit_of_cause(since, rule)
 
 

@@ -235,6 +235,10 @@ def test_no_restart_takes_a_checkpoint_that_nodes_do_not_agree_on() -> None:
     found = decision(end(failed(RESET)), found=Agreement(why="step-5: it is missing on b"))
     assert found.action == "end"
     assert "missing on b" in found.why
+    # As if the storage were not mounted: it must not begin again from the start.
+    vanished = decision(end(failed(RESET), start=saved(10)))
+    assert vanished.action == "end"
+    assert "/ck/step-10" in vanished.why
 
 
 def test_the_jobs_own_rules_come_first() -> None:
