@@ -785,6 +785,35 @@ def test_why_a_run_is_hung_is_told_by_the_stacks_that_its_nodes_kept(*, ended: b
     assert f"why      {view.verdict.text}\n" in stream.getvalue()
 
 
+AGAIN = {"attempt": 2, "checkpoint": "/c/4", "step": 4, "at": 1.0, "why": "rank 1 died"}
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "told"),
+    [
+        ("running", {"attempt": 2}, "  attempt  2 of 4\n"),
+        ("starting", {"again": AGAIN}, "  next     attempt 2 in 0 s: rank 1 died\n"),
+        (
+            "failed",
+            {"end": {"state": "failed", "by": "rank", "no_restart": "it was attempt 4 of 4"}},
+            "not started again: it was attempt 4 of 4\n",
+        ),
+    ],
+)
+def test_status_tells_which_attempt_it_is_and_what_follows(
+    state: str, more: dict[str, Any], told: str
+) -> None:
+    known = {name: node_run(name, state, attempts=4, **more) for name in "ab"}
+    view = view_of(RUN, CLUSTER, known, {})
+    console = Console(file=(stream := io.StringIO()), width=200)
+    show_status(Screen(console, console), view)
+    assert told in stream.getvalue()
+    document = view.document()
+    assert (document["attempt"], document["attempts"]) == (more.get("attempt", 1), 4)
+    assert document["again"] == more.get("again")
+    assert document["no_restart"] == more.get("end", {}).get("no_restart")
+
+
 @pytest.mark.parametrize(
     ("a", "b", "state"),
     [

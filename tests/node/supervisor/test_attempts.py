@@ -215,6 +215,26 @@ def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
     assert not run.left()
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_without_its_guard_a_node_starts_no_further_attempt(
+    make_run: MakeRun,
+    waits: bool,  # noqa: FBT001
+) -> None:
+    run = of_attempts(make_run).start()
+    wait_for_attempt(run, 1)
+    if not waits:
+        os.kill(run.pid_of_guard(1), signal.SIGKILL)
+    kill_rank(run, 0)
+    if waits:
+        wait_for_decision(run)
+        os.kill(run.pid_of_guard(1), signal.SIGKILL)
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [end["state"] for end in ends] == ["failed", "failed"]
+    assert "guard" in ends[1]["end"]["no_restart"]
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert not run.left()
+
+
 def test_a_lost_master_ends_the_run_as_without_restarts(make_run: MakeRun) -> None:
     run = of_attempts(make_run, lost_after=2).start()
     wait_for_attempt(run, 1)
