@@ -136,7 +136,7 @@ def _restart(restart: Restart) -> dict[str, object]:
 
 
 def _ends(ends: Ends) -> dict[str, object]:
-    return {name: list(value) for name, value in _changed(ends, Ends()).items()}
+    return {name: list(getattr(ends, name)) for name in _changed(ends, Ends())}
 
 
 _Section = Ssh | Job | Stop | Hang | Restart | Ends

@@ -120,7 +120,7 @@ class Cause(NamedTuple):
 
 
 def _rules() -> Dict[str, Rule]:
-    """Return kind of cause → rule. The kinds are those of `printed_cause`, and those of ends that print nothing."""
+    """Return kind of cause → rule, of those that `printed_cause` names and of silent ends."""
     again = {
         "connection": "a connection between nodes broke",
         "nccl": "NCCL or InfiniBand failed",

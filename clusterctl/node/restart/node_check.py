@@ -23,7 +23,7 @@ from clusterctl.wire import from_json, to_json
 
 CHECK_SECONDS = 20.0
 """A look that takes longer has found that something does not answer."""
-ROOM, SMALL_DISK_PART = 1 << 30, 8
+ROOM, SMALL_DISK_PART = 256 << 20, 16
 """Free bytes that a folder must have, and which part of a disk that is small."""
 XIDS = frozenset({
     46, 48, 54, 61, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 157,
@@ -42,7 +42,7 @@ def node_check(job: NodeJob, paths: NodePaths) -> Checks:
 
     It waits for its children: to be called in a child of the supervisor.
     """
-    began = float(job.get("began") or read_json(paths.supervisor).get("began") or 0.0)
+    began = float(read_json(paths.supervisor).get("began") or 0.0)
     children = [
         run_function(name, _writer(look), CHECK_SECONDS)
         for name, look in _looks(job, paths, began).items()
@@ -54,6 +54,7 @@ def node_check(job: NodeJob, paths: NodePaths) -> Checks:
 def _looks(job: NodeJob, paths: NodePaths, began: float) -> Dict[str, Callable[[], Optional[str]]]:
     looks: Dict[str, Callable[[], Optional[str]]] = {
         "clock": lambda: _clock(began),
+        "state": lambda: _path(paths.folder, made=False),
         "workdir": lambda: _path(job["workdir"], made=False),
     }
     if job["checkpoints"]:

@@ -26,6 +26,7 @@ from clusterctl.verbs.launch.sync_code import sync_code
 from clusterctl.verbs.launch.validate_job import (
     notice_batch,
     notice_job,
+    notice_restarts,
     notice_secrets,
     notice_words,
     require_job,
@@ -158,6 +159,7 @@ def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
     if options.sync and not options.force:
         require_script(cluster, options.source)
     notice_job(cluster.job, emit=emit)
+    notice_restarts(cluster.job, emit=emit)
     notice_secrets(cluster, emit=emit)
     notice_batch(cluster, options.source, emit=emit)
     # Without a sync, the nodes may have other scripts than this folder.

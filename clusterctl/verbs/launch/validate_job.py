@@ -27,8 +27,8 @@ def require_job(cluster: Cluster) -> None:
 
     Raises:
         UsageError: there is no command or no such launcher, the command is one itself, the
-            launcher's arguments are for other ranks, or the launcher is slurm and the nodes are
-            not those of an allocation.
+            launcher's arguments are for other ranks or a number of nodes that the run cannot be
+            restarted with, or the launcher is slurm and the nodes are not those of an allocation.
     """
     launchers.find_launcher(cluster.job.launcher)
     if cluster.job.launcher == "slurm" and cluster.nodes and cluster.slurm_job is None:
@@ -39,6 +39,17 @@ def require_job(cluster: Cluster) -> None:
     require_command(cluster)
     require_no_launcher(cluster)
     _require_planned_ranks(cluster)
+    _require_fixed_nodes(cluster.job)
+
+
+def _require_fixed_nodes(job: Job) -> None:
+    """Raise UsageError for restarts of a run whose number of nodes may change."""
+    if job.restart.max and launchers.find_launcher(job.launcher).elastic(job.args) is not None:
+        raise UsageError(
+            f"restarts: expected 0 with a variable number of nodes, found {job.restart.max}:"
+            f" {job.launcher} starts the ranks of such a run again itself",
+            hint="--restarts 0, or a fixed --nnodes in launcher_args",
+        )
 
 
 _PLANNED = frozenset({
@@ -123,6 +134,20 @@ def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
     emit(Notice(text=f"command: {shlex.join(job.command)}", node=node))
     if job.env_from:
         emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
+
+
+def notice_restarts(job: Job, *, emit: Emit) -> None:
+    """Warn of restarts that would begin again from the start."""
+    if not job.restart.max:
+        return
+    if not job.checkpoints:
+        text = "restarts: job.checkpoints is not set: no restart can tell how far the run was"
+    elif any("{checkpoint}" in word for word in job.resume_args):
+        return
+    else:
+        text = "restarts: job.resume_args has no {checkpoint}: the program must find it itself"
+    hint = 'job: {checkpoints: out, resume_args: [--resume, "{checkpoint}"]}, as the program has it'
+    emit(Notice(text=text, hint=hint, level="warning"))
 
 
 def notice_secrets(cluster: Cluster, *, emit: Emit) -> None:

@@ -36,7 +36,7 @@ TEXTS: list[str] = [
 THREE = RestartLimits(max=3)
 MANY = RestartLimits(max=1000)
 NEVER_SAVED = Agreement()
-GOOD = {"a": {"workdir": "", "xid": None}, "b": {"workdir": ""}}
+GOOD: dict[str, dict[str, str | None]] = {"a": {"workdir": "", "xid": None}, "b": {"workdir": ""}}
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]"
 
 

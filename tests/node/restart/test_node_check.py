@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -13,34 +14,34 @@ from clusterctl.node.restart import node_check
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.release_check import GpuMemory
+from clusterctl.own_files import make_private
 from clusterctl.wire import to_json
 from tests.small_disk import small_disk
 
 
 def job(tmp_path: Path, **more: Any) -> NodeJob:
-    made = {
-        "workdir": str(tmp_path),
-        "checkpoints": "ck",
-        "device": "cpu",
-        "lock": "clusterctl-run",
-    }
-    return cast("NodeJob", {**made, "began": time.time() - 60, **more})
+    made = {"workdir": str(tmp_path), "checkpoints": "ck", "device": "cpu"}
+    return cast("NodeJob", {**made, "lock": "clusterctl-run", **more})
 
 
-def checked(made: NodeJob, tmp_path: Path) -> node_check.Checks:
-    return node_check.node_check(made, NodePaths(str(tmp_path)))
+def checked(made: NodeJob, tmp_path: Path, *, began: float = -60.0) -> node_check.Checks:
+    """Check; `began`: when the run did, in seconds from now."""
+    paths = NodePaths(f"{tmp_path}-run")
+    make_private(paths.folder)
+    Path(paths.supervisor).write_text(json.dumps({"began": time.time() + began}))
+    return node_check.node_check(made, paths)
 
 
 def test_a_healthy_node_is_fit(tmp_path: Path) -> None:
-    fit = {"clock": "", "workdir": "", "checkpoints": ""}
+    fit = {"clock": "", "state": "", "workdir": "", "checkpoints": ""}
     assert checked(job(tmp_path), tmp_path) == fit
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    there = job(tmp_path, workdir=str(tmp_path / "away"), began=time.time() + 500)
-    found = checked(there, tmp_path)
+    there = job(tmp_path, workdir=str(tmp_path / "away"))
+    found = checked(there, tmp_path, began=500.0)
     assert found["workdir"] == f"{tmp_path}/away does not exist"
     assert "before the beginning" in (found["clock"] or "")
 
@@ -48,7 +49,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 8) as disk:
         assert checked(job(disk), tmp_path)["workdir"] == ""
-        (disk / "filling").write_bytes(bytes(7 << 20 | 1 << 19))
+        (disk / "filling").write_bytes(bytes(7 << 20 | 7 << 17))
         assert checked(job(disk), tmp_path)["workdir"] == f"{disk} has 0 MiB left"
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Restart
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
@@ -197,6 +197,29 @@ def test_what_would_be_recorded_in_clear_is_noticed_wherever_it_comes_from(
     assert [notice.text.split(",")[0] for notice in said] == told
     assert {notice.level for notice in said} <= {"warning"}
     assert HF not in repr(said)
+
+
+def test_restarts_of_a_variable_number_of_nodes_are_refused() -> None:
+    elastic = cluster(launcher_args=("--nnodes=1:2",))
+    validate_job.require_job(elastic)
+    restarted = replace(elastic, job=replace(elastic.job, restart=Restart(max=3)))
+    with pytest.raises(UsageError, match="expected 0 with a variable number of nodes, found 3"):
+        validate_job.require_job(restarted)
+    validate_job.require_job(cluster(restart=Restart(max=3)))
+
+
+def test_restarts_that_would_begin_from_the_start_are_noticed() -> None:
+    def warned(**job: object) -> list[str]:
+        given = cluster(restart=Restart(max=3), **job).job
+        return [one.text for one in notices(validate_job.notice_restarts, given)]
+
+    for words in ((), ("--from={checkpoint}",)):
+        (no_folder,) = warned(resume_args=words)
+        assert "job.checkpoints is not set" in no_folder
+    (no_words,) = warned(checkpoints="out")
+    assert "has no {checkpoint}" in no_words
+    assert warned(checkpoints="out", resume_args=("--from={checkpoint}",)) == []
+    assert not notices(validate_job.notice_restarts, cluster().job)
 
 
 def test_a_script_for_sbatch_is_told_from_others(tmp_path: Path) -> None:
