@@ -86,6 +86,8 @@ class Worker:
         """The run is over on the master."""
         self.again: Optional[PeerMessage] = None
         """What becomes of the run, as the master said last."""
+        self.afters: Dict[str, PeerMessage] = {}
+        """Only the master hears what is after an attempt elsewhere."""
         self.acknowledged = False
         """The master knows that the run is over here (or has exited itself)."""
         self._connect()
@@ -136,6 +138,11 @@ class Worker:
 
     def send_again(self, again: PeerMessage) -> None:
         """Only the master decides."""
+
+    @property
+    def silences(self) -> Dict[str, float]:
+        """Only the master waits for others to begin the next attempt."""
+        return {}
 
     def close(self) -> None:
         """Leave."""

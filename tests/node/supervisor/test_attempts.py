@@ -144,8 +144,8 @@ def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
         (end,) = kinds(run, n, "end")
         assert (end["attempt"], end["state"]) == (1, "failed")
     messages = run.tail(1, follow=False)
-    shown = b"".join(one.body for one in messages if one.head.get("data") == "ranks/1.log")
-    assert shown == run.log(1, 1), "no line between two attempts is lost"
+    tailed = b"".join(one.body for one in messages if one.head.get("data") == "ranks/1.log")
+    assert tailed == run.log(1, 1), "no line between two attempts is lost"
     (run.workdir / "go").touch()
     ends = [run.ended(n) for n in (0, 1)]
     assert [end["state"] for end in ends] == ["finished", "finished"]
