@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,3 +295,48 @@ def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
         assert f"begin {n} {older}\n".encode() in run.log(n, n)
         assert b"done" in run.log(n, n)
     assert not run.left()
+
+
+ROUNDS = int(os.environ.get("CLUSTERCTL_SOAK_ROUNDS", "30"))
+
+
+def pid_of(run: Run, n: int, what: str) -> int:
+    if what == "rank":
+        return int(run.status(n)["ranks"][0]["pid"])
+    return run.pid_of_supervisor(n) if what == "supervisor" else run.pid_of_guard(n)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_whatever_dies_and_whenever_it_is_stopped_no_two_attempts_live_at_once(
+    make_run: MakeRun,
+) -> None:
+    seed = os.environ.get("CLUSTERCTL_SOAK_SEED", "1")
+    dice = random.Random(seed)
+    for number in range(ROUNDS):
+        run = of_attempts(make_run, most=2, lost_after=5).start()
+        told, stopped = [], 0.0
+        while not stopped and not all(Path(run.paths(n).end).exists() for n in (0, 1)):
+            time.sleep(dice.uniform(0.0, 8.0))
+            n, what = dice.randrange(2), dice.choice(["rank"] * 6 + ["supervisor", "guard", "stop"])
+            told.append((what, n))
+            if what == "stop":
+                assert run.stop(n, grace=0)["gone"], told
+                stopped = time.time()
+                continue
+            with contextlib.suppress(LookupError, OSError, ValueError, TypeError):
+                os.kill(pid_of(run, n, what), dice.choice([signal.SIGKILL, signal.SIGTERM]))
+        ends = [run.ended(n) for n in (0, 1)]
+        shown = (seed, number, told, [(end["state"], end["end"]) for end in ends])
+        assert {end["state"] for end in ends} <= {"failed", "stopped", "lost"}, shown
+        assert not run.left(), shown
+        for n in (0, 1):
+            printed = run.log(n, n) if Path(run.paths(n).folder, f"ranks/{n}.log").exists() else b""
+            assert b"BlockingIOError" not in printed, ("two attempts lived at once", shown)
+            ups = [event["time"] for event in kinds(run, n, "supervisor-up")]
+            assert len(ups) <= 3, shown
+            assert not stopped or max(ups) < stopped, ("started again after a stop", shown)
+            tailed = run.tail(n, follow=False)
+            sent = b"".join(m.body for m in tailed if m.head.get("data") == f"ranks/{n}.log")
+            assert sent == printed, ("a line is lost", shown)
+        print(number, *shown[2:])
