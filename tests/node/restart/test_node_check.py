@@ -13,6 +13,7 @@ from clusterctl.checks.gpu.xid_catalog import XIDS
 from clusterctl.node.restart import node_check
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes.boot import uptime
 from clusterctl.node.run.processes.release_check import GpuMemory
 from clusterctl.own_files import make_private
 from clusterctl.wire import to_json
@@ -117,7 +118,7 @@ def test_a_driver_that_cannot_be_asked_proves_nothing(tmp_path: Path, driver: Dr
 
 
 def test_a_fault_of_a_gpu_since_the_beginning_is_named(tmp_path: Path, driver: Driver) -> None:
-    now = node_check.uptime()
+    now = uptime()
     fell = "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus."
     of_a_program = "NVRM: Xid (PCI:0000:18:00): 31, pid=7, name=python, MMU Fault"
     driver.log["lines"] = [(now - 90, fell), (now - 30, of_a_program)]
