@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.inventory.cluster import Hang, Job, Stop
 from clusterctl.node import run_lock
 from tests.node.conftest import Run
 from tests.waiting import wait_until
@@ -263,6 +264,30 @@ def test_an_attempt_that_cannot_start_ends_the_run(make_run: MakeRun) -> None:
     end = run.ended()
     assert (end["state"], end["attempt"]) == ("failed", 2)
     assert not run.left()
+
+
+STANDS_STILL = """
+import os, socket, sys
+print("begin", flush=True)
+if "--resume" not in sys.argv:
+    pair = socket.socketpair()
+    pair[0].recv(1)
+print("done")
+"""
+
+
+@pytest.mark.soak
+def test_a_hang_is_followed_by_the_next_attempt(make_run: MakeRun) -> None:
+    job = Job(stop=Stop(grace=5), hang=Hang(after=5.0, action="stop"))
+    run = of_attempts(make_run, STANDS_STILL, job=job).start()
+    for n in (0, 1):
+        run.wait_for_log(n, b"begin", n)
+    save(run, 1)
+    wait_until(lambda: Path(run.paths(0).end).exists())
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [(end["state"], end["attempt"]) for end in ends] == [("finished", 2)] * 2
+    (end, _) = kinds(run, 0, "end")
+    assert end["by"] == "hang"
 
 
 TRAINS = """
