@@ -31,7 +31,7 @@ RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
 CLOCK_PINGS = 5
 """Round trips before the clock's offset is reported."""
-RETURN_SECONDS = 60.0
+RETURN_SECONDS = 30.0
 """How long the master of a further attempt may take until it is there."""
 CLOCK_SECONDS = 600.0
 """How often it is reported again: clocks drift."""
