@@ -152,7 +152,7 @@ class NextAttempt:
         `late`: nodes that never came are waited for no longer.
         """
         if not self._on:
-            return OVER if time.monotonic() >= self._told_until else OPEN
+            return OPEN if time.monotonic() < self._told_until else OVER
         self._require_guard()
         if self._own is None:
             self.give_up("this node could not look at what it has")
@@ -161,7 +161,7 @@ class NextAttempt:
             state = self._poll_master(late=late) if self._is_master else self._poll_worker()
         if self.why_not:
             self._refuse()
-            return OVER
+            return self.poll(late=late)
         return state
 
     def _refuse(self) -> None:
@@ -170,7 +170,8 @@ class NextAttempt:
         if self._is_master:
             none = {"attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False}
             self._peers.send_again({**none, "why": self.why_not})
-            self._told_until = time.monotonic() + TELL_SECONDS
+            if self._job["workers"]:
+                self._told_until = time.monotonic() + TELL_SECONDS
         elif not (self._peers.again and self._peers.again["attempt"] == 0):
             reason = "no next attempt: %s" % self.why_not
             self._peers.send_ending({"by": "stop", "reason": reason, "node": self._job["node"]})
