@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from clusterctl.node.file_io import read_json
@@ -62,6 +63,15 @@ def limits_of(job: NodeJob) -> RestartLimits:
         never_exit_codes=tuple(restart["never"].get("exit_codes", ())),
         never_patterns=tuple(restart["never"].get("patterns", ())),
     )
+
+
+def way_on(job: NodeJob, decision: Decision) -> str:
+    """Return how a person goes on where only other nodes would help; empty: that is not so."""
+    if decision.action != "without" or job["node"] in decision.without:
+        return ""
+    named = ",".join(map(shlex.quote, decision.without))
+    words = (job["run"], named)
+    return "; without it: clusterctl resume %s --checkpoint latest --exclude %s" % words
 
 
 def shortened(why: str) -> str:

@@ -249,7 +249,7 @@ class NextAttempt:
         found = decide_next.decide_next(self._job, self._record.paths, self._causes, afters)
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
-            self.give_up(found.decision.why)
+            self.give_up(found.decision.why + decide_next.way_on(self._job, found.decision))
             return
         newest = found.checkpoint
         self._take(

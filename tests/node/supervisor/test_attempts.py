@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 Head = dict[str, Any]
+SOAK = pytest.mark.soak
 
 JOB = """
 import fcntl, os, sys, time
@@ -177,7 +178,9 @@ def test_a_node_is_followed_across_attempts_to_the_end_of_the_last(make_run: Mak
     assert not run.left()
 
 
-@pytest.mark.parametrize("how", ["order", "supervisor", "guard"])
+@pytest.mark.parametrize(
+    "how", ["order", pytest.param("supervisor", marks=SOAK), pytest.param("guard", marks=SOAK)]
+)
 def test_a_stop_before_the_next_attempt_begins_is_final(make_run: MakeRun, how: str) -> None:
     run = of_attempts(make_run).start()
     wait_for_attempt(run, 1)
@@ -205,7 +208,7 @@ def test_a_killed_supervisor_ends_the_run_for_good(make_run: MakeRun) -> None:
     assert not run.left()
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=SOAK)])
 def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
     make_run: MakeRun, killed: int
 ) -> None:
@@ -220,7 +223,7 @@ def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
     assert not run.left()
 
 
-@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=SOAK)])
 def test_without_its_guard_a_node_starts_no_further_attempt(
     make_run: MakeRun,
     waits: bool,  # noqa: FBT001
@@ -247,6 +250,19 @@ def test_a_lost_master_ends_the_run_as_without_restarts(make_run: MakeRun) -> No
     end = run.ended(1)
     assert (end["state"], end["end"]["by"]) == ("lost", "lost")
     assert end["end"]["no_restart"] == f"{run.names[0]}, whose supervisor decides, is lost"
+
+
+def test_a_lost_node_ends_the_run_and_the_way_on_without_it_is_named(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, lost_after=2).start()
+    wait_for_attempt(run, 1)
+    run.kill_supervisor_and_guard(1)
+    end = run.ended(0)
+    assert (end["state"], end["end"]["by"]) == ("lost", "lost")
+    lost = run.names[1]
+    assert end["end"]["no_restart"].startswith(f"{lost}: ")
+    assert end["end"]["no_restart"].endswith(
+        f"; without it: clusterctl resume {run.plan.run} --checkpoint latest --exclude {lost}"
+    )
 
 
 def test_what_the_program_does_again_is_not_tried_again(make_run: MakeRun) -> None:
@@ -277,7 +293,7 @@ print("done")
 """
 
 
-@pytest.mark.soak
+@SOAK
 def test_a_hang_is_followed_by_the_next_attempt(make_run: MakeRun) -> None:
     job = Job(stop=Stop(grace=5), hang=Hang(after=5.0, action="stop"))
     run = of_attempts(make_run, STANDS_STILL, job=job).start()
@@ -306,7 +322,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.soak
+@SOAK
 @pytest.mark.torch
 def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
     run = of_attempts(make_run, TRAINS, launcher="torchrun")
@@ -337,7 +353,7 @@ def pid_of(run: Run, n: int, what: str) -> int:
     return run.pid_of_supervisor(n) if what == "supervisor" else run.pid_of_guard(n)
 
 
-@pytest.mark.soak
+@SOAK
 @pytest.mark.timeout(7200)
 def test_whatever_dies_and_whenever_it_is_stopped_no_two_attempts_live_at_once(
     make_run: MakeRun,
