@@ -316,6 +316,11 @@ class _Asked(NamedTuple):
 
 def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[_Asked]:
     """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
+    for pattern in (*limits.never_patterns, *limits.on_patterns):
+        try:
+            re.compile(pattern)
+        except re.error as error:  # the controller's Python is newer
+            return _Asked(False, "the node's Python cannot read %r: %s" % (pattern, error))
     never = _matching(end, limits.never_exit_codes, limits.never_patterns)
     if never:
         return _Asked(False, "%s is in job.restart.never" % never)
@@ -365,8 +370,11 @@ def _limit(
         return Decision("end", why, exit_code=NO_PROGRESS)
     if end.attempt > limits.max:
         return Decision("end", "attempt %d of %d was the last" % (end.attempt, limits.max + 1))
-    if found.why:
-        return Decision("end", "no checkpoint can be taken: %s" % found.why)
+    why = found.why
+    if not why and found.newest is None and end.start is not None:
+        why = "%s, from which this attempt started, is not there" % end.start.path
+    if why:
+        return Decision("end", "no checkpoint can be taken: %s" % why)
     return None if rule is None else _limit_of_cause(since, rule)
 
 

@@ -235,6 +235,10 @@ def test_no_restart_takes_a_checkpoint_that_nodes_do_not_agree_on() -> None:
     found = decision(end(failed(RESET)), found=Agreement(why="step-5: it is missing on b"))
     assert found.action == "end"
     assert "missing on b" in found.why
+    # As if the storage were not mounted: it must not begin again from the start.
+    vanished = decision(end(failed(RESET), start=saved(10)))
+    assert vanished.action == "end"
+    assert "/ck/step-10" in vanished.why
 
 
 def test_the_jobs_own_rules_come_first() -> None:
@@ -248,6 +252,13 @@ def test_the_jobs_own_rules_come_first() -> None:
     assert decision(killed, limits=never._replace(never_exit_codes=())).action == "again"
     worded = RestartLimits(3, never_patterns=(r"by peer \[",))
     assert decision(end(failed(RESET)), limits=worded).action == "end"
+
+
+def test_a_pattern_that_only_a_newer_python_reads_ends_the_run() -> None:
+    unreadable = RestartLimits(3, on_patterns=("(",))
+    found = decision(end(failed(RESET)), limits=unreadable)
+    assert found.action == "end"
+    assert "cannot read '('" in found.why
 
 
 def test_each_kind_that_is_printed_has_a_rule() -> None:
