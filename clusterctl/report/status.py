@@ -17,7 +17,7 @@ from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Straggler,
 from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_status import BAD_ENDS, NodeAnswer, RunStatus
 
 _STYLES = {
     "running": "green",
@@ -73,6 +73,7 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
         screen.out.print(safe_text(_correction(view.remembered.corrected)))
     if view.first_cause:
         show_cause(screen.out, view.first_cause)
+    show_no_restart(screen.out, view)
 
 
 def _correction(event: Correction) -> str:
@@ -162,8 +163,6 @@ def _attempt(console: Console, view: RunStatus) -> None:
         wait = max(0.0, view.again.at - time.time())
         text = f"attempt {view.again.attempt} in {duration(wait)}: {view.again.why}"
         console.print(safe_text(f"  next     {text}", "yellow"))
-    if view.no_restart and not view.live:
-        console.print(safe_text(f"  no restart: {view.no_restart}"))
 
 
 def _pace(pace: JobProgress | None) -> str:
@@ -202,6 +201,12 @@ def show_cause(console: Console, cause: FirstCause) -> None:
         console.print(safe_text(f"  | {line}"), soft_wrap=True)
     for line in cause.remedy.splitlines():
         console.print(safe_text(f"hint: {line}"))
+
+
+def show_no_restart(console: Console, view: RunStatus) -> None:
+    """Print why a run that restarts was not started again; nothing of one that was stopped."""
+    if view.no_restart and view.state in BAD_ENDS:
+        console.print(safe_text(f"not started again: {view.no_restart}"))
 
 
 def unanswered(view: RunStatus) -> str:

@@ -25,7 +25,10 @@ if sys.argv[1] == "meet":
     dist.init_process_group("gloo")
     dist.barrier()
 folder = pathlib.Path("ckpt/checkpoint-40")
+pathlib.Path(f"here-{rank}").touch()
 if not resumed and rank == 0:
+    while not os.path.exists("here-1"):
+        time.sleep(0.05)
     folder.mkdir(parents=True)
     head = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     data = len(head).to_bytes(8, "little") + head + bytes(4)

@@ -10,7 +10,7 @@ from cryptography import x509
 from clusterctl.inventory.cluster import Job, Restart, Stop
 from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token
-from clusterctl.node.run.files.node_job import AddedByNode, NodeJob, next_job
+from clusterctl.node.run.files.node_job import AddedByNode, NextAttempt, NodeJob, next_job
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.wire import plain
@@ -93,13 +93,13 @@ def test_a_node_gets_the_command_of_a_further_attempt(plan: Planner) -> None:
     assert restart is not None
     assert restart["max"] == 2
     assert restart["resumed_argv"] == [*sent["argv"], "--from={checkpoint}", "--run", "lab-1"]
-    again = {
+    again: NextAttempt = {
         "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 1.0, "why": "", "go": True,
     }  # fmt: skip
-    second = next_job(sent, again, began=7.0, link_port=0)  # type: ignore[arg-type]
+    second = next_job(sent, again, began=7.0, link_port=0)
     assert second["argv"] == [*sent["argv"], "--from=/c/4", "--run", "lab-1"]
     assert (second["attempt"], second["began"]) == (2, 7.0)
-    third = next_job(second, {**again, "checkpoint": None}, began=7.0, link_port=0)  # type: ignore[arg-type]
+    third = next_job(second, {**again, "checkpoint": None}, began=7.0, link_port=0)
     assert third["argv"] == sent["argv"], "without a checkpoint the command of the launch"
 
 

@@ -123,6 +123,21 @@ def test_a_slow_rank_is_told_of_with_its_node_line_and_reason() -> None:
     assert over == "gpu2: the others no longer wait for rank 3\n"
 
 
+def test_the_next_attempt_is_said_once_although_every_node_tells_it() -> None:
+    console = Console(file=(stream := io.StringIO()), width=100)
+    person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
+    told = {"kind": "again", "of": 3, "checkpoint": "/c/4", "wait_s": 4.7, "why": "rank 1 died"}
+    for attempt, step in ((2, 40), (3, None)):
+        for node in ("a", "b"):
+            person.show(NodeEvent(node=node, event={**told, "attempt": attempt, "step": step}))
+    person.show(NodeEvent(node="a", event={**told, "attempt": 4, "checkpoint": None}))
+    assert stream.getvalue().splitlines() == [
+        "attempt 2 of 3 begins in 4.7 s, from checkpoint step 40: rank 1 died",
+        "attempt 3 of 3 begins in 4.7 s, from checkpoint /c/4: rank 1 died",
+        "attempt 4 of 3 begins in 4.7 s, from the beginning: rank 1 died",
+    ]
+
+
 def test_a_hang_is_explained_on_stderr_and_to_a_program_without_the_stacks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

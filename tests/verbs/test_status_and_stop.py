@@ -804,6 +804,8 @@ def test_a_run_that_waited_in_vain_tells_which_rank_lived_on(*, stacks: bool, na
     view = status(pool, RUN, CLUSTER, emit=ignore)
     assert (view.verdict is not None and view.verdict.ranks == (1,)) is named
     assert any(request.op == "dump" for _, request in pool.requests) is stacks
+
+
 SLOW = {"rank": 1, "since": 1000.0, "lost_percent": 41, "reason": "GPU 0: too hot", "where": ""}
 
 
@@ -819,6 +821,35 @@ def test_a_rank_that_keeps_the_others_waiting_has_a_column(state: str, *, told: 
     rows = [line.split() for line in stream.getvalue().splitlines()]
     assert any(row[:1] == ["node"] and "slow" in row for row in rows) is told
     assert any(row[:1] == ["b"] and row[-3:] == ["1", "(41", "%)"] for row in rows) is told
+
+
+AGAIN = {"attempt": 2, "checkpoint": "/c/4", "step": 4, "at": 1.0, "why": "rank 1 died"}
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "told"),
+    [
+        ("running", {"attempt": 2}, "  attempt  2 of 4\n"),
+        ("starting", {"again": AGAIN}, "  next     attempt 2 in 0 s: rank 1 died\n"),
+        (
+            "failed",
+            {"end": {"state": "failed", "by": "rank", "no_restart": "it was attempt 4 of 4"}},
+            "not started again: it was attempt 4 of 4\n",
+        ),
+    ],
+)
+def test_status_tells_which_attempt_it_is_and_what_follows(
+    state: str, more: dict[str, Any], told: str
+) -> None:
+    known = {name: node_run(name, state, attempts=4, **more) for name in "ab"}
+    view = view_of(RUN, CLUSTER, known, {})
+    console = Console(file=(stream := io.StringIO()), width=200)
+    show_status(Screen(console, console), view)
+    assert told in stream.getvalue()
+    document = view.document()
+    assert (document["attempt"], document["attempts"]) == (more.get("attempt", 1), 4)
+    assert document["again"] == more.get("again")
+    assert document["no_restart"] == more.get("end", {}).get("no_restart")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
 MAX_UNAUTHENTICATED = 32
 """How many of these there may be at a time, beyond the workers of the run."""
-RETURN_SECONDS = 60.0
+RETURN_SECONDS = 30.0
 """How long the workers of a further attempt may take until they are there."""
 
 
@@ -63,6 +63,8 @@ class Master:
         self._again: Optional[PeerMessage] = None
         self.afters: Dict[str, PeerMessage] = {}
         """What the workers told with their bye, of a run that may restart."""
+        self.again: Optional[PeerMessage] = None
+        """Only a worker is told what becomes of the run."""
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])

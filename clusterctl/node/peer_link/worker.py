@@ -32,7 +32,7 @@ RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
 CLOCK_PINGS = 5
 """Round trips before the clock's offset is reported."""
-RETURN_SECONDS = 60.0
+RETURN_SECONDS = 30.0
 """How long the master of a further attempt may take until it is there."""
 CLOCK_SECONDS = 600.0
 """How often it is reported again: clocks drift."""
@@ -87,6 +87,8 @@ class Worker:
         """The run is over on the master."""
         self.again: Optional[PeerMessage] = None
         """What becomes of the run, as the master said last."""
+        self.afters: Dict[str, PeerMessage] = {}
+        """Only the master hears what is after an attempt elsewhere."""
         self.acknowledged = False
         """The master knows that the run is over here (or has exited itself)."""
         self._connect()
@@ -140,6 +142,11 @@ class Worker:
 
     def send_again(self, again: PeerMessage) -> None:
         """Only the master decides."""
+
+    @property
+    def silences(self) -> Dict[str, float]:
+        """Only the master waits for others to begin the next attempt."""
+        return {}
 
     def close(self) -> None:
         """Leave."""

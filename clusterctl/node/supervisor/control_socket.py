@@ -46,8 +46,8 @@ class ControlSocket:
         if held:
             return
         try:
-            for own in run_lock.sockets(name):
-                self._hold(own)
+            for each in run_lock.sockets(name):
+                self._hold(each)
             if run_lock.resources_of(name):
                 self._hold_slot(run_lock.machine_of(name))
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from clusterctl.node.file_io import read_json
@@ -64,6 +65,15 @@ def limits_of(job: NodeJob) -> RestartLimits:
     )
 
 
+def way_on(job: NodeJob, decision: Decision) -> str:
+    """Return how a person goes on where only other nodes would help; empty: that is not so."""
+    if decision.action != "without" or job["node"] in decision.without:
+        return ""
+    named = ",".join(map(shlex.quote, decision.without))
+    words = (job["run"], named)
+    return "; without it: clusterctl resume %s --checkpoint latest --exclude %s" % words
+
+
 def shortened(why: str) -> str:
     """Return a reason that fits into a message."""
     return why[:WHY_LIMIT]
@@ -82,13 +92,14 @@ def attempt_end(
     first = next((one for one in causes if one.lines_grace is None), None)
     first = first or next(iter(causes), None)
     steps = [after["step"] for after in afters.values() if after["step"] is not None]
-    start = (job.get("again") or {}).get("start")
+    again: Any = job.get("again") or {}
+    start = again.get("start")
     return AttemptEnd(
         attempt=run_attempt(job),
         by=first.by if first else "launcher",
         reason=first.reason if first else "",
         failures=tuple(
-            Failure(node=node, **{**failure, "lines": tuple(failure["lines"])})
+            _failure({**failure, "node": node})
             for node, after in afters.items()
             for failure in after["failures"]
         ),
@@ -97,6 +108,10 @@ def attempt_end(
         step=max(steps, default=None),
         start=Checkpoint(**start) if start else None,
     )
+
+
+def _failure(told: Dict[str, Any]) -> Failure:
+    return Failure(**{**told, "lines": tuple(told["lines"])})
 
 
 def _plain(end: AttemptEnd) -> Dict[str, Any]:
@@ -110,7 +125,7 @@ def read_ends(paths: NodePaths, *, before: int) -> List[AttemptEnd]:
     kept = read_json(paths.attempts).get("attempts", [])
     ends = []
     for one in kept:
-        failures = [Failure(**{**each, "lines": tuple(each["lines"])}) for each in one["failures"]]
+        failures = [_failure(each) for each in one["failures"]]
         start = Checkpoint(**one["start"]) if one["start"] else None
         told = {name: tuple(one[name]) for name in ("lost", "stuck")}
         ends.append(AttemptEnd(**{**one, **told, "failures": tuple(failures), "start": start}))

@@ -88,8 +88,8 @@ class Supervisor:
         reader, writer = channel(start["job"])
         self.pid = os.fork()
         if self.pid == 0:
-            for number in FORWARDED:
-                signal.signal(number, signal.SIG_DFL)
+            for number in FORWARDED if answer < 0 else ():
+                signal.signal(number, signal.SIG_DFL)  # our own handler is not the supervisor's
             from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
 
             os.close(reader)
@@ -146,7 +146,7 @@ def next_start(
     """Return what the next attempt is started with, and why it must not start; empty: it may."""
     again = known.get("again")
     if not again:
-        return start, known["reason"]
+        return start, known.get("reason", "")
     kill_descendants()
     left = processes.living_descendants()
     if left:

@@ -8,16 +8,18 @@ and says when to go. Each supervisor then hands its node to that of the next att
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import traceback
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage
 from clusterctl.node.run.files.node_job import NodeJob, may_restart, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.shutdown import Cause
 
@@ -46,10 +48,11 @@ class NextAttempt:
         record: RunFiles,
         peers: Peers,
         on_change: Callable[[], None],
+        guard: Sequence[int],
     ) -> None:
-        """Expect the attempt to end, one way or the other."""
+        """Expect the attempt to end, one way or the other; `guard` starts the next one."""
         self._loop, self._job, self._record, self._peers = loop, job, record, peers
-        self._on_change = on_change
+        self._on_change, self._guard = on_change, (guard[0], guard[1])
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0
         restart = job.get("restart")
@@ -113,6 +116,7 @@ class NextAttempt:
 
     def look(self, end: Dict[str, Any], *, oom: bool, then: Callable[[], None]) -> None:
         """Find out what there is to know before a next attempt, if there may be one."""
+        self._require_guard()
         if not self._on or self.why_not or end["state"] == "finished":
             self._on = self._on and end["state"] != "finished"
             then()
@@ -127,6 +131,11 @@ class NextAttempt:
             run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
         except OSError:
             then()
+
+    def _require_guard(self) -> None:
+        with contextlib.suppress(OSError):  # it cannot be checked now; the next poll will
+            if self._on and not processes.alive(self._guard):
+                self.give_up("the guard of %s, which starts it, had died" % self._job["node"])
 
     @property
     def after(self) -> Optional[PeerMessage]:
@@ -143,7 +152,8 @@ class NextAttempt:
         `late`: nodes that never came are waited for no longer.
         """
         if not self._on:
-            return OVER if time.monotonic() >= self._told_until else OPEN
+            return OPEN if time.monotonic() < self._told_until else OVER
+        self._require_guard()
         if self._own is None:
             self.give_up("this node could not look at what it has")
         state = OVER
@@ -151,7 +161,7 @@ class NextAttempt:
             state = self._poll_master(late=late) if self._is_master else self._poll_worker()
         if self.why_not:
             self._refuse()
-            return OVER
+            return self.poll(late=late)
         return state
 
     def _refuse(self) -> None:
@@ -160,7 +170,8 @@ class NextAttempt:
         if self._is_master:
             none = {"attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False}
             self._peers.send_again({**none, "why": self.why_not})
-            self._told_until = time.monotonic() + TELL_SECONDS
+            if self._job["workers"]:
+                self._told_until = time.monotonic() + TELL_SECONDS
         elif not (self._peers.again and self._peers.again["attempt"] == 0):
             reason = "no next attempt: %s" % self.why_not
             self._peers.send_ending({"by": "stop", "reason": reason, "node": self._job["node"]})
@@ -238,7 +249,7 @@ class NextAttempt:
         found = decide_next.decide_next(self._job, self._record.paths, self._causes, afters)
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
-            self.give_up(found.decision.why)
+            self.give_up(found.decision.why + decide_next.way_on(self._job, found.decision))
             return
         newest = found.checkpoint
         self._take(

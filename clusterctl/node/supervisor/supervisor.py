@@ -82,7 +82,7 @@ class Supervisor:
         self._echo = EchoGrace(loop, self._end_here, self._hang.timed_out)
         self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
         self._peers = connect(loop, job, secrets, self)
-        self._next = NextAttempt(loop, job, record, self._peers, self._save)
+        self._next = NextAttempt(loop, job, record, self._peers, self._save, guard)
         self._members = Members(job)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere

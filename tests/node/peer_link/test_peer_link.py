@@ -113,7 +113,7 @@ class Link:
     def worker(self, n: int, identity: Identity = IDENTITY, token: str = "") -> Master | Worker:
         return self.side(f"w{n}", self.master.port, identity, token)
 
-    def replace_master(self) -> None:
+    def replace_master(self) -> Master:
         """Let another master take the place of the first, with what `more` has."""
         self.sides.remove(self.master)
         self.master.close()
@@ -121,6 +121,7 @@ class Link:
         assert isinstance(made, Master)
         self.sides = [made, *self.sides[:-1]]
         self.master = made
+        return made
 
     def until(self, condition: object, seconds: float = 60.0) -> None:
         until = time.monotonic() + seconds

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterctl.inventory.cluster import Hang, Job, Stop
 from clusterctl.node import run_lock
+from clusterctl.node.run.operations.status import LIVE
 from tests.node.conftest import Run
 from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 Head = dict[str, Any]
+SOAK = pytest.mark.soak
 
 JOB = """
 import fcntl, os, sys, time
@@ -144,8 +150,8 @@ def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
         (end,) = kinds(run, n, "end")
         assert (end["attempt"], end["state"]) == (1, "failed")
     messages = run.tail(1, follow=False)
-    shown = b"".join(one.body for one in messages if one.head.get("data") == "ranks/1.log")
-    assert shown == run.log(1, 1), "no line between two attempts is lost"
+    tailed = b"".join(one.body for one in messages if one.head.get("data") == "ranks/1.log")
+    assert tailed == run.log(1, 1), "no line between two attempts is lost"
     (run.workdir / "go").touch()
     ends = [run.ended(n) for n in (0, 1)]
     assert [end["state"] for end in ends] == ["finished", "finished"]
@@ -172,7 +178,9 @@ def test_a_node_is_followed_across_attempts_to_the_end_of_the_last(make_run: Mak
     assert not run.left()
 
 
-@pytest.mark.parametrize("how", ["order", "supervisor", "guard"])
+@pytest.mark.parametrize(
+    "how", ["order", pytest.param("supervisor", marks=SOAK), pytest.param("guard", marks=SOAK)]
+)
 def test_a_stop_before_the_next_attempt_begins_is_final(make_run: MakeRun, how: str) -> None:
     run = of_attempts(make_run).start()
     wait_for_attempt(run, 1)
@@ -200,7 +208,7 @@ def test_a_killed_supervisor_ends_the_run_for_good(make_run: MakeRun) -> None:
     assert not run.left()
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=SOAK)])
 def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
     make_run: MakeRun, killed: int
 ) -> None:
@@ -215,6 +223,26 @@ def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
     assert not run.left()
 
 
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=SOAK)])
+def test_without_its_guard_a_node_starts_no_further_attempt(
+    make_run: MakeRun,
+    waits: bool,  # noqa: FBT001
+) -> None:
+    run = of_attempts(make_run).start()
+    wait_for_attempt(run, 1)
+    if not waits:
+        os.kill(run.pid_of_guard(1), signal.SIGKILL)
+    kill_rank(run, 0)
+    if waits:
+        wait_for_decision(run)
+        os.kill(run.pid_of_guard(1), signal.SIGKILL)
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [end["state"] for end in ends] == ["failed", "failed"]
+    assert "guard" in ends[1]["end"]["no_restart"]
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert not run.left()
+
+
 def test_a_lost_master_ends_the_run_as_without_restarts(make_run: MakeRun) -> None:
     run = of_attempts(make_run, lost_after=2).start()
     wait_for_attempt(run, 1)
@@ -222,6 +250,19 @@ def test_a_lost_master_ends_the_run_as_without_restarts(make_run: MakeRun) -> No
     end = run.ended(1)
     assert (end["state"], end["end"]["by"]) == ("lost", "lost")
     assert end["end"]["no_restart"] == f"{run.names[0]}, whose supervisor decides, is lost"
+
+
+def test_a_lost_node_ends_the_run_and_the_way_on_without_it_is_named(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, lost_after=2).start()
+    wait_for_attempt(run, 1)
+    run.kill_supervisor_and_guard(1)
+    end = run.ended(0)
+    assert (end["state"], end["end"]["by"]) == ("lost", "lost")
+    lost = run.names[1]
+    assert end["end"]["no_restart"].startswith(f"{lost}: ")
+    assert end["end"]["no_restart"].endswith(
+        f"; without it: clusterctl resume {run.plan.run} --checkpoint latest --exclude {lost}"
+    )
 
 
 def test_what_the_program_does_again_is_not_tried_again(make_run: MakeRun) -> None:
@@ -242,6 +283,30 @@ def test_an_attempt_that_cannot_start_ends_the_run(make_run: MakeRun) -> None:
     assert not run.left()
 
 
+STANDS_STILL = """
+import os, socket, sys
+print("begin", flush=True)
+if "--resume" not in sys.argv:
+    pair = socket.socketpair()
+    pair[0].recv(1)
+print("done")
+"""
+
+
+@SOAK
+def test_a_hang_is_followed_by_the_next_attempt(make_run: MakeRun) -> None:
+    job = Job(stop=Stop(grace=5), hang=Hang(after=5.0, action="stop"))
+    run = of_attempts(make_run, STANDS_STILL, job=job).start()
+    for n in (0, 1):
+        run.wait_for_log(n, b"begin", n)
+    save(run, 1)
+    wait_until(lambda: Path(run.paths(0).end).exists())
+    ends = [run.ended(n) for n in (0, 1)]
+    assert [(end["state"], end["attempt"]) for end in ends] == [("finished", 2)] * 2
+    (end, _) = kinds(run, 0, "end")
+    assert end["by"] == "hang"
+
+
 TRAINS = """
 import os, signal, sys
 import torch.distributed as dist
@@ -257,7 +322,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.soak
+@SOAK
 @pytest.mark.torch
 def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
     run = of_attempts(make_run, TRAINS, launcher="torchrun")
@@ -272,3 +337,54 @@ def test_torchrun_meets_again_in_the_next_attempt(make_run: MakeRun) -> None:
         assert f"begin {n} {older}\n".encode() in run.log(n, n)
         assert b"done" in run.log(n, n)
     assert not run.left()
+
+
+ROUNDS = int(os.environ.get("CLUSTERCTL_SOAK_ROUNDS", "30"))
+
+
+def is_over(run: Run) -> bool:
+    """Tell whether no part of a run lives, be it that nobody is left to write its end."""
+    return not any(run.status(n)["state"] in LIVE for n in (0, 1))
+
+
+def pid_of(run: Run, n: int, what: str) -> int:
+    if what == "rank":
+        return int(run.status(n)["ranks"][0]["pid"])
+    return run.pid_of_supervisor(n) if what == "supervisor" else run.pid_of_guard(n)
+
+
+@SOAK
+@pytest.mark.timeout(7200)
+def test_whatever_dies_and_whenever_it_is_stopped_no_two_attempts_live_at_once(
+    make_run: MakeRun,
+) -> None:
+    seed = os.environ.get("CLUSTERCTL_SOAK_SEED", "1")
+    dice = random.Random(seed)
+    for number in range(ROUNDS):
+        run = of_attempts(make_run, most=2, lost_after=5).start()
+        told, stopped = [], 0.0
+        while not stopped and not is_over(run):
+            time.sleep(dice.uniform(0.0, 8.0))
+            n, what = dice.randrange(2), dice.choice(["rank"] * 6 + ["supervisor", "guard", "stop"])
+            told.append((what, n))
+            if what == "stop":
+                assert run.stop(n, grace=0)["gone"], told
+                stopped = time.time()
+                continue
+            with contextlib.suppress(LookupError, OSError, ValueError, TypeError):
+                os.kill(pid_of(run, n, what), dice.choice([signal.SIGKILL, signal.SIGTERM]))
+        wait_until(lambda run=run: is_over(run))  # type: ignore[misc]
+        ends = [run.status(n) for n in (0, 1)]
+        shown = (seed, number, told, [(end["state"], end["end"]) for end in ends])
+        assert {end["state"] for end in ends} <= {"failed", "stopped", "lost"}, shown
+        assert not run.left(), shown
+        for n in (0, 1):
+            printed = run.log(n, n) if Path(run.paths(n).folder, f"ranks/{n}.log").exists() else b""
+            assert b"BlockingIOError" not in printed, ("two attempts lived at once", shown)
+            ups = [event["time"] for event in kinds(run, n, "supervisor-up")]
+            assert len(ups) <= 3, shown
+            assert not stopped or max(ups) < stopped, ("started again after a stop", shown)
+            tailed = run.tail(n, follow=False)
+            sent = b"".join(m.body for m in tailed if m.head.get("data") == f"ranks/{n}.log")
+            assert sent == printed, ("a line is lost", shown)
+        print(number, *shown[2:])

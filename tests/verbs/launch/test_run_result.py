@@ -209,3 +209,26 @@ def test_what_an_end_says_has_the_remedy_that_fits(by: str, kind: str, remedy: s
 
 def test_a_finished_run_has_no_cause() -> None:
     assert judged(FINISHED, FINISHED).document()["first_cause"] is None
+
+
+def test_the_last_attempt_gives_the_exit_code_or_that_there_was_no_progress() -> None:
+    again = {"end": {**FAILED, "by": "rank", "exit_code": 7, "no_restart": "why"}}
+    result = judged(PEER, {**FAILED, **again}, b_event=EXITED)
+    assert (result.exit_code, result.view.no_restart) == (7, "why")
+    again["end"]["run_exit_code"] = 4
+    result = judged({**FAILED, **again}, {**FAILED, **again}, b_event=EXITED)
+    assert (result.exit_code, result.ended_by) == (4, "job")
+
+
+def test_what_an_earlier_attempt_reported_is_not_the_cause_of_the_last() -> None:
+    log = RunLog(RUN, CLUSTER)
+    first = {"kind": "rank-ended", "rank": 0, "exit_code": 3}
+    up = {"kind": "supervisor-up", "attempt": 2}
+    messages = [
+        happened(0, **first), happened(100, **up), happened(200, **EXITED), data(1, 0, b"x\n"),
+        ended("b", **FAILED, **over("rank")),
+    ]  # fmt: skip
+    for message in messages:
+        list(log.take("b", message, now=0.0))
+    list(log.take("a", ended("a", **PEER), now=0.0))
+    assert run_result(log, {}, None).exit_code == 7

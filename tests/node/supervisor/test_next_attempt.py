@@ -1,0 +1,166 @@
+"""When a node lets the next attempt begin, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterctl.node.run.processes.processes import key_of
+from clusterctl.node.supervisor import decide_next
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
+from clusterctl.node.supervisor.shutdown import Cause
+
+AGAIN: dict[str, Any] = {
+    "attempt": 2, "checkpoint": None, "step": None, "wait_s": 0.0, "why": "w", "go": False,
+}  # fmt: skip
+SEEN = {"workdir": "/w", "checkpoints": [{"name": "c-4", "path": "/w/ckpt/c-4"}]}
+OWN: dict[str, Any] = {
+    "failures": [], "stuck": False, "step": None, "check": {}, "sight": SEEN,
+}  # fmt: skip
+
+
+class Node:
+    """A node after a failed attempt, whose peers and files are noted."""
+
+    def __init__(self, rank: int = 0, **changes: Any) -> None:
+        self.events: list[str] = []
+        self.endings: list[dict[str, Any]] = []
+        self.told: list[dict[str, Any]] = []
+        self.peers = SimpleNamespace(
+            afters={},
+            again=None,
+            all_done=True,
+            missing=(),
+            silences={},
+            send_again=self.told.append,
+            send_ending=self.endings.append,
+        )
+        job: Any = {
+            "node": f"n{rank}", "node_rank": rank, "workdir": "/w", "attempt": 1, "run": "r",
+            "master": {"node": "n0"}, "workers": [], "link": {"lost_after": 5.0},
+            "restart": {"max": 2, "on": {}, "never": {}, "resumed_argv": []}, **changes,
+        }  # fmt: skip
+        record: Any = SimpleNamespace(event=lambda kind, **_: self.events.append(kind), paths=None)
+        guard = key_of(os.getpid())
+        peers: Any = self.peers
+        self.next = NextAttempt(SimpleNamespace(), job, record, peers, lambda: None, guard)  # type: ignore[arg-type]
+        self.next._own = OWN
+
+    def poll(self) -> str:
+        return self.next.poll(late=False)
+
+
+def decides(monkeypatch: pytest.MonkeyPatch, action: str, **more: Any) -> None:
+    decision = SimpleNamespace(action=action, why="why", wait_s=0.0, exit_code=None, **more)
+    found = SimpleNamespace(decision=decision, checkpoint=None)
+    monkeypatch.setattr(decide_next, "decide_next", lambda *_: found)
+
+
+def test_a_worker_goes_when_the_master_says_so_and_not_before() -> None:
+    node = Node(1)
+    assert node.poll() == OPEN
+    node.peers.again = AGAIN
+    assert node.poll() == OPEN
+    assert node.events == ["again"]
+    node.peers.again = {**AGAIN, "go": True}
+    assert node.poll() == GO
+    assert node.events == ["again"]
+
+
+@pytest.mark.parametrize("path", ["/w/ckpt/c-4", "ckpt/c-4"])
+def test_a_worker_takes_a_checkpoint_that_it_has_seen(path: str) -> None:
+    node = Node(1)
+    node.peers.again = {**AGAIN, "checkpoint": path, "go": True}
+    assert node.poll() == GO
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"checkpoint": "/tmp/of-somebody"}, {"checkpoint": "../w/ckpt/c-4"}, {"attempt": 3}],
+)
+def test_a_worker_refuses_what_a_master_must_not_name(change: dict[str, Any]) -> None:
+    node = Node(1)
+    node.peers.again = {**AGAIN, "go": True, **change}
+    assert node.poll() == OVER
+    assert [one["by"] for one in node.endings] == ["stop"], "the others do not wait for it"
+    assert node.poll() == OVER
+
+
+def test_a_worker_hears_that_there_is_no_next_attempt() -> None:
+    node = Node(1)
+    node.peers.again = {**AGAIN, "attempt": 0, "why": "no disk"}
+    assert node.poll() == OVER
+    assert (node.next.why_not, node.endings) == ("no disk", [])
+
+
+def test_a_master_waits_for_all_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    decides(monkeypatch, "again")
+    node = Node(workers=["n1"])
+    node.peers.all_done = False
+    assert (node.poll(), node.told) == (OPEN, [])
+    node.peers.all_done, node.peers.afters = True, {"n1": OWN}
+    assert node.poll() == OPEN
+    assert [one["go"] for one in node.told] == [False]
+    node.peers.silences = {"n1": 4.5}
+    assert node.poll() == OPEN, "its connection is being made again"
+    node.peers.silences = {"n1": 0.5}
+    assert node.poll() == GO
+    assert [one["go"] for one in node.told] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda node: node.peers.silences.update(n1=6.0), "n1 has been silent for 6 s"),
+        (lambda node: node.next.see(Cause("stop", "s", "n0")), "it was stopped"),
+        (lambda node: node.next.see(Cause("supervisor", "s", "n1")), "supervisor on n1 had died"),
+    ],
+)
+def test_until_it_goes_a_stop_or_a_loss_is_final(
+    monkeypatch: pytest.MonkeyPatch, spoil: Any, why: str
+) -> None:
+    decides(monkeypatch, "again")
+    node = Node(workers=["n1"])
+    node.peers.afters = {"n1": OWN}
+    assert node.poll() == OPEN
+    assert node.next.account["again"]["attempt"] == 2
+    spoil(node)
+    node.poll()
+    assert why in node.next.why_not
+    assert node.told[-1]["attempt"] == 0
+    assert node.next.account["again"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "afters", "why"),
+    [
+        ({"workers": ["n1"]}, {}, "n1 did not say what it has"),
+        ({"attempt": 3}, {}, "it was attempt 3 of 3"),
+    ],
+)
+def test_a_master_that_lacks_something_does_not_decide(
+    changes: dict[str, Any], afters: dict[str, Any], why: str
+) -> None:
+    node = Node(**changes)
+    node.peers.afters = afters
+    node.poll()
+    assert node.next.why_not == why
+
+
+def test_a_decision_that_fails_costs_the_next_attempt_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decide_next, "decide_next", lambda *_: 1 // 0)
+    node = Node()
+    node.poll()
+    assert "ZeroDivisionError" in node.next.why_not
+
+
+@pytest.mark.parametrize("changes", [{"restart": None}, {"elastic": {"max_nodes": 2}}])
+def test_a_run_that_does_not_restart_is_over_at_once(changes: dict[str, Any]) -> None:
+    node = Node(**changes)
+    assert node.poll() == OVER
+    assert (node.told, node.next.verdict) == ([], {})
