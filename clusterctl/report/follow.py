@@ -90,9 +90,9 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
         case "hung" | "running-again" as kind:
             return _HUNG if kind == "hung" else "running again: a rank has shown a sign of life"
         case "straggler":
-            lost, why = event.get("lost_percent"), event.get("reason")
-            where = f", at {event['where']}" if event.get("where") else ""
-            return f"the others wait {lost} % of the time for rank {rank}{where}: {why}"
+            share, why = event.get("lost_percent"), event.get("reason")
+            place = f", at {event['where']}" if event.get("where") else ""
+            return f"the others wait {share} % of the time for rank {rank}{place}: {why}"
         case "straggler-over":
             return f"the others no longer wait for rank {rank}"
         case "late":
