@@ -94,7 +94,7 @@ def reason(before: Reading, now: Reading, share: OwnTime, node: Node) -> str:
     used_up = (now.quota.used_up - before.quota.used_up) / periods
     stolen = (now.stolen - before.stolen) / seconds / node.cores
     if share.stopped >= SHARE:
-        return "a signal or a debugger has it stopped for %s" % _percent(share.stopped)
+        return "a signal or a debugger has it stopped for %s of the time" % _percent(share.stopped)
     if node.throttled:
         return "; ".join(node.throttled)
     if used_up >= SHARE:

@@ -178,7 +178,7 @@ def test_a_node_tells_how_quiet_its_liveliest_rank_is(tmp_path: Path) -> None:
     hang.scan([own])
     told = hang.tell(unseen=False)
     assert (0.0 <= told["quiet"] < 60, told["printed"]) == (True, True)
-    assert told["work"] == [[0, 0.0, 0.0, 0, 0]]
+    assert told["work"] == [[0, 0.0, 0.0, 0.0, 0, 0]]
     assert hang.tell(unseen=True) == {"quiet": None, "printed": False}
     ranks[0]["state"] = "ended"
     assert hang.tell(unseen=False) == {"printed": True}
