@@ -91,8 +91,8 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
             return _HUNG if kind == "hung" else "running again: a rank has shown a sign of life"
         case "straggler":
             share, why = event.get("lost_percent"), event.get("reason")
-            where = f", at {event['where']}" if event.get("where") else ""
-            return f"the others wait {share} % of the time for rank {rank}{where}: {why}"
+            place = f", at {event['where']}" if event.get("where") else ""
+            return f"the others wait {share} % of the time for rank {rank}{place}: {why}"
         case "straggler-over":
             return f"the others no longer wait for rank {rank}"
         case "again":

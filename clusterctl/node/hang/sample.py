@@ -111,12 +111,13 @@ def own_time(before: RankSample, now: RankSample, halts: Halts) -> OwnTime:
     held_back = min(seconds, now.held_back - before.held_back)
     for key, (ran, queued) in now.main.items():
         if key in before.main:
-            disk, stopped = halts.of(key)
-            known = before.main[key]
-            wanted = max(queued - known[1], held_back)
-            one = OwnTime(ran - known[0], wanted, disk * seconds, stopped * seconds)
+            known_ran, known_queued = before.main[key]
+            did = min(seconds, ran - known_ran)
+            wanted = min(seconds - did, max(queued - known_queued, held_back))
             # What was seen at some moments may be more than there was time for.
-            found.append(OwnTime(*(each * min(1.0, seconds / (one.all or 1.0)) for each in one)))
+            disk, stopped = halts.of(key)
+            rest = min(seconds, (seconds - did - wanted) / ((disk + stopped) or 1.0))
+            found.append(OwnTime(did, wanted, disk * rest, stopped * rest))
     return max(found, key=lambda one: one.all, default=OwnTime())
 
 

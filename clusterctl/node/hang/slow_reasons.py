@@ -94,7 +94,7 @@ def reason(before: Reading, now: Reading, share: OwnTime, node: Node) -> str:
     used_up = (now.quota.used_up - before.quota.used_up) / periods
     stolen = (now.stolen - before.stolen) / seconds / node.cores
     if share.stopped >= SHARE:
-        return "a signal or a debugger has it stopped for %s" % _percent(share.stopped)
+        return "a signal or a debugger has it stopped for %s of the time" % _percent(share.stopped)
     if node.throttled:
         return "; ".join(node.throttled)
     if used_up >= SHARE:
@@ -103,18 +103,14 @@ def reason(before: Reading, now: Reading, share: OwnTime, node: Node) -> str:
         return "its memory is swapped out: %.0f pages a second come back from the disk" % faults
     if stolen >= SHARE:
         return "the hypervisor gives %s of the CPU time to others (steal)" % _percent(stolen)
-    found = (
-        _neighbors(before, now, seconds, node) if share.queued >= SHARE else "",
-        "it waits for a disk or a file server for %s of the time" % _percent(share.disk)
-        if share.disk >= SHARE
-        else "",
-        _errors(before, now, seconds),
-    )
-    return next(filter(None, found), NONE)
+    disk = "it waits for a disk or a file server for %s of the time" % _percent(share.disk)
+    waits = [(share.queued, _neighbors(before, now, seconds, node)), (share.disk, disk)]
+    told = [words for part, words in sorted(waits, reverse=True) if part >= SHARE]
+    return next(iter(told), "") or _errors(before, now, seconds) or NONE
 
 
 def _neighbors(before: Reading, now: Reading, seconds: float, node: Node) -> str:
-    """Say who uses the CPUs that a rank waits for; empty: that is not known."""
+    """Say who uses the CPUs that a rank waits for."""
     own = sum(ticks - before.run.get(pid, 0) for pid, ticks in now.run.items())
     others = max(0.0, now.busy - before.busy - own / TICKS_PER_SECOND) / seconds
     grown = {

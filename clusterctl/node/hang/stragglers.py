@@ -24,10 +24,10 @@ WORKS = 0.02
 """The share of a sample in which the usual rank has work of its own, if it does anything."""
 ENTER, LEAVE = 0.25, 0.12
 """The share of the time that the others lose to a slow rank: from where on, and until when."""
-LOOKS = 4
+LOOKS = 6
 """How often the stacks of a suspect are read before it is judged."""
-WAITS = 1 / 3
-"""The share of looks that find it waiting from which on it is not slow."""
+WAITS = 1 / 2
+"""Of what the others lose: who waits in so large a share of the looks only polls meanwhile."""
 BLIND_SAMPLES = 6
 """After so many samples without a look, there is nothing on its node that reads stacks."""
 
@@ -42,6 +42,8 @@ class Work(NamedTuple):
     """Seconds in which it was watched."""
     own: float
     """Of these, when it ran, wanted to run, waited for a disk, or was stopped."""
+    ran: float
+    """Of these, when it ran: only who runs may poll."""
     looks: int = 0
     """How often its stacks were read."""
     waits: int = 0
@@ -69,6 +71,8 @@ class _Sample(NamedTuple):
     usual: float
     most: float
     """What half of the ranks at least do not exceed."""
+    ran: Dict[Key, float]
+    usually_ran: float
 
 
 class _Window:
@@ -89,8 +93,13 @@ class _Window:
             key: min(1.0, max(0.0, work.own - begin[key].own) / (work.seen - begin[key].seen))
             for key, work in told.items()
         }
-        known = list(shares.values())
-        self._samples.append(_Sample(shares, median_low(known), median_high(known)))
+        ran = {
+            key: min(1.0, max(0.0, work.ran - begin[key].ran) / (work.seen - begin[key].seen))
+            for key, work in told.items()
+        }
+        known, usually_ran = list(shares.values()), median_low(ran.values())
+        usual, most = median_low(known), median_high(known)
+        self._samples.append(_Sample(shares, usual, most, ran, usually_ran))
 
     @property
     def usable(self) -> List[_Sample]:
@@ -146,7 +155,10 @@ class Stragglers:
             else:
                 known = known._replace(lost=lost, samples=known.samples + 1)
                 most = _lost([one.shares[key] - one.most for one in samples])
-                self.slow[key] = _decided(known, work, blind=not polls and most >= ENTER)
+                ran = sum(one.ran[key] - one.usually_ran for one in samples) / len(samples)
+                sure = ran < LEAVE  # it does not poll: it is kept from running
+                blind = not polls and (sure or most >= ENTER)
+                self.slow[key] = _decided(known, work, sure=sure, blind=blind)
 
 
 def _lost(gaps: List[float]) -> float:
@@ -155,12 +167,19 @@ def _lost(gaps: List[float]) -> float:
     return sum(gaps) / len(gaps) if sustained else 0.0
 
 
-def _decided(one: Slow, work: Work, *, blind: bool) -> Slow:
-    """Return a suspect as its stacks show it; `blind`: it may be judged without."""
+def _decided(one: Slow, work: Work, *, sure: bool, blind: bool) -> Slow:
+    """Return a suspect as its stacks show it.
+
+    Args:
+        one: the suspect.
+        work: what it has done until now.
+        sure: its stacks need not tell that it does not wait.
+        blind: it may be judged without any look.
+    """
     if one.sure or one.refuted:
         return one
     looks, waits = work.looks - one.began.looks, work.waits - one.began.waits
     if looks >= LOOKS:
-        waiting = waits >= WAITS * looks
+        waiting = not sure and waits >= WAITS * one.lost * looks
         return one._replace(sure=not waiting, refuted=waiting)
     return one._replace(sure=blind and not looks and one.samples >= BLIND_SAMPLES)

@@ -149,7 +149,7 @@ def parse_life(message: PeerMessage) -> PeerMessage:
 
 
 def _parse_work(rows: Any) -> List[List[float]]:  # noqa: ANN401  (a peer's)
-    """Return what each rank of a worker has done: its number and the four counts of its `Work`.
+    """Return what each rank of a worker has done: its number and the counts of its `Work`.
 
     Raises:
         MessageError: it is no such list.
@@ -157,7 +157,7 @@ def _parse_work(rows: Any) -> List[List[float]]:  # noqa: ANN401  (a peer's)
     if not isinstance(rows, list) or len(rows) > _MOST_RANKS:
         raise MessageError("work of ranks: found %.200r" % (rows,))
     for row in rows:
-        if not isinstance(row, list) or len(row) != 5 or not all(map(_is_amount, row)):  # noqa: PLR2004
+        if not isinstance(row, list) or len(row) != 6 or not all(map(_is_amount, row)):  # noqa: PLR2004
             raise MessageError("work of a rank: found %.200r" % (row,))
     return rows
 

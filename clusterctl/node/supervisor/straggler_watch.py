@@ -36,7 +36,7 @@ class _Rank:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.work = Work(0.0, 0.0)
+        self.work = Work(0.0, 0.0, 0.0)
         self.own = OwnTime()
         """Of what `work` sums up."""
         self.where = ""
@@ -104,7 +104,8 @@ class StragglerWatch:
         did = sample.own_time(before, now, self._halts)
         known.own = OwnTime(*(then + more for then, more in zip(known.own, did)))
         seen = known.work.seen + max(0.0, now.moment - before.moment)
-        known.work = known.work._replace(seen=seen, own=known.work.own + did.all)
+        own, ran = known.work.own + did.all, known.work.ran + did.ran
+        known.work = known.work._replace(seen=seen, own=own, ran=ran)
 
     def sampled(self, ranks: Sequence[int]) -> None:
         """All ranks that run have been sampled: forget the others, and look at suspects."""
@@ -143,9 +144,9 @@ class StragglerWatch:
     def judge(self, told: Mapping[str, Sequence[Sequence[float]]]) -> Dict[str, Judged]:
         """Judge all ranks by what their nodes have told; return it by node."""
         works = {
-            (node, int(rank)): Work(seen, own, int(looks), int(waits))
+            (node, int(rank)): Work(seen, own, ran, int(looks), int(waits))
             for node, ranks in told.items()
-            for rank, seen, own, looks, waits in ranks
+            for rank, seen, own, ran, looks, waits in ranks
         }
         self._run.see(works, polls=self._on_gpu)
         found: Dict[str, Judged] = {}

@@ -48,6 +48,7 @@ NEIGHBOR = LATER._replace(
         (NEIGHBOR, QUEUED, NODE._replace(nice=10), "the most, and it runs at nice 10"),
         (LATER, QUEUED, NODE, "the run's own processes use them"),
         (LATER, OwnTime(0.2, 0.0, 0.6, 0.0), NODE, "a disk or a file server for 60 % of the time"),
+        (NEIGHBOR, OwnTime(0.2, 0.2, 0.5, 0.0), NODE, "a disk or a file server for 50 % of the"),
         (LATER._replace(errors={"eth0": 303, "eth1": 9}), BUSY, NODE, "of eth0 grow: 30 a second"),
     ],
 )

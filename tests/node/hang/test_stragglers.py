@@ -20,8 +20,8 @@ Shares = Sequence[float]
 class Watched:
     """A run whose ranks do what a test says; rank N is on node N."""
 
-    def __init__(self, *, polls: bool = False) -> None:
-        self.run, self.polls = Stragglers(PERIOD), polls
+    def __init__(self, *, polls: bool = False, runs: float = 1.0) -> None:
+        self.run, self.polls, self.runs = Stragglers(PERIOD), polls, runs
         self.works: dict[Key, Work] = {}
         self.history: list[set[int]] = []
         """After each sample, the ranks that are slow for sure."""
@@ -31,8 +31,9 @@ class Watched:
         for shares in samples:
             for rank, share in enumerate(shares):
                 key = (f"n{rank}", rank)
-                known = self.works.get(key, Work(0.0, 0.0))
-                known = known._replace(seen=known.seen + PERIOD, own=known.own + share * PERIOD)
+                known = self.works.get(key, Work(0.0, 0.0, 0.0))
+                seen, own = known.seen + PERIOD, known.own + share * PERIOD
+                known = known._replace(seen=seen, own=own, ran=own * self.runs)
                 if waits is not None and key in self.run.slow:
                     looks = known.looks + 1
                     known = known._replace(looks=looks, waits=known.waits + waits(rank))
@@ -106,6 +107,17 @@ def test_where_nobody_can_look_the_others_must_be_in_the_majority_and_not_poll()
     assert not Watched().see([(0.9, 0.9, 0.4, 0.4)] * 60, None).slow
 
 
+def test_who_is_kept_from_running_does_not_poll_whatever_its_stacks_show() -> None:
+    """Where it wants a CPU in vain, it spends longer in a collective, too."""
+    assert Watched(runs=0.1).see(RANK_2_SLOW, polls).slow == {2}
+    assert Watched(runs=0.1).see([(0.9, 0.4)] * 60, None).slow == {0}
+
+
+def test_who_waits_a_little_is_slow_all_the_same() -> None:
+    looks = iter([True, False] + [False] * 60)
+    assert Watched().see(RANK_2_SLOW, lambda _: next(looks)).slow == {2}
+
+
 def test_several_ranks_of_a_slow_node_are_slow_together() -> None:
     assert Watched().see([(0.9, 0.9, 0.4, 0.4)] * 60, works).slow == {0, 1}
 
@@ -157,7 +169,7 @@ def test_real_ranks(path: Path) -> None:
     run = Stragglers(case["period"])
     found: set[int] = set()
     for sample in case["samples"]:
-        told = {("n", rank): Work(*work) for rank, work in enumerate(sample)}
+        told = {("n", rank): Work(seen, own, own) for rank, (seen, own, *_) in enumerate(sample)}
         run.see(told)
         found |= {rank for (_, rank), one in run.slow.items() if one.sure}
     assert found == set(case["slow"])

@@ -92,7 +92,7 @@ def test_a_judgement_is_one_or_is_refused(message: Any) -> None:
     assert 0 <= judgement["alarm"] < 1e11
 
 
-@given(damaged_json({"ping": 1.0, "quiet": 300.0, "printed": True, "work": [[1, 2.0, 1, 0, 0]]}))
+@given(damaged_json({"ping": 1.0, "quiet": 300.0, "printed": True, "work": [[1, 2.0, 1, 1, 0, 0]]}))
 def test_what_a_worker_tells_of_its_ranks_is_judged_or_refused(message: Any) -> None:
     if not isinstance(message, dict):
         return
@@ -101,7 +101,7 @@ def test_what_a_worker_tells_of_its_ranks_is_judged_or_refused(message: Any) -> 
     except ValueError:
         return
     assert life["printed"] in (True, False)
-    assert all(len(row) == 5 and min(row) >= 0 for row in life.get("work", []))
+    assert all(len(row) == 6 and min(row) >= 0 for row in life.get("work", []))
     assert life.get("quiet") is None or 0 <= life["quiet"] < 1e11
 
 

@@ -618,7 +618,7 @@ def test_workers_tell_how_long_their_ranks_are_quiet_and_hear_that_the_run_is_hu
 def test_each_worker_hears_which_of_its_own_ranks_are_slow_until_they_no_longer_are() -> None:
     with link() as net:
         assert isinstance(net.master, Master)
-        work = [[3, 60.0, 55.5, 4, 0]]
+        work = [[3, 60.0, 55.5, 50.0, 4, 0]]
         net.heard["w0"].told = {"quiet": 0.0, "printed": True, "work": work}
         slow = [{"rank": 3, "lost": 0.4, "sure": True}]
         net.master.send_slow({"w0": slow, "master": slow})

@@ -94,14 +94,14 @@ def test_a_ranks_own_time_is_what_it_ran_wanted_to_run_or_was_kept_from_running(
     node: Node, states: str, queued: float, own: float
 ) -> None:
     node.sample(states, queued=queued)
-    assert node.watch.told == [[3, 5.0, own, 0, 0]]
+    assert node.watch.told == [[3, 5.0, own, 2.0, 0, 0]]
 
 
 def test_a_process_that_is_new_begins_anew(node: Node) -> None:
     node.sample()
     assert node.last
     node.watch.sample(3, PID + 1, node.last, node.last)
-    assert node.watch.told == [[3, 0.0, 0.0, 0, 0]]
+    assert node.watch.told == [[3, 0.0, 0.0, 0.0, 0, 0]]
     node.watch.sampled([])
     assert node.watch.told == []
 
@@ -114,13 +114,13 @@ def test_only_a_suspects_stacks_are_looked_at_one_look_at_a_time(node: Node) -> 
     node.sample()
     assert len(node.apart.waiting) == 1
     node.apart.answer({"3": {"waits": True, "where": ""}})
-    assert node.watch.told[0][3:] == [1, 1]
+    assert node.watch.told[0][4:] == [1, 1]
     node.sample()
     node.apart.answer({"3": {"waits": False, "where": "train.py:88 step"}})
-    assert node.watch.told[0][3:] == [2, 1]
+    assert node.watch.told[0][4:] == [2, 1]
     node.sample()
     node.apart.answer({})  # no stack could be read
-    assert node.watch.told[0][3:] == [2, 1]
+    assert node.watch.told[0][4:] == [2, 1]
     assert not node.record.events
 
 
@@ -181,8 +181,8 @@ def test_the_master_tells_each_node_of_its_own_ranks(node: Node) -> None:
     for n in range(1, 40):
         looks = max(0, n - 12)
         told = {
-            "a": [[0, 5.0 * n, 2.5 * n, 0, 0], [1, 5.0 * n, 2.5 * n, 0, 0]],
-            "b": [[2, 5.0 * n, 4.9 * n, looks, 0]],
+            "a": [[0, 5.0 * n, 2.5 * n, 0.0, 0, 0], [1, 5.0 * n, 2.5 * n, 0.0, 0, 0]],
+            "b": [[2, 5.0 * n, 4.9 * n, 4.9 * n, looks, 0]],
         }
         found = node.watch.judge(told)
     assert found == {"b": [{"rank": 2, "lost": 0.48, "sure": True}]}
