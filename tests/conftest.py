@@ -79,7 +79,6 @@ LONGEST = (
     "tests/cli/test_lost_node.py",
     "tests/test_outputs.py::test_a_page_shows_what_its_commands_print[two-gpu-machines]",
     "tests/train/tools/test_smoke.py::test_the_toy_has",
-    "tests/cli/test_launchers.py::test_a_killed_rank",
     "tests/train/data/test_hub.py::test_a_model_and_data_of_the_hub",
     "tests/cli/test_status.py",
     "tests/cli/test_who_failed_first.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -61,8 +62,17 @@ def states(document: dict[str, Any]) -> list[str]:
     return [node["state"] for node in document["nodes"]]
 
 
+def install_uv(project: Project, *nodes: str) -> None:
+    shutil.copy(UV, project.sandbox.shared / "uv")  # the hosts do not see all of this machine
+    for node in nodes:
+        place = ["install", "-D", "/shared/uv", "/root/.local/bin/uv"]
+        project.sandbox.on(node, place, check=True)
+
+
 @pytest.mark.netns
 def test_it_is_made_once_completed_and_leaves_other_files_alone(fresh: Project) -> None:
+    """By uv, which takes little; below, pip makes one."""
+    install_uv(fresh, "node1", "node2")
     require(fresh, "alpha", "beta==2.0")
     checked = fresh.run("check", "--only", "python.found")
     typed = next(commands(" ".join(checked.stdout.split())))
@@ -76,7 +86,7 @@ def test_it_is_made_once_completed_and_leaves_other_files_alone(fresh: Project) 
     failed = fresh.run("setup", "--base", sys.executable)
     assert failed.returncode == 1
     assert "node[1-2]: failed: cannot install the requirements: exit code 1" in failed.stderr
-    assert "| ERROR: No matching distribution found for gamma" in failed.stderr
+    assert re.search(r"^ *\| .*gamma", failed.stderr, re.MULTILINE), failed.stderr
     assert "ready on 0 of 2 nodes" in failed.stderr
 
     require(fresh, "alpha", "beta==2.1")
@@ -108,10 +118,7 @@ def test_it_is_made_once_completed_and_leaves_other_files_alone(fresh: Project) 
 @pytest.mark.netns
 def test_uv_makes_a_shared_one_on_one_node(fresh: Project) -> None:
     with_python(fresh, f"{fresh.workdir}-env/bin/python")
-    shutil.copy(UV, fresh.sandbox.shared / "uv")  # the hosts do not see all of this machine
-    for node in ("node1", "node2"):
-        place = ["install", "-D", "/shared/uv", "/root/.local/bin/uv"]
-        fresh.sandbox.on(node, place, check=True)
+    install_uv(fresh, "node1", "node2")
     require(fresh, "alpha", "beta==2.0")
     made = setup(fresh)
     assert states(made) == ["created", "shared"]
@@ -121,15 +128,16 @@ def test_uv_makes_a_shared_one_on_one_node(fresh: Project) -> None:
 
 
 @pytest.mark.netns
-def test_wheels_are_sent_to_nodes_without_a_network(fresh: Project, tmp_path: Path) -> None:
+def test_wheels_are_sent_to_a_node_without_a_network(fresh: Project, tmp_path: Path) -> None:
     wheels_for(fresh, tmp_path / "here")
     (fresh.folder / "pyproject.toml").write_text("[project]\ndependencies = ['alpha']\n")
     env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "here")}
-    made = setup(fresh, "--offline", **env)
-    assert states(made) == ["created", "created"]
-    assert {node["packages"]["beta"] for node in made["nodes"]} == {"2.1"}
-    left = fresh.run("exec", "--", "sh", "-c", "ls -d /tmp/clusterctl-setup-*")
-    assert left.stderr.endswith("exit code 2 on 2 of 2 nodes\n")
+    made = setup(fresh, "--offline", "--nodes", "node1", **env)
+    assert states(made) == ["created"]
+    assert made["nodes"][0]["packages"].keys() >= {"alpha", "beta", "pip"}
+    assert made["nodes"][0]["packages"]["beta"] == "2.1"
+    left = fresh.run("exec", "--nodes", "node1", "--", "sh", "-c", "ls -d /tmp/clusterctl-setup-*")
+    assert left.stderr.endswith("exit code 2 on 1 of 1 node\n")
 
 
 def test_the_inventory_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
