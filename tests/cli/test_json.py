@@ -111,7 +111,11 @@ def test_verbs_print_what_the_schema_says(project: Project, tmp_path: Path) -> N
     kinds = events("launch", "--no-check", "--fail")
     assert {"sync", "plan", "started", "event", "line", "ended"} <= set(kinds)
     assert document("status", "status")["first_cause"]["node"] == "node2"
+    tools = "/var/tmp/clusterctl-*/.tools"
+    project.run("exec", "--", "sh", "-c", f"rm -rf {tools}")
     assert events("launch", "--detach", "--stay")[-1] == "detached"
+    brought = project.run("exec", "--", "sh", "-c", f"ls {tools}/py-spy-*")
+    assert brought.returncode == 0, "for the nodes' own looks"
     assert document("status", "status")["state"] == "running"
     for line in project.run("logs", "--json").stdout.splitlines():
         validate("event-line", json.loads(line))

@@ -1,4 +1,4 @@
-"""Takes a dump as somebody has ordered it. It runs in a process of its own: see `stacks`.
+"""Takes a dump as it was ordered. It runs in a process of its own: see `stacks`.
 
 That is a child of the supervisor: the ranks allow its processes to read them.
 """
@@ -50,7 +50,7 @@ def take_to_file(
 
 
 def limit_of(order: Mapping[str, Any]) -> float:
-    """Return after how many seconds nobody waits for a dump any more."""
+    """Return for how many seconds a dump is waited for."""
     return (NATIVE_SECONDS if order.get("native") else SECONDS) + SPARE_SECONDS
 
 

@@ -23,7 +23,7 @@ HUNG_GRACE = 5.0
 
 
 class HangJudge:
-    """Tells all nodes that the run is hung, slow, or runs again; ends it if its job says so."""
+    """Tells all nodes that the run is hung, slow, or runs again; ends it if its job wants that."""
 
     def __init__(
         self,

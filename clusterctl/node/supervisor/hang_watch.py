@@ -249,7 +249,7 @@ class HangWatch:
         return {rank: round(one.life.quiet(now), 1) for rank, one in self._ranks.items()}
 
     def dump(self, order: Mapping[str, Any]) -> Dict[str, Any]:
-        """Start to take stacks as somebody has ordered them; return who takes them as `taker`."""
+        """Start to take stacks as they are ordered; return the process that does as `taker`."""
         wanted = {**order, "quiet": self.quiet()}
         work = partial(take_to_file, self._record.paths, wanted, self._snapshots())
         pid = run_apart(self._loop, work, lambda _: None, seconds=limit_of(order))

@@ -58,7 +58,7 @@ class StartWatch:
         if found == before:
             self._end_start(found)
         elif not self._is_ending():
-            if found:
+            if found and not before:
                 self._on_problem()  # there is time now, and none once it ends
             self._loop.call_later(AGAIN_SECONDS, lambda: self._look(found))
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from clusterctl.verbs.rpc import Nodes
 
 ANSWER_SECONDS = 60.0
-"""How long a node may take: these are 3 MB, over whatever line."""
+"""How long a node may take: these are 3 MB, over any line."""
 WAIT_SECONDS = 20.0
 """How long a launch that does not follow its run waits."""
 
 
 class PySpyBringer:
-    """Brings it once, beside whatever else is done; what fails never ends a run."""
+    """Brings it once, in the background; what fails never ends a run."""
 
     def __init__(self, nodes: Nodes, run: str) -> None:
         """Bring nothing yet."""

@@ -86,7 +86,7 @@ def test_py_spy_is_sent_once_and_tells_where_a_rank_and_its_children_are(
     assert answer["state"] == "running"
     assert answer["note"] == ""
     (rank,) = answer["dump"]["ranks"]
-    assert (rank["rank"], rank["ended"]) == (0, False)
+    assert (rank["rank"], rank["ended"]) == (0, False)  # `quiet_s`: from the first sample on
     assert rank["printed_s"] >= 0
     main, worker = rank["processes"]
     assert (main["source"], main["missing"]) == ("py-spy", "")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from clusterctl.node.supervisor.ranks.rank_state import Rank
-from clusterctl.node.supervisor.supervisor import Supervisor
 from clusterctl.node.supervisor.worlds import gathering as module
 from clusterctl.node.supervisor.worlds.gathering import LATE_POLL, MOST_GATHER, POLL, Gathering
 from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member
@@ -184,21 +182,3 @@ def test_a_launcher_at_the_rendezvous_waits_in_vain_once_the_others_are_over(
     node.rank.joined = True
     assert node.gathering.problem(others_over=False) == ""
     assert bool(node.gathering.problem(others_over=True)) is (nodes == 2)
-
-
-@pytest.mark.parametrize(
-    ("looks", "end"), [(["x", ""], []), (["x", "y", ""], []), (["x", "x"], ["x"]), ([""], [])]
-)
-def test_only_what_two_looks_in_a_row_find_ends_the_start(looks: list[str], end: list[str]) -> None:
-    answers, later, ended = iter([*looks, ""]), list[Callable[[], None]](), list[str]()
-    node = cast("Any", object.__new__(Supervisor))
-    node._ranks = SimpleNamespace(
-        gathering=SimpleNamespace(problem=lambda others_over: next(answers))  # noqa: ARG005
-    )
-    node._peers, node._ending = SimpleNamespace(others_over=False), None
-    node.loop = SimpleNamespace(call_later=lambda _seconds, call: later.append(call))
-    node._end_start = lambda why: ended.append(why) if why else None
-    node._look_at_start()
-    while later:
-        later.pop()()
-    assert ended == end

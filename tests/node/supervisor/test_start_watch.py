@@ -20,6 +20,7 @@ AWAY = "rank 0 does not reach b"
         ([""], []),
         ([AWAY, AWAY], ["stacks", "end"]),
         ([AWAY, "", ""], ["stacks"]),
+        ([AWAY, "rank 1 does not reach b", ""], ["stacks"]),
     ],
 )
 def test_only_a_problem_that_two_looks_find_ends_a_start(
