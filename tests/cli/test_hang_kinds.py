@@ -24,6 +24,7 @@ from tests.cli.conftest import MakeProject
 from tests.cli.hang_kinds import (
     HANGS,
     HEALTHY,
+    IN_SCRIPT,
     LAUNCHERS,
     Hang,
     Launch,
@@ -75,8 +76,8 @@ def begin_to_hang(project: Project, hang: Hang, started: Launch) -> float | None
 
 def expected(hang: Hang) -> tuple[str, list[int], list[str]]:
     """Return the kind, the ranks and the nodes that are to be named."""
-    last = hang.nodes - 1
-    return hang.says, [last], [f"node{last + 1}"]
+    rank = range(hang.nodes)[hang.rank]
+    return hang.says, [rank], [f"node{rank + 1}"]
 
 
 def check_verdict(hang: Hang, found: dict[str, Any]) -> None:
@@ -114,7 +115,7 @@ def test_a_hang_has_its_name(
         said = started.read_until(is_verdict)
         seen = time.time()
         assert said, started.told[-3:]
-        stood = cut_at or stood_since(project.placed, hang.nodes)
+        stood = cut_at or stood_since(project.placed, hang.nodes * (IN_SCRIPT if script else 1))
         hung = next(one["event"] for one in started.told if is_event(one, "hung"))
         with capsys.disabled():
             print(
