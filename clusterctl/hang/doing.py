@@ -35,6 +35,8 @@ _IN_TORCH = (
 )
 """In which an idle rank waits for others, or for its GPU, which may wait for others'."""
 _LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
+_WORKER = "_worker_loop"
+"""In which a worker of torch's data loader is."""
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 _LAUNCHES = re.compile(
     r"(?:^|/)torch/(?:distributed/elastic/agent/.* |multiprocessing/spawn\.py (?:join|spawn)$)"
@@ -109,7 +111,7 @@ def all_doing(dumps: Sequence[NodeDump]) -> tuple[Doing, ...]:
 def _doing(
     run: str, node: str, dump: RankDump, own: ProcessDump | None, programs: Sequence[ProcessDump]
 ) -> Doing:
-    main = main_thread(own)
+    main, trains = main_thread(own), set(map(id, programs))
     busy = main.state == "R" or (main.cpu_percent or 0) >= BUSY
     kernel = Frame(function=main.wait) if main.wait else None
     return Doing(
@@ -118,7 +120,7 @@ def _doing(
         rank=dump.rank,
         dump=dump,
         own=own,
-        workers=tuple(each for each in dump.processes if each not in programs),
+        workers=tuple(each for each in dump.processes if id(each) not in trains),
         main=main,
         busy=busy,
         where=place(main.frames) or kernel,
@@ -157,8 +159,10 @@ def _starts_others(process: ProcessDump) -> bool:
 
 def _is_helper(process: ProcessDump) -> bool:
     """Tell whether a program started a process to help it, such as a data loader's worker."""
-    files = [_file(frame) for frame in main_thread(process).frames]
-    return any(map(_FORKED.search, files)) and not any(map(_SPAWNED.search, files))
+    frames = main_thread(process).frames
+    files = [_file(frame) for frame in frames]
+    loads = any(frame.function == _WORKER for frame in frames)
+    return loads or (any(map(_FORKED.search, files)) and not any(map(_SPAWNED.search, files)))
 
 
 def main_thread(process: ProcessDump | None) -> ThreadStack:
@@ -211,7 +215,7 @@ def waits_for_batch(thread: ThreadStack) -> bool:
 def at_work(process: ProcessDump) -> ThreadStack | None:
     """Return the thread of a data loader's worker, without its parent's frames, if it loads."""
     thread = main_thread(process)
-    frames = tuple(takewhile(lambda frame: frame.function != "_worker_loop", thread.frames))
+    frames = tuple(takewhile(lambda frame: frame.function != _WORKER, thread.frames))
     loads = any(_FETCH.search(_file(frame)) for frame in frames)
     return replace(thread, frames=frames) if loads else None
 

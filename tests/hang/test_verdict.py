@@ -365,7 +365,7 @@ def test_what_a_launcher_started_are_the_programs(
 ) -> None:
     waits = process(7, *WAITS, STEP, *below, wait="futex_do_wait")
     asleep = process(8, replace(STEP, line=90), *below)
-    loads = process(9, Frame(function="_worker_loop", file="/job/data.py", line=1), *SPAWNED[1:])
+    loads = process(9, Frame(function="_worker_loop", file="/job/data.py", line=1), *SPAWNED)
     dumps = [
         node("a", RankDump(rank=0, processes=(*above, waits, waits))),
         node("b", RankDump(rank=1, processes=(*above, waits, asleep, loads))),
