@@ -103,7 +103,7 @@ def all_doing(dumps: Sequence[NodeDump]) -> tuple[Doing, ...]:
         for node in dumps
         for rank in node.ranks
         for programs in [_programs(rank)]
-        for own in programs or [None]
+        for own in programs or (None,)
     )
     return tuple(sorted(found, key=lambda one: one.rank))
 

@@ -60,11 +60,11 @@ def quiet_project(hosts: Sandbox, make_project: MakeProject) -> Project:
 
 
 def is_verdict(document: dict[str, Any]) -> bool:
-    return document["kind"] == "verdict"
+    return bool(document["kind"] == "verdict")
 
 
 def is_event(document: dict[str, Any], kind: str) -> bool:
-    return document["kind"] == "event" and document["event"]["kind"] == kind
+    return bool(document["kind"] == "event" and document["event"]["kind"] == kind)
 
 
 def begin_to_hang(project: Project, hang: Hang, started: Launch) -> float | None:
