@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+# Compiled modules are kept, as in every installation.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang.life import SAMPLE_SECONDS

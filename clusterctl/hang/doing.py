@@ -33,7 +33,15 @@ _IN_TORCH = (
 )
 """In which an idle rank waits for others, or for its GPU, which may wait for others'."""
 _LOADER = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py$")
+_WORKER = "_worker_loop"
+"""In which a worker of torch's data loader is."""
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
+_LAUNCHES = re.compile(
+    r"(?:^|/)torch/(?:distributed/elastic/agent/.* |multiprocessing/spawn\.py (?:join|spawn)$)"
+)
+_SPAWNED = re.compile(r"(?:^|/)torch/multiprocessing/spawn\.py$")
+_FORKED = re.compile(r"/multiprocessing/(?:process|resource_tracker|forkserver)\.py$")
+"""Of a process that Python's multiprocessing started: torch's alone may be a rank."""
 _FOR_A_SERVER, _FOR_A_DRIVER = "waits for a file server", "waits for the driver of a GPU"
 _FOR_A_CHILD = "waits for a process that it started"
 _FOR_A_LOCK, _FOR_DATA = "waits for a lock or another thread", "waits for a socket or a pipe"
@@ -82,17 +90,26 @@ class Doing:
     """The innermost line of the user's own code."""
     operation: str
     """In which it waits for other ranks, such as `all_reduce`; empty: it does not."""
+    several: bool = False
+    """What clusterctl counts as one rank is a launcher, which started several programs."""
 
 
 def all_doing(dumps: Sequence[NodeDump]) -> tuple[Doing, ...]:
-    """Return every rank, in order."""
-    found = (_doing(node.run, node.node, rank) for node in dumps for rank in node.ranks)
+    """Return every rank, in order; each of its programs if it has several."""
+    found = (
+        _doing(node.run, node.node, rank, own, programs)
+        for node in dumps
+        for rank in node.ranks
+        for programs in [_programs(rank)]
+        for own in programs or (None,)
+    )
     return tuple(sorted(found, key=lambda one: one.rank))
 
 
-def _doing(run: str, node: str, dump: RankDump) -> Doing:
-    own = _program(dump)
-    main = main_thread(own)
+def _doing(
+    run: str, node: str, dump: RankDump, own: ProcessDump | None, programs: Sequence[ProcessDump]
+) -> Doing:
+    main, trains = main_thread(own), set(map(id, programs))
     busy = main.state == "R" or (main.cpu_percent or 0) >= BUSY
     kernel = Frame(function=main.wait) if main.wait else None
     return Doing(
@@ -101,22 +118,49 @@ def _doing(run: str, node: str, dump: RankDump) -> Doing:
         rank=dump.rank,
         dump=dump,
         own=own,
-        workers=tuple(each for each in dump.processes if each is not own),
+        workers=tuple(each for each in dump.processes if id(each) not in trains),
         main=main,
         busy=busy,
         where=place(main.frames) or kernel,
         operation=_operation(main, busy=busy),
+        several=len(programs) > 1,
     )
 
 
-def _program(dump: RankDump) -> ProcessDump | None:
-    """Return the process of a rank's program: its own, or what a shell waits for."""
+def _programs(dump: RankDump) -> list[ProcessDump]:
+    """Return the processes of a rank that train: its own, or what its script or launcher started.
+
+    A node's only rank may be a script that starts torchrun.
+    """
     live = [each for each in dump.processes if each.state not in _ZOMBIE]
     if dump.ended or not live:
-        return None
-    python = (each for each in live if any(python_frames(main_thread(each).frames)))
-    waits = waits_for(main_thread(live[0])) == _FOR_A_CHILD
-    return next(python, live[0]) if waits else live[0]
+        return []
+    if not _starts_others(live[0]):
+        return live[:1]
+    rest = [one for one in live[1:] if any(python_frames(main_thread(one).frames))]
+    train = [one for one in rest if not (_starts_others(one) or _is_helper(one))]
+    return train or rest[:1] or live[:1]
+
+
+def _starts_others(process: ProcessDump) -> bool:
+    """Tell whether a process is a shell, or a launcher, that waits for what it started."""
+    thread = main_thread(process)
+    python = list(python_frames(thread.frames))
+    if not python:
+        return waits_for(thread) == _FOR_A_CHILD
+    library = list(takewhile(lambda frame: not is_own(frame), python))
+    if any(_LAUNCHES.search(f"{_file(frame)} {_short(frame)}") for frame in library):
+        return True
+    # A program of the user's own may wait for another one, too.
+    return len(library) == len(python) and _file(python[0]).endswith("/subprocess.py")
+
+
+def _is_helper(process: ProcessDump) -> bool:
+    """Tell whether a program started a process to help it, such as a data loader's worker."""
+    frames = main_thread(process).frames
+    files = [_file(frame) for frame in frames]
+    loads = any(frame.function == _WORKER for frame in frames)
+    return loads or (any(map(_FORKED.search, files)) and not any(map(_SPAWNED.search, files)))
 
 
 def main_thread(process: ProcessDump | None) -> ThreadStack:
@@ -169,7 +213,7 @@ def waits_for_batch(thread: ThreadStack) -> bool:
 def at_work(process: ProcessDump) -> ThreadStack | None:
     """Return the thread of a data loader's worker, without its parent's frames, if it loads."""
     thread = main_thread(process)
-    frames = tuple(takewhile(lambda frame: frame.function != "_worker_loop", thread.frames))
+    frames = tuple(takewhile(lambda frame: frame.function != _WORKER, thread.frames))
     loads = any(_FETCH.search(_file(frame)) for frame in frames)
     return replace(thread, frames=frames) if loads else None
 

@@ -59,8 +59,8 @@ def stopped_rank(look: Look) -> Verdict | None:
         return None
     ranks = [one for one, _ in found]
     (first, process), *_ = found
-    here = [each.pid for one, each in found if one.node == first.node]
-    pids = " ".join(map(str, here[:MOST_PIDS]))
+    here = dict.fromkeys(each.pid for one, each in found if one.node == first.node)
+    pids = " ".join(map(str, list(here)[:MOST_PIDS]))
     process_of = "" if process is first.own else f"worker {process.pid} of "
     text = f"{process_of}{says(ranks, 'is stopped by a signal or a debugger')}"
     where = f" at {spot(first.where)}" if first.where else ""
@@ -70,7 +70,7 @@ def stopped_rank(look: Look) -> Verdict | None:
 
 
 def _stopped(one: Doing) -> ProcessDump | None:
-    return next((process for process in one.dump.processes if stopped(process)), None)
+    return next(filter(stopped, filter(None, (one.own, *one.workers))), None)
 
 
 def ended_rank(look: Look) -> Verdict | None:

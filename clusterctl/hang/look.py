@@ -75,9 +75,11 @@ def inside(one: Doing) -> str:
 
 
 def who(ranks: Sequence[Doing]) -> str:
-    """Return `rank 7 on gpu2`, `ranks 4-7 on gpu2 and gpu3`."""
+    """Return `rank 7 on gpu2`, `rank 1 (pid 4711) on gpu2`, `ranks 4-7 on gpu2 and gpu3`."""
     nodes = tuple(dict.fromkeys(one.node for one in ranks))
-    return f"{name_ranks(one.rank for one in ranks)} on {named(nodes)}"
+    pids = [f"pid {one.own.pid}" for one in ranks if one.several and one.own]
+    of_several = f" ({named(pids)})" if pids else ""
+    return f"{name_ranks(one.rank for one in ranks)}{of_several} on {named(nodes)}"
 
 
 def agree(words: str, ranks: Sequence[Doing]) -> str:
@@ -135,7 +137,7 @@ def blame(
     """Return a verdict that names these ranks."""
     return Verdict(
         kind=kind,
-        ranks=tuple(sorted(one.rank for one in ranks)),
+        ranks=tuple(sorted({one.rank for one in ranks})),
         nodes=tuple(dict.fromkeys(one.node for one in ranks)),
         where=where or (ranks[0].where if ranks else None),
         since_s=since(ranks) if ranks else None,

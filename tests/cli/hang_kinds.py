@@ -109,6 +109,10 @@ def stands_still(side):
         if last:
             os.kill(os.getpid(), signal.SIGSTOP)  # at: stop
         share()
+    elif kind == "poll":
+        while rank and not os.path.exists("compiled-0"):
+            time.sleep(0.5)
+        time.sleep(3600)  # at: poll
     elif kind == "cut":
         for step in range(1_000_000):
             share(50_000)
@@ -180,6 +184,8 @@ print("ends", flush=True)
 dist.destroy_process_group()
 os._exit(0)  # threads of gloo may abort the process at Python's own end
 '''
+IN_SCRIPT = 2
+"""Ranks that the script of bash starts on each node, by torchrun."""
 AFTER = 10
 """Seconds, as the job has it."""
 
@@ -192,6 +198,8 @@ class Hang:
     """The program's word, and the mark of its line."""
     says: HangKind
     nodes: int = 2
+    rank: int = -1
+    """The one at fault; as in Python, -1 is the last."""
 
 
 HANGS = (
@@ -202,6 +210,7 @@ HANGS = (
     Hang(kind="read", says="storage", nodes=3),
     Hang(kind="lock", says="lock"),
     Hang(kind="stop", says="stopped"),
+    Hang(kind="poll", says="elsewhere", nodes=3, rank=0),
     Hang(kind="cut", says="network", nodes=4),
 )
 HEALTHY = (
@@ -239,7 +248,8 @@ def launch(
     place.mkdir()
     place.chmod(0o777)
     (place / "train.py").write_text(PROGRAM)
-    argv = " ".join((document["defaults"]["python"], "train.py", kind, str(seconds)))
+    torchrun = Path(document["defaults"]["python"]).with_name("torchrun")
+    argv = f"{torchrun} --nproc-per-node {IN_SCRIPT} train.py {kind} {seconds}"
     (place / "train.sh").write_text(f"cd .\n{argv}\n")
     # No check and no sync: the time until it begins is not what is looked at.
     options = ["--no-check", "--no-sync", "--procs-per-node", "1", "--json"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from tests.cli.conftest import MakeProject
 from tests.cli.hang_kinds import (
     HANGS,
     HEALTHY,
+    IN_SCRIPT,
     LAUNCHERS,
     Hang,
     Launch,
@@ -58,11 +60,11 @@ def quiet_project(hosts: Sandbox, make_project: MakeProject) -> Project:
 
 
 def is_verdict(document: dict[str, Any]) -> bool:
-    return document["kind"] == "verdict"
+    return bool(document["kind"] == "verdict")
 
 
 def is_event(document: dict[str, Any], kind: str) -> bool:
-    return document["kind"] == "event" and document["event"]["kind"] == kind
+    return bool(document["kind"] == "event" and document["event"]["kind"] == kind)
 
 
 def begin_to_hang(project: Project, hang: Hang, started: Launch) -> float | None:
@@ -75,8 +77,8 @@ def begin_to_hang(project: Project, hang: Hang, started: Launch) -> float | None
 
 def expected(hang: Hang) -> tuple[str, list[int], list[str]]:
     """Return the kind, the ranks and the nodes that are to be named."""
-    last = hang.nodes - 1
-    return hang.says, [last], [f"node{last + 1}"]
+    rank = range(hang.nodes)[hang.rank]
+    return hang.says, [rank], [f"node{rank + 1}"]
 
 
 def check_verdict(hang: Hang, found: dict[str, Any]) -> None:
@@ -114,7 +116,7 @@ def test_a_hang_has_its_name(
         said = started.read_until(is_verdict)
         seen = time.time()
         assert said, started.told[-3:]
-        stood = cut_at or stood_since(project.placed, hang.nodes)
+        stood = cut_at or stood_since(project.placed, hang.nodes * (IN_SCRIPT if script else 1))
         hung = next(one["event"] for one in started.told if is_event(one, "hung"))
         with capsys.disabled():
             print(
@@ -139,7 +141,7 @@ def test_different_shapes_end_a_run_of_gloo_at_that_rank(
 ) -> None:
     started = launch(quiet_project, launcher, 3, "shape", 0)
     assert not started.read_until(lambda one: is_event(one, "hung"))
-    assert started.process.wait() == 1
+    assert started.process.wait() == 128 + signal.SIGABRT
     cause = quiet_project.status(started.run)["first_cause"]
     assert (cause["node"], cause["rank"]) == ("node3", 2), cause
     log = quiet_project.run("logs", started.run, "--raw", "--rank", "2").stdout

@@ -351,3 +351,65 @@ def test_the_verdict_is_printed_below_the_stacks() -> None:
         " step\n"
         "hint: clusterctl check --nodes b\n"
     )
+
+
+def process(pid: int, *frames: Frame, wait: str = "hrtimer_nanosleep") -> ProcessDump:
+    thread = ThreadStack(id=pid, state="S", wait=wait, frames=frames)
+    return ProcessDump(pid=pid, state="S", threads=(thread,))
+
+
+SHELL = process(1, Frame(function="do_wait"), wait="do_wait")
+AGENT = process(
+    2,
+    Frame(
+        function="_invoke_run", file=f"{TORCH}/distributed/elastic/agent/server/api.py", line=906
+    ),
+    Frame(function="main", file=f"{TORCH}/distributed/run.py", line=1004),
+    Frame(function="<module>", file="/venv/bin/torchrun", line=8),
+)
+CALLS = process(
+    3,
+    Frame(function="_try_wait", file="/usr/lib/python3.12/subprocess.py", line=2011),
+    Frame(function="main", file="/venv/lib/python3.12/site-packages/llamafactory/cli.py", line=24),
+)
+SPAWNS = process(
+    4,
+    Frame(function="wait", file="/usr/lib/python3.12/multiprocessing/connection.py", line=1136),
+    Frame(function="join", file=f"{TORCH}/multiprocessing/spawn.py", line=140),
+    Frame(function="<module>", file="/job/train.py", line=9),
+)
+SPAWNED = (
+    Frame(function="_wrap", file=f"{TORCH}/multiprocessing/spawn.py", line=90),
+    Frame(function="_bootstrap", file="/usr/lib/python3.12/multiprocessing/process.py", line=314),
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [((SHELL, AGENT), ()), ((AGENT,), ()), ((CALLS, AGENT), ()), ((SPAWNS,), SPAWNED)],
+    ids=["script", "torchrun", "calls", "spawns"],
+)
+def test_what_a_launcher_started_are_the_programs(
+    above: tuple[ProcessDump, ...], below: tuple[Frame, ...]
+) -> None:
+    waits = process(7, *WAITS, STEP, *below, wait="futex_do_wait")
+    asleep = process(8, replace(STEP, line=90), *below)
+    loads = process(9, Frame(function="_worker_loop", file="/job/data.py", line=1), *SPAWNED)
+    dumps = [
+        node("a", RankDump(rank=0, processes=(*above, waits, waits))),
+        node("b", RankDump(rank=1, processes=(*above, waits, asleep, loads))),
+    ]
+    found = verdict(dumps)
+    assert (found.kind, found.ranks, found.nodes) == ("elsewhere", (1,), ("b",))
+    assert found.text == (
+        "rank 1 (pid 8) on b sleeps at train.py:90 step;"
+        " ranks 0-1 wait for it in all_reduce at train.py:88 step"
+    )
+
+
+def test_a_program_that_waits_for_another_one_is_no_launcher() -> None:
+    calls = process(3, *CALLS.threads[0].frames[:1], STEP)
+    helps = process(4, Frame(function="convert", file="/job/convert.py", line=3))
+    waits = node("a", rank(0, *WAITS, STEP))
+    found = verdict([waits, node("b", RankDump(rank=1, processes=(calls, helps)))])
+    assert found.where == STEP

@@ -190,13 +190,7 @@ class Worker:
     def _on_message(self, channel: TlsChannel, message: PeerMessage) -> None:
         self._heard_at = time.monotonic()
         if "welcome" in message:
-            self._welcome = True
-            for unsent in self._unacknowledged:
-                channel.send(unsent)
-            if self.missing:
-                self.missing.clear()
-                self._events.peer_joined(self._master)
-            self._ping()
+            self._begin(channel)
         elif "pong" in message:
             self._measure_clock(parse_time(message, "pong"), parse_time(message, "at"))
             if "slow" in message:
@@ -212,6 +206,16 @@ class Worker:
             self.again = parse_again(message["again"])
         elif "bye" in message:
             self.acknowledged = True
+
+    def _begin(self, channel: TlsChannel) -> None:
+        """Tell what the master may not have heard, now that it has let us in."""
+        self._welcome = True
+        for unsent in self._unacknowledged:
+            channel.send(unsent)
+        if self.missing:
+            self.missing.clear()
+            self._events.peer_joined(self._master)
+        self._ping()
 
     def _measure_clock(self, sent: float, there: float) -> None:
         if len(self._clock.round_trips) == CLOCK_PINGS:
