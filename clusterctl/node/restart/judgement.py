@@ -14,8 +14,11 @@ NO_PROGRESS = 4
 """The exit code of a run that was ended because restarts brought it no further."""
 FRUITLESS = 3
 """Restarts in a row without a newer checkpoint, after which a run ends."""
-FIRST_WAIT, LONGEST_WAIT = 5.0, 300.0
-"""Seconds before a restart: twice as many each time, until a newer checkpoint is there."""
+WAITS = (1.0, 15.0, 60.0, 120.0, 300.0)
+"""Seconds before a restart: longer each time, until a newer checkpoint is there.
+
+The first costs little: most failures pass at once. The next let a network come back.
+"""
 JITTER = 0.2
 """Part of a wait by which it may be longer or shorter: runs that failed at once come apart."""
 LINE_CHARACTERS = 2000
@@ -290,7 +293,9 @@ def _cause_of(failure: Failure, printed: PrintedCause) -> Cause:
         kind = "usage"
     elif not kind and not printed.error and failure.exit_code in _NOT_A_COMMAND:
         kind = "command"
-    return _named(kind or "exception", failure, printed.line)
+    # What a rank printed before it was killed from outside says nothing of that.
+    line = "" if kind in ("killed", "host-memory") else printed.line
+    return _named(kind or "exception", failure, line)
 
 
 def _named(kind: str, failure: Failure, line: str) -> Cause:
@@ -418,6 +423,6 @@ def _unfit(end: AttemptEnd, cause: Cause, checks: Checks, *, leave: bool) -> Dic
 
 def _wait(since: Sequence[AttemptEnd], seed: str, attempt: int) -> float:
     """Return how long to wait, jitter included."""
-    usual = FIRST_WAIT * 2.0 ** min(len(since) - 1, 10)
+    usual = WAITS[min(len(since), len(WAITS)) - 1]
     drawn = random.Random("%s %d" % (seed, attempt)).uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
-    return min(LONGEST_WAIT, round(usual * drawn, 1))
+    return round(usual * drawn, 1)
