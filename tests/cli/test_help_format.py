@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from clusterctl.cli.shared import help_format
 
 
-def help_of(formatter: Callable[[str], argparse.HelpFormatter]) -> str:
+def help_of(formatter: Any) -> str:
     parser = argparse.ArgumentParser(
         prog="tool",
         description="Does it.",
         formatter_class=formatter,
-        epilog="Examples:\n  tool 1",  # type: ignore[arg-type]
+        epilog="Examples:\n  tool 1",
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="such as gpu[01-04]")
     parser.add_argument("-i", "--inventory", metavar="FILE", help="the inventory " * 9)
