@@ -63,7 +63,7 @@ class Master:
         self.afters: Dict[str, PeerMessage] = {}
         """What the workers told with their bye, of a run that may restart."""
         self.again: Optional[PeerMessage] = None
-        """Only a worker is told what becomes of the run."""
+        """Only workers hear what becomes of the run."""
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])

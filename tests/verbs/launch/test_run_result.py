@@ -222,8 +222,8 @@ def test_the_last_attempt_gives_the_exit_code_or_that_there_was_no_progress() ->
 
 def test_what_an_earlier_attempt_reported_is_not_the_cause_of_the_last() -> None:
     log = RunLog(RUN, CLUSTER)
-    first = {"kind": "rank-ended", "rank": 0, "exit_code": 3}
-    up = {"kind": "supervisor-up", "attempt": 2}
+    first: dict[str, Any] = {"kind": "rank-ended", "rank": 0, "exit_code": 3}
+    up: dict[str, Any] = {"kind": "supervisor-up", "attempt": 2}
     messages = [
         happened(0, **first), happened(100, **up), happened(200, **EXITED), data(1, 0, b"x\n"),
         ended("b", **FAILED, **over("rank")),
