@@ -253,7 +253,7 @@ class Master:
     def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
         """Answer a worker whose attempt is not ours; it comes again.
 
-        One of the attempt before may have missed that we went on, or bring a stop that came while
+        One of the attempt before may have missed that we began, or bring a stop that came while
         we did.
         """
         if hello.get("attempt") == self._attempt - 1:

@@ -9,7 +9,7 @@ With its ping, a worker tells how long its ranks are quiet; the master says to a
 `hung`, and when it runs again.
 Of a run that may restart, a worker says with its `bye` of a failure what is `after` it on its node.
 Once it has this of all, the master says `again` to all: what becomes of the run, and later to go.
-The master of the next attempt says so to a supervisor of the last one that missed it.
+The master of the next attempt repeats it to a supervisor of the last one that missed it.
 
 Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
 """
