@@ -64,7 +64,7 @@ class Master:
         self.afters: Dict[str, PeerMessage] = {}
         """What the workers told with their bye, of a run that may restart."""
         self.again: Optional[PeerMessage] = None
-        """Only a worker is told what becomes of the run."""
+        """Only workers hear what becomes of the run."""
         self.missing: Set[str] = set(job["workers"])
         """Workers that have never been there."""
         self._expected = set(job["workers"])
@@ -259,7 +259,7 @@ class Master:
     def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
         """Answer a worker whose attempt is not ours; it comes again.
 
-        One of the attempt before may have missed that we went on, or bring a stop that came while
+        One of the attempt before may have missed that we began, or bring a stop that came while
         we did.
         """
         if hello.get("attempt") == self._attempt - 1:

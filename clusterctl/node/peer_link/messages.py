@@ -10,7 +10,7 @@ to all when the run is `hung`, and when it runs again, and with its pong to each
 are `slow`.
 Of a run that may restart, a worker says with its `bye` of a failure what is `after` it on its node.
 Once it has this of all, the master says `again` to all: what becomes of the run, and later to go.
-A supervisor of the attempt before that missed this is told so by the next attempt's master.
+The master of the next attempt repeats it to a supervisor of the last one that missed it.
 
 Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earlier one ignores.
 """

@@ -15,7 +15,7 @@ from clusterctl.wire import to_json
 AFTER_BYTES = 48 << 10
 """Of all that a node tells after an attempt: it has to fit into one line."""
 FAILURES, LINES, LINE_CHARACTERS = 4, 20, 300
-"""Ranks that failed which are told of, their last lines, and the characters of each."""
+"""The most failed ranks in a message, their last lines, and the characters of each."""
 FEWER_LINES = 5
 """If there are so many other words."""
 WHY_LIMIT = 1000

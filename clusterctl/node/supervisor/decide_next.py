@@ -26,7 +26,7 @@ MOST_KEPT = 100
 
 
 class Decided(NamedTuple):
-    """What becomes of the run, and from where it goes on."""
+    """What becomes of the run, and where the next attempt begins."""
 
     decision: Decision
     checkpoint: Optional[Checkpoint]
@@ -66,7 +66,7 @@ def limits_of(job: NodeJob) -> RestartLimits:
 
 
 def way_on(job: NodeJob, decision: Decision) -> str:
-    """Return how a person goes on where only other nodes would help; empty: that is not so."""
+    """Return the command for a run that only other nodes would help; empty: it is no such run."""
     if decision.action != "without" or job["node"] in decision.without:
         return ""
     named = ",".join(map(shlex.quote, decision.without))

@@ -89,7 +89,7 @@ class Supervisor:
         self.pid = os.fork()
         if self.pid == 0:
             for number in FORWARDED if answer < 0 else ():
-                signal.signal(number, signal.SIG_DFL)  # our own handler is not the supervisor's
+                signal.signal(number, signal.SIG_DFL)  # the guard's handler is not the supervisor's
             from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
 
             os.close(reader)

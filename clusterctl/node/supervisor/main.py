@@ -38,7 +38,7 @@ def supervise(
         paths: of the run's folder.
         start: `job`, `env`, `secrets`; `unit`: the scope's name; `guard`: the guard's key.
         answer: a pipe to the process that starts the run, for one line; -1: of a further attempt.
-        guard: a channel to the guard: what it needs to finish in our place, or to go on.
+        guard: a channel to the guard: what it needs to finish in our place, or to continue.
         held: sockets of the lock, from the attempt before; none of the first one.
     """
     processes.become_subreaper()
