@@ -30,7 +30,7 @@ def fold(dumps: Sequence[NodeDump]) -> list[Folded]:
     ordered = sorted(places.items(), key=lambda item: -len(item[1]))
     return [
         Folded(tuple(dict.fromkeys(sources)), Line(0, len(data), data, "\n"), 0.0)
-        for data, sources in ((line.encode(), sources) for line, sources in ordered)
+        for data, sources in ((line.encode(errors="replace"), sources) for line, sources in ordered)
     ]
 
 

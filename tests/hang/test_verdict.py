@@ -308,6 +308,14 @@ def test_endless_names_take_neither_time_nor_room() -> None:
     assert len(fold([node("a", evil)])[0].line.text) < 1000
 
 
+def test_half_of_a_character_in_a_name_is_shown_as_unknown() -> None:
+    half = rank(1, replace(STEP, function="\ud800step"))
+    assert fold([node("a", half)])[0].line.text == "train.py:88 ?step"
+    out = io.StringIO()
+    show_verdict(Console(file=out), [node("a", half)])
+    assert "?step" in out.getvalue()
+
+
 def test_a_script_of_the_shell_is_what_it_waits_for() -> None:
     asleep = rank(1, STEP, wait="hrtimer_nanosleep").processes[0]
     waits = ThreadStack(id=7, state="S", wait="do_wait")
