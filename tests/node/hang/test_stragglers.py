@@ -81,6 +81,7 @@ def test_a_rank_that_works_while_the_others_wait_is_slow_after_a_minute_and_some
         [*[(0.5,) * 4] * 20, *[(1.0, 0.0, 0.0, 0.0)] * 12, *[(0.5,) * 4] * 20],  # it saves
         [*[(0.5,) * 4] * 20, *[(0.4, 0.0, 0.0, 0.0)] * 6, *[(0.5,) * 4] * 20],
         [*[(0.5,) * 4] * 9, (0.95, 0.1, 0.1, 0.1)] * 6,  # a short evaluation now and then
+        [*[(0.5,) * 4] * 8, *[(1.0, 0.05, 0.05, 0.05)] * 4] * 5,  # a longer one
         [(0.9,)] * 60,  # one rank has nobody to wait for it
     ],
 )
