@@ -39,6 +39,8 @@ class RankSample(NamedTuple):
     """CPU time of each process."""
     files: Dict[ProcessKey, int]
     """Bytes that each has read and written."""
+    delays: Dict[ProcessKey, int]
+    """Nanoseconds that the main thread of each has waited for a core."""
 
 
 def sample_rank(
@@ -62,20 +64,23 @@ def sample_rank(
             else _file_bytes(process.pid)
             for process in own
         },
+        {process.key: _delay(process.pid) for process in own},
     )
 
 
 def difference(before: RankSample, now: RankSample, others: int = 0) -> Moved:
     """Return what a rank did between two samples; `others`: bytes that moved otherwise.
 
-    A process that is new is counted from its start.
+    A process that is new is counted from its start. To wait for a core counts as CPU time: a rank
+    that gets none, beside others on a busy machine, waits for no other rank.
     """
     ticks = _growth(before.ticks, now.ticks)
+    delay = _growth(before.delays, now.delays)
     return Moved(
         seconds=max(now.moment - before.moment, 0.001),
         printed=now.log != before.log,
         bytes=_growth(before.files, now.files) + others,
-        cpu=ticks / TICKS_PER_SECOND,
+        cpu=ticks / TICKS_PER_SECOND + delay / 1e9,
     )
 
 
@@ -88,6 +93,11 @@ def _file_bytes(pid: int) -> int:
     # What a memory map reads is counted in read_bytes alone.
     wanted = (b"rchar:", b"wchar:", b"read_bytes:")
     return sum(int(words[1]) for words in fields if len(words) > 1 and words[0] in wanted)
+
+
+def _delay(pid: int) -> int:
+    words = read_proc(pid, "schedstat").split()
+    return int(words[1]) if len(words) > 1 else 0
 
 
 def processes_of(roots: Dict[int, int], living: Sequence[Process]) -> Dict[int, List[Process]]:
