@@ -41,7 +41,7 @@ class Moved(NamedTuple):
     bytes: int
     """Read, written, and exchanged with other nodes."""
     cpu: float
-    """Seconds of CPU time."""
+    """Seconds of CPU time, and of waiting for a core."""
 
     @property
     def shows(self) -> bool:

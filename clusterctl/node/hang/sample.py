@@ -75,14 +75,17 @@ def sample_rank(
 def difference(before: RankSample, now: RankSample, others: int = 0) -> Moved:
     """Return what a rank did between two samples; `others`: bytes that moved otherwise.
 
-    A process that is new is counted from its start.
+    A process that is new is counted from its start. To wait for a core counts as CPU time: a rank
+    that gets none, beside others on a busy machine, waits for no other rank.
     """
     ticks = _growth(before.ticks, now.ticks)
+    known = {key: queued for key, (_, queued) in before.main.items()}
+    waits = (queued - known.get(key, 0.0) for key, (_, queued) in now.main.items())
     return Moved(
         seconds=max(now.moment - before.moment, 0.001),
         printed=now.log != before.log,
         bytes=_growth(before.files, now.files) + others,
-        cpu=ticks / TICKS_PER_SECOND,
+        cpu=ticks / TICKS_PER_SECOND + sum(max(0.0, wait) for wait in waits),
     )
 
 

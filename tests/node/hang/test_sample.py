@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from clusterctl.node.probe.interface_addresses import list_interfaces
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import Process
 from clusterctl.node.tcp_sockets import is_loopback
+from tests.waiting import wait_until
 
 
 def own(*pids: int) -> list[Process]:
@@ -43,6 +45,28 @@ def test_output_files_and_cpu_time_are_seen(tmp_path: Path) -> None:
     assert now.printed
     assert now.bytes >= 5_000_000
     assert now.cpu > 0
+
+
+def test_a_rank_that_gets_no_core_beside_others_is_busy() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nos.nice(NICE)\nwhile True: pass"
+    argvs = [[sys.executable, "-c", spin.replace("NICE", nice)] for nice in ("0", "19")]
+    children = [subprocess.Popen(argv) for argv in argvs]
+    try:
+        pid = children[1].pid
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19)
+        began = time.monotonic()
+        first = sample.sample_rank(began, "none", own(pid))
+
+        def is_busy() -> bool:
+            found = sample.sample_rank(time.monotonic(), "none", own(pid))
+            return sample.difference(first, found).cpu > 1 + 0.5 * (found.moment - began)
+
+        wait_until(is_busy)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_a_process_that_is_stuck_in_the_kernel_is_not_asked_for_its_bytes() -> None:
