@@ -29,7 +29,7 @@ def make(run_folder: str) -> str:
     import tempfile  # noqa: PLC0415  (start-up counts)
 
     folder = os.path.join(run_folder, "ray")
-    os.mkdir(folder, 0o700)
+    os.makedirs(folder, 0o700, exist_ok=True)  # of an earlier attempt
     private = tempfile.mkdtemp(prefix=PREFIX, dir="/tmp")
     os.symlink(private, _private(run_folder))
     short = os.path.join(private, NAME)
