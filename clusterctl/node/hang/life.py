@@ -40,13 +40,15 @@ class Moved(NamedTuple):
     printed: bool
     bytes: int
     """Read, written, and exchanged with other nodes."""
+    stores: bool
+    """A process waits for a disk, and waited there for something else before."""
     cpu: float
     """Seconds of CPU time, and of waiting for a core."""
 
     @property
     def shows(self) -> bool:
-        """It printed, or more bytes moved than keepalives need."""
-        return self.printed or self.bytes > BYTES_NOISE * self.seconds
+        """It printed, or more bytes moved than keepalives need, or a slow disk takes them."""
+        return self.printed or self.stores or self.bytes > BYTES_NOISE * self.seconds
 
     @property
     def busy(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from clusterctl.node.hang.life import Moved
 from clusterctl.node.hang.quota import quota_of
 from clusterctl.node.probe.interface_addresses import attributes, dump
-from clusterctl.node.run.processes.processes import Process, ProcessKey, read_proc
+from clusterctl.node.run.processes.processes import Process, ProcessKey, read_proc, read_status
 from clusterctl.node.tcp_sockets import is_loopback, sockets_of
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -42,6 +42,8 @@ class RankSample(NamedTuple):
     """Bytes that each has read and written."""
     main: Dict[ProcessKey, Tuple[float, float]]
     """For how long the main thread of each has run, and has waited for a CPU."""
+    switches: Dict[ProcessKey, int]
+    """Of each that is stuck in the kernel now: how often it has waited for something."""
     held_back: float
     """Seconds for which the quota of its control group was used up."""
 
@@ -68,6 +70,7 @@ def sample_rank(
             for process in own
         },
         {process.key: _main_thread(process) for process in own},
+        {process.key: _switches(process.pid) for process in own if process.uninterruptible},
         quota_of(own[0].pid).seconds if own else 0.0,
     )
 
@@ -85,6 +88,8 @@ def difference(before: RankSample, now: RankSample, others: int = 0) -> Moved:
         seconds=max(now.moment - before.moment, 0.001),
         printed=now.log != before.log,
         bytes=_growth(before.files, now.files) + others,
+        # Who writes to a slow disk is stuck whenever we look, so its bytes are never asked for.
+        stores=any(count > before.switches.get(key, count) for key, count in now.switches.items()),
         cpu=ticks / TICKS_PER_SECOND + sum(max(0.0, wait) for wait in waits),
     )
 
@@ -148,6 +153,10 @@ class Halts:
 
 def _growth(before: Dict[ProcessKey, int], now: Dict[ProcessKey, int]) -> int:
     return sum(max(0, count - before.get(key, 0)) for key, count in now.items())
+
+
+def _switches(pid: int) -> int:
+    return int(read_status(pid).get(b"voluntary_ctxt_switches", b"0"))
 
 
 def _main_thread(process: Process) -> Tuple[float, float]:

@@ -16,7 +16,7 @@ from clusterctl.node.hang.life import (
 )
 
 AFTER = 300.0
-NOTHING = Moved(seconds=5.0, printed=False, bytes=0, cpu=0.0)
+NOTHING = Moved(seconds=5.0, printed=False, bytes=0, stores=False, cpu=0.0)
 BUSY = NOTHING._replace(cpu=5.0)
 MIN = 60.0
 

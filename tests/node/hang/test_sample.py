@@ -75,6 +75,11 @@ def test_a_process_that_is_stuck_in_the_kernel_is_not_asked_for_its_bytes() -> N
     first = sample.sample_rank(1.0, "none", [process])
     assert first.files[process.key] > 0
     assert sample.sample_rank(2.0, "none", [stuck], first).files == first.files
+    second = sample.sample_rank(2.0, "none", [stuck], first)
+    assert not sample.difference(first, second).shows
+    assert not sample.difference(second, second).shows, "it waits for the same thing"
+    time.sleep(0.001)  # the process waits for something else
+    assert sample.difference(second, sample.sample_rank(3.0, "none", [stuck], second)).shows
     assert sample.sample_rank(2.0, "none", [stuck]).files == {stuck.key: 0}
 
 
@@ -83,7 +88,7 @@ def test_a_process_that_is_new_counts_from_its_start_and_one_that_ended_takes_no
 ):
     def made(**files: int) -> sample.RankSample:
         known = {(int(name[1:]), 1): count for name, count in files.items()}
-        return sample.RankSample(1.0, (0, 0), known, known, {}, 0.0)
+        return sample.RankSample(1.0, (0, 0), known, known, {}, {}, 0.0)
 
     assert sample.difference(made(p1=100), made(p1=150, p2=30)).bytes == 80
     assert sample.difference(made(p1=100, p2=900), made(p1=100)).bytes == 0

@@ -70,7 +70,7 @@ class Node:
         moment = self.last.moment + 5.0 if self.last else 0.0
         self.ran += ran
         main = {PROCESS.key: (self.ran, queued * moment / 5.0)}
-        now = RankSample(moment, (0, 0), {}, {}, main, 0.0)
+        now = RankSample(moment, (0, 0), {}, {}, main, {}, 0.0)
         self.watch.sample(3, PID, self.last, now)
         self.watch.sampled([3])
         self.last = now
