@@ -70,13 +70,15 @@ def _ranks(look: Look, one: Communicator, members: Sequence[NcclRank]) -> tuple[
             owners.setdefault(address, set()).add(node.node)
     # In a container, NCCL knows a process by another number.
     processes = {(each.node, p.pid): each for each in look.ranks for p in each.dump.processes}
+    # Programs of one rank share its dump: each is its own process's.
+    processes |= {(each.node, each.own.pid): each for each in look.ranks if each.own}
     nodes = (owners.get(each.host, set()) for each in members)
     found = [
         (each, processes.get((next(iter(claims)), each.pid)) if len(claims) == 1 else None)
         for each, claims in zip(members, nodes, strict=True)
     ]
-    known = {doing.rank: doing for _, doing in found if doing}
-    ranks = [known[rank] for rank in sorted(known)]
+    known = {id(doing): doing for _, doing in found if doing}
+    ranks = sorted(known.values(), key=lambda doing: doing.rank)
     strangers = [each for each, doing in found if doing is None]
     of = f" of {one.size}" if one.size else ""
     parts = [who(ranks)] if ranks else []

@@ -167,7 +167,7 @@ class Hung:
     quiet_s: Seconds
     """How long that was when the run was judged hung."""
     alarm: Count = 0
-    """Which such judgement of the run it is, from 1."""
+    """Which such judgement it is: from 1, in attempt 2 of the run from 1001, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,4 +98,5 @@ def test_a_run_heals_itself_once_its_controller_was_killed(restarting: Project) 
     printed = restarting.run("logs").stdout
     assert printed.index("rank 1 dies") < printed.index("attempt 2 of 3, from checkpoint step 40: ")
     assert "rank 0 is done" in printed
-    assert json.loads(restarting.run("runs", "--json").stdout)
+    listed, *_ = json.loads(restarting.run("runs", "--json").stdout)["runs"]
+    assert (listed["run"], listed["state"]) == (status["run"], "finished")

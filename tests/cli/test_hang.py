@@ -40,7 +40,7 @@ def fresh(project: Project) -> None:
     """Let no host have py-spy, neither its own nor one next to the job's interpreter."""
     python = Path(sys.executable).resolve()
     if python.with_name("py-spy").exists():
-        pytest.skip("this Python has a py-spy of its own")
+        return  # then the nodes have one without launch's
     document = yaml.safe_load(project.inventory.read_text())
     document["defaults"]["python"] = str(python)
     project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))

@@ -70,9 +70,11 @@ def install_uv(project: Project, *nodes: str) -> None:
 
 
 @pytest.mark.netns
-def test_it_is_made_once_completed_and_leaves_other_files_alone(fresh: Project) -> None:
-    """By uv, which takes little; below, pip makes one."""
-    install_uv(fresh, "node1", "node2")
+@pytest.mark.parametrize("tool", ["uv", pytest.param("pip", marks=pytest.mark.soak)])
+def test_it_is_made_once_completed_and_leaves_other_files_alone(fresh: Project, tool: str) -> None:
+    """By uv, which takes little; that pip makes one, a test below shows."""
+    if tool == "uv":
+        install_uv(fresh, "node1", "node2")
     require(fresh, "alpha", "beta==2.0")
     checked = fresh.run("check", "--only", "python.found")
     typed = next(commands(" ".join(checked.stdout.split())))

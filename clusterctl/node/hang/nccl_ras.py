@@ -68,7 +68,7 @@ def _has_problem(one: Mapping[str, Any]) -> bool:
 def _report(address: str, pids: Collection[int], until: float) -> str:
     """Return NCCL's report, as JSON or, before NCCL 2.28, as text."""
     host, _, number = address.rpartition(":")
-    port = int(number) if number.isdigit() else 0
+    port = int(number) if number.isascii() and number.isdigit() else 0
     inodes = {one.inode for one in listening(port)}
     if not inodes or not any(inodes & sockets_of(pid) for pid in pids):
         why = "no rank listens at %s: no communicator yet, or NCCL before 2.24"
@@ -129,7 +129,14 @@ def _read(report: str, pids: Collection[int]) -> List[Dict[str, Any]]:
         if told and not known & set(map(_inner_pid, pids)):
             raise NoAnswerError("it answers for the ranks of another run")
         return [_communicator(one) for one in told]
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise NoAnswerError("its answer cannot be read: %r" % error) from error
 
 

@@ -80,6 +80,8 @@ class HangWatch:
         self.slow = StragglerWatch(loop, job, record, snapshots, on_change)
         self._hung: Optional[Dict[str, Any]] = None
         self._alarm = 0
+        self._before = 1000 * (job.get("attempt", 1) - 1)
+        """Who follows all attempts tells their alarms apart: those of attempt 2 begin at 1001."""
         self._false_alarms = 0
         self.stacks_kept = False
         """Some tell why a rank has waited in vain."""
@@ -197,11 +199,18 @@ class HangWatch:
             return {"quiet": None, "printed": self._printed}
         known = [self._ranks[rank].life.quiet(now) for rank in running if rank in self._ranks]
         quiet = min(known) if len(known) == len(running) else 0.0
-        return {"quiet": round(quiet, 1), "printed": self._printed, "work": self.slow.told}
+        # Ranks that never met do not wait for each other.
+        met = all(one.get("joined") for one in snapshots if one["state"] == "running")
+        work = self.slow.told if met else []
+        return {"quiet": round(quiet, 1), "printed": self._printed, "work": work}
 
     @property
     def _printed(self) -> bool:
-        return any(one.sample.log[0] for one in self._ranks.values())
+        sizes = {rank: one.sample.log[0] for rank, one in self._ranks.items()}
+        # `!=`: a log that was cut begins anew.
+        return any(
+            size and size != self._record.begins_at(RANK_LOG % rank) for rank, size in sizes.items()
+        )
 
     # What the master judges.
 
@@ -214,7 +223,7 @@ class HangWatch:
         printed = any(one.get("printed") for one in known.values())
         if not self._run.judge(time.monotonic(), quiet, printed=printed):
             return None
-        alarm = self._run.false_alarms + self._run.hung
+        alarm = self._before + self._run.false_alarms + self._run.hung
         return {"hung": self._run.hung, "quiet_s": round(self._run.quiet, 1), "alarm": alarm}
 
     def judge_slow(self, told: Mapping[str, Optional[Told]]) -> Dict[str, Judged]:

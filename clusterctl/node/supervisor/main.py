@@ -139,6 +139,8 @@ def start_supervisor(
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
     environment = {os.fsencode(name): os.fsencode(value) for name, value in start["env"].items()}
+    if not _makes_pipes(paths.folder):
+        environment.pop(b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", None)  # torch would end the rank
     if job.get("launcher_program") and job["launcher"] == "ray":
         environment = {**ray_variables(start["secrets"]), **environment}
     spawner = Spawner(paths, job, environment)
@@ -155,6 +157,17 @@ def start_supervisor(
         raise OperationError("exec", "cannot start a process: %s" % error.strerror) from error
     record.write_snapshot(supervisor.snapshot())
     return supervisor, control_socket
+
+
+def _makes_pipes(folder: str) -> bool:
+    """Tell whether the file system of a folder has named pipes."""
+    path = os.path.join(folder, "probe.pipe")
+    try:
+        os.mkfifo(path, 0o600)
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
 
 
 def ray_variables(secrets: Dict[str, str]) -> Environment:

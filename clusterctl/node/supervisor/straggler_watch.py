@@ -47,7 +47,7 @@ class _Slow:
     """A rank of this node that is slow, or suspected."""
 
     def __init__(self, rank: _Rank) -> None:
-        self.pid, self.began, self.own = rank.pid, rank.work, rank.own
+        self.began, self.own = rank.work, rank.own
         self.since = time.time()
         self.lost = 0.0
         self.looks = 0

@@ -32,7 +32,7 @@ class PySpyBringer:
         """Node → why it has none."""
 
     def begin(self, cluster: Cluster) -> threading.Thread | None:
-        """Begin, unless it has begun, or the nodes do not watch this job for hangs."""
+        """Begin, unless it has begun, or the job turns the watch for hangs off."""
         if self._begun or not cluster.job.hang.after:
             return None
         self._begun = True
@@ -58,7 +58,7 @@ class PySpyBringer:
         if thread is not None:
             thread.join(WAIT_SECONDS)
             if thread.is_alive():
-                late = f"py-spy was not there within {WAIT_SECONDS:g} s"
+                late = f"not all had py-spy within {WAIT_SECONDS:g} s"
                 self._problems = {node.name: late for node in cluster.nodes}
         for notice in self.notices():
             emit(notice)

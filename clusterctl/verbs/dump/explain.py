@@ -54,6 +54,8 @@ class HangExplainer:
         self._run, self._take = run, take
         self._alarm = 0
         """The number of the last news that it is hung."""
+        self._attempt = 1
+        """Of a run that restarts."""
         self._stands = False
         """It has not been running again since."""
         self._due = math.inf
@@ -80,12 +82,15 @@ class HangExplainer:
     def _hear(self, event: Event) -> None:
         if not isinstance(event, NodeEvent):
             return
-        alarm = event.event.get("alarm")
+        alarm, attempt = event.event.get("alarm"), event.event.get("attempt")
         match event.event.get("kind"):
             case "hung" if isinstance(alarm, int) and alarm > self._alarm:
                 self._alarm, self._stands = alarm, True
                 self._due = time.monotonic() + SETTLE_SECONDS
             case "running-again" if alarm == self._alarm:
+                self._stands, self._due, self._unclear = False, math.inf, False
+            case "again" if isinstance(attempt, int) and attempt > self._attempt:
+                self._attempt = attempt
                 self._stands, self._due, self._unclear = False, math.inf, False
 
     def _news(self) -> Generator[Event]:

@@ -62,6 +62,8 @@ class JoinMonitor:
     """Nodes whose launcher has reached the master."""
     _ended: bool = False
     _timed_out: bool = False
+    _restarted: float | None = None
+    """When the last further attempt was announced."""
     _last_news: float = field(default_factory=time.monotonic)
     _quiet: float = QUIET_SECONDS
 
@@ -81,9 +83,11 @@ class JoinMonitor:
     @property
     def settled(self) -> bool:
         """The start is over and the run is not: what else is done does not slow it down."""
+        now = time.monotonic()
+        if self._restarted is not None:  # who joins a further attempt is not counted
+            return now - self._restarted >= NO_MEETING_SECONDS
         if self._ended or self._timed_out:
             return False
-        now = time.monotonic()
         joined = len(self._joined) == self.plan.world_size
         over = joined and now - self._last_news >= SETTLE_SECONDS
         return over or now - self.began >= NO_MEETING_SECONDS
@@ -116,6 +120,8 @@ class JoinMonitor:
                 self._joined.add(rank)
                 self._last_news = time.monotonic()
                 return True
+            case "again":
+                self._restarted = time.monotonic()
             case "rank-ended" | "launcher-ended" | "stop-ordered" | "end":
                 self._ended = True
         return False

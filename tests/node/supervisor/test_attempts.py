@@ -90,10 +90,13 @@ def save(run: Run, step: int) -> Path:
     return folder
 
 
-def wait_for_decision(run: Run) -> None:
-    """Wait until both nodes know of the next attempt, which begins some seconds later."""
-    for n in range(len(run.names)):
-        wait_until(lambda n=n: bool(kinds(run, n, "again")))  # type: ignore[misc]
+def fail_twice(run: Run, n: int) -> None:
+    """Kill a rank of attempts 1 and 2, until all know of the third: it begins 12 s later or more."""
+    kill_rank(run, n)
+    wait_for_attempt(run, 2)
+    kill_rank(run, n)
+    for node in range(len(run.names)):
+        wait_until(lambda node=node: len(kinds(run, node, "again")) == 2)  # type: ignore[misc]
 
 
 class Watch:
@@ -127,9 +130,6 @@ def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
     guards = [run.pid_of_guard(n) for n in (0, 1)]
     watch = Watch(run)
     kill_rank(run, 1)
-    wait_for_decision(run)
-    waiting = run.status(0)
-    assert (waiting["state"], waiting["again"]["attempt"]) == ("starting", 2)
     wait_for_attempt(run, 2)
     assert watch.end() == [], "another run could have begun between two attempts"
     assert [run.pid_of_guard(n) for n in (0, 1)] == guards
@@ -184,8 +184,9 @@ def test_a_node_is_followed_across_attempts_to_the_end_of_the_last(make_run: Mak
 def test_a_stop_before_the_next_attempt_begins_is_final(make_run: MakeRun, how: str) -> None:
     run = of_attempts(make_run).start()
     wait_for_attempt(run, 1)
-    kill_rank(run, 0)
-    wait_for_decision(run)
+    fail_twice(run, 0)
+    waiting = run.status(0)
+    assert (waiting["state"], waiting["again"]["attempt"]) == ("starting", 3)
     if how == "order":
         assert run.stop(1)["gone"]
     else:
@@ -193,7 +194,7 @@ def test_a_stop_before_the_next_attempt_begins_is_final(make_run: MakeRun, how: 
     ends = [run.ended(n) for n in (0, 1)]
     assert [end["state"] for end in ends] == ["failed", "failed"], "that is what it had been"
     assert [end["end"]["no_restart"] for end in ends] == ["it was stopped"] * 2
-    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [2, 2]
     assert not run.left()
 
 
@@ -214,12 +215,11 @@ def test_a_supervisor_killed_before_the_next_attempt_ends_the_run(
 ) -> None:
     run = of_attempts(make_run, lost_after=5).start()
     wait_for_attempt(run, 1)
-    kill_rank(run, 0)
-    wait_for_decision(run)
+    fail_twice(run, 0)
     os.kill(run.pid_of_supervisor(killed), signal.SIGKILL)
     ends = [run.ended(n) for n in (0, 1)]
     assert [end["state"] for end in ends] == ["failed", "failed"]
-    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [2, 2]
     assert not run.left()
 
 
@@ -230,16 +230,15 @@ def test_without_its_guard_a_node_starts_no_further_attempt(
 ) -> None:
     run = of_attempts(make_run).start()
     wait_for_attempt(run, 1)
-    if not waits:
-        os.kill(run.pid_of_guard(1), signal.SIGKILL)
-    kill_rank(run, 0)
     if waits:
-        wait_for_decision(run)
-        os.kill(run.pid_of_guard(1), signal.SIGKILL)
+        fail_twice(run, 0)
+    os.kill(run.pid_of_guard(1), signal.SIGKILL)
+    if not waits:
+        kill_rank(run, 0)
     ends = [run.ended(n) for n in (0, 1)]
     assert [end["state"] for end in ends] == ["failed", "failed"]
     assert "guard" in ends[1]["end"]["no_restart"]
-    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == [1, 1]
+    assert [len(kinds(run, n, "supervisor-up")) for n in (0, 1)] == ([2, 2] if waits else [1, 1])
     assert not run.left()
 
 
@@ -275,11 +274,10 @@ def test_what_the_program_does_again_is_not_tried_again(make_run: MakeRun) -> No
 def test_an_attempt_that_cannot_start_ends_the_run(make_run: MakeRun) -> None:
     run = of_attempts(make_run, nodes=1).start()
     wait_for_attempt(run, 1)
-    kill_rank(run, 0)
-    wait_for_decision(run)
+    fail_twice(run, 0)
     Path(run.paths().agent).unlink()  # what starts the ranks
     end = run.ended()
-    assert (end["state"], end["attempt"]) == ("failed", 2)
+    assert (end["state"], end["attempt"]) == ("failed", 3)
     assert not run.left()
 
 

@@ -79,10 +79,14 @@ class RunFiles:
             with contextlib.suppress(OSError):
                 self._begin[log] = os.stat(os.path.join(self.paths.folder, log)).st_size
 
+    def begins_at(self, log: str) -> int:
+        """Return where this attempt begins in a log."""
+        return self._begin.get(log, 0)
+
     def log_end(self, log: str, count: int) -> bytes:
         """Return at most so many last bytes of what this attempt has written to a log."""
         begin, found = find_end(os.path.join(self.paths.folder, log), count)
-        return found[max(0, self._begin.get(log, 0) - begin) :]
+        return found[max(0, self.begins_at(log) - begin) :]
 
     def reserve_space(self) -> None:
         """Set room aside for the end.
