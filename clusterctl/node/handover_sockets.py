@@ -42,6 +42,8 @@ def receive(descriptor: int) -> Tuple[bytes, List[int]]:
     with socket.socket(fileno=os.dup(descriptor)) as channel:
         while True:
             found, came, _, _ = socket.recv_fds(channel, _CHUNK, MOST_SOCKETS)
+            for each in came:
+                os.set_inheritable(each, False)  # no rank may hold the lock
             sockets += came
             data += found
             if not found:

@@ -14,8 +14,8 @@ from clusterctl.plan.launchers import LAUNCHERS
 from tests.cli.runs import Project
 from tests.waiting import BUSY, wait_until
 
-# What holds without this training: test_containers.py kills a rank of torchrun, test_torchrun.py and
-# test_accelerate.py fail one, and a page plays a stop and a resume (test_outputs.py).
+# What holds without this training: test_containers.py kills a rank of torchrun, test_torchrun.py
+# and test_accelerate.py fail one, and a page plays a stop and a resume (test_outputs.py).
 pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.soak]
 
 TRAIN = """

@@ -264,7 +264,7 @@ class Master:
         """
         if hello.get("attempt") == self._attempt - 1:
             if hello.get("stopped") is True:
-                reason = "%s was asked to stop between two attempts" % name
+                reason = "%s ended between two attempts" % name
                 ending = {"by": "stop", "reason": reason, "node": name}
                 self.send_ending(ending)
                 self._events.peer_ending(ending)

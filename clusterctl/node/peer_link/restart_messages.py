@@ -36,7 +36,10 @@ def fit_after(after: PeerMessage) -> PeerMessage:
     told = [{**one, "files": {}} for one in sight["checkpoints"]]
     while told and len(to_json({**after, "sight": {**sight, "checkpoints": told}})) > AFTER_BYTES:
         told.pop()
-    return {**after, "sight": {**sight, "checkpoints": told}}
+    after = {**after, "sight": {**sight, "checkpoints": told}}
+    if len(to_json(after)) > AFTER_BYTES:
+        after["failures"] = [{**one, "lines": []} for one in failures]
+    return after
 
 
 def parse_after(found: object) -> PeerMessage:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.checkpoints.checkpoints import checkpoints
-from clusterctl.node.peer_link.restart_messages import LINE_CHARACTERS, LINES
+from clusterctl.node.peer_link.restart_messages import LINE_CHARACTERS, LINES, WHY_LIMIT
 from clusterctl.node.restart.agreement import tell_sight
 from clusterctl.node.restart.node_check import node_check
 from clusterctl.node.run.files.node_job import NodeJob
@@ -41,7 +41,9 @@ def look(
         ],
         "step": progress.get("step"),
         "sight": _sight(job),
-        "check": node_check(job, record.paths),
+        "check": {
+            name: why and why[:WHY_LIMIT] for name, why in node_check(job, record.paths).items()
+        },
     }
 
 

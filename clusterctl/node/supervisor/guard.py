@@ -25,7 +25,7 @@ from clusterctl.node.handover_sockets import receive
 from clusterctl.node.run.files.node_job import NodeJob, may_restart, next_job
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import processes
-from clusterctl.wire import decode_line
+from clusterctl.wire import decode_line, encode_line
 
 KILL_SECONDS = 1.0
 """How long to KILL before the guard tells the other nodes; after that it does both."""
@@ -86,14 +86,19 @@ class Supervisor:
             OSError: no process can be started.
         """
         reader, writer = channel(start["job"])
+        if answer < 0:  # before it can die: then its end is ours to write
+            os.write(writer, encode_line({"link_port": start["job"]["link"]["port"]}))
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # our handler must not take the child's
         self.pid = os.fork()
         if self.pid == 0:
             for number in FORWARDED if answer < 0 else ():
                 signal.signal(number, signal.SIG_DFL)  # the guard's handler is not the supervisor's
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
             from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
 
             os.close(reader)
             raise SystemExit(supervise(paths, start, answer, writer, held))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if self.stopped:
             os.kill(self.pid, self.stopped)  # it came between two attempts
         for each in (writer, *held, *([answer] if answer >= 0 else [])):

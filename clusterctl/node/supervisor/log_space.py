@@ -70,10 +70,18 @@ class LogSpace:
     def _allocated(self, log: str) -> int:
         if log not in self._dropped:
             # Now, as on a full disk there is no room for a new file.
-            self._write_dropped(log, 0)
+            self._write_dropped(log, self._dropped_before(log))
         try:
             return os.stat(os.path.join(self._folder, log)).st_blocks * 512
         except FileNotFoundError:
+            return 0
+
+    def _dropped_before(self, log: str) -> int:
+        """Return up to where an earlier attempt dropped a log."""
+        try:
+            with open(os.path.join(self._folder, dropped_of(log)), "rb") as file:
+                return int(file.read(32) or 0)
+        except (OSError, ValueError):  # there is none; a power failure leaves zeros
             return 0
 
     def _write_dropped(self, log: str, until: int) -> None:

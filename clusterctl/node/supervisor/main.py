@@ -44,8 +44,6 @@ def supervise(
     processes.become_subreaper()
     raise_soft_limits()
     is_first = answer >= 0
-    if not is_first:
-        write_line(guard, {"link_port": start["job"]["link"]["port"]})
     try:
         supervisor, control_socket = start_supervisor(paths, start, held)
     except OperationError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 import traceback
 from functools import partial
@@ -31,6 +32,10 @@ LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
 TELL_SECONDS = 0.5
 """How long the master stays after it has told that there is no next attempt."""
+HEARD_SECONDS = 3.0
+"""How long a worker stays that refuses, until the master, or its next supervisor, knows."""
+REFUSED = "no next attempt: "
+"""How the reason of a node begins that refuses one; such an ending is no stop by a person."""
 MOST_CAUSES = 4
 """Of each kind that are kept: the first ones tell."""
 
@@ -70,6 +75,10 @@ class NextAttempt:
         """The next attempt, as the master has decided; None: not (yet)."""
         self.why_not = ""
         """Why there is no next attempt, whatever speaks for one; empty: there may be."""
+        self.master_finished = False
+        """The job has finished on the master, which starts nothing again then."""
+        self._looking = False
+        """A child finds out what a next attempt needs to know."""
         self.exit_code: Optional[int] = None
         """Of a run that restarts brought no further; None: that of the attempt."""
 
@@ -94,7 +103,9 @@ class NextAttempt:
 
     def see(self, cause: Cause) -> None:
         """Take what ends the attempt, here or on another node; a stop makes its end final."""
-        if cause.by == "stop":
+        if cause.by == "stop" and cause.reason.startswith(REFUSED):
+            self.give_up("%s: %s" % (cause.node, cause.reason[len(REFUSED) :]))
+        elif cause.by == "stop":
             self.give_up("it was stopped")
         elif cause.by == "supervisor":
             self.give_up("the supervisor on %s had died" % cause.node)
@@ -109,8 +120,11 @@ class NextAttempt:
             self._failed.append((time.time() - self.clock_offset, cause))
 
     def give_up(self, why: str) -> None:
-        """Let the attempt's end be the run's."""
+        """Let the attempt's end be the run's; nothing more is found out for a next one."""
         self.why_not = self.why_not or why
+        if self._looking:  # the end of its pipe follows
+            with contextlib.suppress(OSError):
+                processes.send_all(processes.living_descendants(), signal.SIGKILL)
 
     # What this node knows after it.
 
@@ -123,13 +137,16 @@ class NextAttempt:
             return
 
         def take(found: Dict[str, Any]) -> None:
+            self._looking = False
             self._own = {**found, "stuck": bool(end["left"])} if found else None
             then()
 
+        self._looking = True
         work = partial(_look, self._job, self._record, list(self._failed), oom=oom)
         try:
             run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
         except OSError:
+            self._looking = False
             then()
 
     def _require_guard(self) -> None:
@@ -152,7 +169,9 @@ class NextAttempt:
         `late`: nodes that never came are waited for no longer.
         """
         if not self._on:
-            return OPEN if time.monotonic() < self._told_until else OVER
+            told = None if self._is_master else self._peers.again
+            heard = told is not None and not told["attempt"]
+            return OPEN if time.monotonic() < self._told_until and not heard else OVER
         self._require_guard()
         if self._own is None:
             self.give_up("this node could not look at what it has")
@@ -168,16 +187,27 @@ class NextAttempt:
         """Tell the others, once, that there is no next attempt."""
         self._on = False
         if self._is_master:
+            from clusterctl.node.peer_link.restart_messages import (  # noqa: PLC0415  (few runs)
+                WHY_LIMIT,
+            )
+
             none = {"attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False}
-            self._peers.send_again({**none, "why": self.why_not})
+            self._peers.send_again({**none, "why": self.why_not[:WHY_LIMIT]})
             if self._job["workers"]:
                 self._told_until = time.monotonic() + TELL_SECONDS
-        elif not (self._peers.again and self._peers.again["attempt"] == 0):
-            reason = "no next attempt: %s" % self.why_not
+        elif not self.master_finished and not (
+            self._peers.again and self._peers.again["attempt"] == 0
+        ):
+            reason = REFUSED + self.why_not
             self._peers.send_ending({"by": "stop", "reason": reason, "node": self._job["node"]})
+            if not any(one.lost == self._job["master"]["node"] for one in self._causes):
+                self._told_until = time.monotonic() + HEARD_SECONDS
 
     def _poll_worker(self) -> str:
         told = self._peers.again
+        if told is None and self.master_finished:
+            self.give_up("the job has finished on %s" % self._job["master"]["node"])
+            return OVER
         if told is None or told == self.again:
             return OPEN
         if not told["attempt"]:
@@ -274,7 +304,8 @@ class NextAttempt:
             what = self.again["checkpoint"] if step is None else "step %d" % step
             where = "from checkpoint " + what
         words = (self.again["attempt"], self._most, where, self.again["why"])
-        os.write(1, ("attempt %d of %d, %s: %s\n" % words).encode("utf-8", "replace"))
+        with contextlib.suppress(OSError):  # a full disk, which the next attempt may not mind
+            os.write(1, ("attempt %d of %d, %s: %s\n" % words).encode("utf-8", "replace"))
 
 
 def _shown(again: PeerMessage) -> Dict[str, Any]:

@@ -236,6 +236,7 @@ class Supervisor:
 
     def master_over(self, state: str) -> None:
         """End what only served the master's processes: no one needs it any longer."""
+        self._next.master_finished = state == "finished"
         if not self._job.get("ends_with_master"):
             return
         at_once = Phases(term=0.0, kill=self._failure_grace)

@@ -109,6 +109,8 @@ class RunLog:
         self._lost: set[str] = set()
         """Nodes without which an elastic run continued; they may join again."""
         self._clocks: dict[str, float] = {}
+        self._began: dict[str, float] = {}
+        """When the last attempt of a run that restarted began on a node, by its clock."""
         """Seconds that each node's clock is ahead of the master's."""
 
     def follow_request(self, node: str) -> Request:
@@ -194,14 +196,26 @@ class RunLog:
             NodeReport(
                 node=name,
                 events=(*events, *filter(None, [self._clock_events.get(name)])),
-                last_lines={log.source.rank: log.last_lines for log in self._logs[name].values()},
-                times={log.source.rank: log.last_times for log in self._logs[name].values()},
+                last_lines={
+                    log.source.rank: log.last_lines[self._earlier(name, log) :]
+                    for log in self._logs[name].values()
+                },
+                times={
+                    log.source.rank: log.last_times[self._earlier(name, log) :]
+                    for log in self._logs[name].values()
+                },
                 gone=self.node_runs[name].why_gone if name in self.node_runs else "",
                 env_init_s=self._env_init.get(name, (0.0, ""))[0],
                 env_init_said=self._env_init.get(name, (0.0, ""))[1],
             )
             for name, events in self.events.items()
         )
+
+    def _earlier(self, node: str, log: LogFile) -> int:
+        """Return how many last lines are of earlier attempts: events come before logs."""
+        began = self._began.get(node, 0.0)
+        began = min(began, began - self._clocks.get(node, 0.0))
+        return sum(time < began for time in log.last_times)
 
     def newcomer(self, event: Mapping[str, Any]) -> str:
         """Take an event of the run; return the node that has joined by it, empty if none has.
@@ -259,6 +273,8 @@ class RunLog:
             self.events[node].clear()  # it joined or started again: the run continued after these
             for log in self._logs[node].values():
                 log.forget_lines()
+            again = int(event.get("attempt") or 1) > 1
+            self._began[node] = float(event.get("time") or 0.0) if again else 0.0
             said = str(event.get("env_init_said") or "")[:LINE_BYTES]
             self._env_init[node] = float(event.get("env_init_s") or 0.0), said
             self.late.pop(node, None)

@@ -692,7 +692,7 @@ def test_a_stop_that_comes_between_two_attempts_ends_the_next_one() -> None:
         net.until(lambda: bool(net.heard["master"].of("ending")))
         (told,) = net.heard["master"].of("ending")
         assert told == {
-            "by": "stop", "node": "w1", "reason": "w1 was asked to stop between two attempts",
+            "by": "stop", "node": "w1", "reason": "w1 ended between two attempts",
         }  # fmt: skip
 
 

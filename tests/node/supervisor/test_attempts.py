@@ -91,7 +91,7 @@ def save(run: Run, step: int) -> Path:
 
 
 def fail_twice(run: Run, n: int) -> None:
-    """Kill a rank of attempts 1 and 2, until all know of the third: it begins 12 s later or more."""
+    """Kill a rank of attempts 1 and 2, until all know of the third: it begins 12 s later."""
     kill_rank(run, n)
     wait_for_attempt(run, 2)
     kill_rank(run, n)
