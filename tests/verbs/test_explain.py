@@ -99,6 +99,24 @@ def test_a_hang_is_explained_once_while_the_log_goes_on() -> None:
     assert "nodes" not in document
 
 
+def test_a_hang_of_the_next_attempt_is_explained_too() -> None:
+    taker = Taker(stacks_of("running", "running"), stacks_of("running", "running"))
+    taker.let.set()
+    seen: list[Event] = []
+
+    def events() -> Generator[Event]:
+        yield told("hung")
+        yield from until(lambda: len(news(iter(seen))) == 1)
+        for node in "ab":
+            yield NodeEvent(node=node, event={"kind": "again", "attempt": 2})
+        yield told("hung", alarm=1001)
+        yield NodeEvent(node="c", event={"kind": "again", "attempt": 2})  # late, and no news
+        yield from until(lambda: len(news(iter(seen))) == 2)
+
+    seen.extend(HangExplainer(RUN, taker).over(events()))
+    assert taker.begun == 2
+
+
 def test_a_run_that_runs_again_is_not_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     taker = Taker(stacks_of("running", "running"))
 

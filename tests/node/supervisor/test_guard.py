@@ -90,8 +90,11 @@ def test_a_killed_supervisor_takes_a_scripts_whole_tree_along_on_all_nodes(
         wait_until(lambda n=n: run.log(n, n=n).count(b"here") == 2)  # type: ignore[misc]
     wait_until(lambda: "peer-joined" in [event["kind"] for event in run.events(0)])
     supervisors = {run.pid_of_supervisor(n) for n in (0, 1)}
+    daemon = "daemon-of-job"  # forked, it is not yet itself
+    wait_until(
+        lambda: sum(daemon in processes.command_of(pid) for pid in alive_below(supervisors)) == 2
+    )
     there = alive_below(supervisors)
-    assert sum("daemon-of-job" in processes.command_of(pid) for pid in there) == 2
     os.kill(run.pid_of_supervisor(killed), signal.SIGKILL)
     print(f"{launcher} {killed}: all exited {end_of_all(run, there):.2f} s after the kill")
     dead, other = run.ended(killed), run.ended(1 - killed)

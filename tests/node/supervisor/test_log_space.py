@@ -81,6 +81,10 @@ def test_a_log_beyond_its_limit_keeps_its_newest_half(disk: Path) -> None:
     assert Path(paths.events).read_text().count("larger than its limit") == 1
     room.check()
     assert Path(paths.events).read_text().count("log-dropped") == 1
+    dropped = Path(paths.folder, dropped_of("ranks/0.log")).read_bytes()
+    LogSpace(RunFiles(paths), limit=1 << 20).check()  # of the next attempt
+    assert Path(paths.folder, dropped_of("ranks/0.log")).read_bytes() == dropped
+    assert int(dropped) > 0
 
 
 def test_a_filesystem_without_holes_is_reported(

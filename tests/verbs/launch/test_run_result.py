@@ -232,3 +232,20 @@ def test_what_an_earlier_attempt_reported_is_not_the_cause_of_the_last() -> None
         list(log.take("b", message, now=0.0))
     list(log.take("a", ended("a", **PEER), now=0.0))
     assert run_result(log, {}, None).exit_code == 7
+
+
+def test_what_an_earlier_attempt_printed_does_not_tell_why_the_last_failed() -> None:
+    log = RunLog(RUN, CLUSTER)
+    lines = b"ValueError: of attempt 1\n", b"of attempt 2\n"
+    messages = [  # all events come before any log
+        happened(0, "supervisor-up", attempt=2, time=1000.0), happened(100, time=1001.0, **EXITED),
+        data(1, 0, lines[0], time=900.0, next=len(lines[0])),
+        data(1, len(lines[0]), lines[1], time=1000.5, next=sum(map(len, lines))),
+        ended("b", **FAILED, **over("rank")),
+    ]  # fmt: skip
+    for message in messages:
+        list(log.take("b", message, now=0.0))
+    cause = log.first_cause()
+    assert cause is not None
+    assert "of attempt 1" not in cause.message
+    assert cause.lines == ("of attempt 2",)
