@@ -14,7 +14,7 @@ class Quota(NamedTuple):
     """Counts that only grow; all 0 without a quota."""
 
     periods: int = 0
-    """How often the kernel counted anew."""
+    """How often the kernel began to count."""
     used_up: int = 0
     """In how many of these there was nothing left."""
     seconds: float = 0.0

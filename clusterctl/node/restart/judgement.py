@@ -129,7 +129,7 @@ def _rules() -> Dict[str, Rule]:
         "nccl": "NCCL or InfiniBand failed",
         "unreachable": "a node could not be reached",
         "waited": "a rank did not come in time",
-        "killed": "it was killed by a signal that clusterctl did not send",
+        "killed": "it was killed by a signal from outside",
         "name-resolution": "a name was not resolved",
         "hub-unreachable": "the hub could not be reached",
         "stale-handle": "a mount broke",
@@ -293,7 +293,7 @@ def _cause_of(failure: Failure, printed: PrintedCause) -> Cause:
         kind = "usage"
     elif not kind and not printed.error and failure.exit_code in _NOT_A_COMMAND:
         kind = "command"
-    # What a rank printed before it was killed from outside says nothing of that.
+    # What a rank printed before it was killed from outside does not tell why.
     line = "" if kind in ("killed", "host-memory") else printed.line
     return _named(kind or "exception", failure, line)
 

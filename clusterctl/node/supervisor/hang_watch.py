@@ -207,7 +207,7 @@ class HangWatch:
     @property
     def _printed(self) -> bool:
         sizes = {rank: one.sample.log[0] for rank, one in self._ranks.items()}
-        # `!=`: a log that was cut begins anew.
+        # `!=`: a log that was cut is shorter.
         return any(
             size and size != self._record.begins_at(RANK_LOG % rank) for rank, size in sizes.items()
         )

@@ -153,7 +153,7 @@ def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
     tailed = b"".join(one.body for one in messages if one.head.get("data") == "ranks/1.log")
     assert tailed == run.log(1, 1), "no line between two attempts is lost"
     open_files = Path(f"/proc/{run.status(0)['ranks'][0]['pid']}/fd").iterdir()
-    links = [os.readlink(one) for one in open_files]
+    links = [str(one.readlink()) for one in open_files]
     assert not [link for link in links if link.startswith("socket:")], "no rank holds the lock"
     (run.workdir / "go").touch()
     ends = [run.ended(n) for n in (0, 1)]
