@@ -79,7 +79,7 @@ def difference(before: RankSample, now: RankSample, others: int = 0) -> Moved:
     """Return what a rank did between two samples; `others`: bytes that moved otherwise.
 
     A process that is new is counted from its start. To wait for a core counts as CPU time: a rank
-    that gets none, beside others on a busy machine, waits for no other rank.
+    that gets none on a busy machine waits for no other rank.
     """
     ticks = _growth(before.ticks, now.ticks)
     known = {key: queued for key, (_, queued) in before.main.items()}

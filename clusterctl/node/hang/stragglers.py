@@ -4,7 +4,7 @@ Ranks that train together are equally slow on the clock. They differ in what the
 but the slow one rest in a collective for a part of each step. So a rank is slow if it has work of
 its own for more of the time than is usual, again and again while the others work, too.
 
-A rank may poll in a collective, and then seems to work. So a rank that seems slow is a suspect until
+A rank may poll in a collective, and then seems to work. So who seems slow is a suspect until
 its stacks tell that it does not wait there.
 """
 
@@ -143,7 +143,7 @@ class Stragglers:
         found = (window.usable for window in self._windows)
         samples = next(filter(None, found), None)
         if samples is None:
-            return  # all rest, or only one works: that does not tell who is slow
+            return  # all rest, or only one works: nothing follows from that
         for key, work in self._last.items():
             lost = _lost([one.shares[key] - one.usual for one in samples])
             known = self.slow.get(key)

@@ -293,7 +293,7 @@ def _cause_of(failure: Failure, printed: PrintedCause) -> Cause:
         kind = "usage"
     elif not kind and not printed.error and failure.exit_code in _NOT_A_COMMAND:
         kind = "command"
-    # What a rank printed before it was killed from outside does not tell why.
+    # What a rank printed before it was killed from outside has nothing to do with that.
     line = "" if kind in ("killed", "host-memory") else printed.line
     return _named(kind or "exception", failure, line)
 

@@ -35,7 +35,7 @@ TELL_SECONDS = 0.5
 HEARD_SECONDS = 3.0
 """How long a worker stays that refuses, until the master, or its next supervisor, knows."""
 REFUSED = "no next attempt: "
-"""How the reason of a node begins that refuses one; such an ending is no stop by a person."""
+"""How the reason of a node begins that refuses one; such an ending was not ordered."""
 MOST_CAUSES = 4
 """Of each kind that are kept: the first ones tell."""
 

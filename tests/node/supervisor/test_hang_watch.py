@@ -147,7 +147,7 @@ def watch(tmp_path: Path, ranks: list[Head], **job: object) -> tuple[HangWatch, 
     return HangWatch(EventLoop(), node_job, record, lambda: ranks, lambda: None), record  # type: ignore[arg-type]
 
 
-RUNNING = {"rank": 0, "pid": os.getpid(), "state": "running"}
+RUNNING = {"rank": 0, "pid": os.getpid(), "state": "running", "joined": True}
 
 
 @pytest.mark.parametrize(
