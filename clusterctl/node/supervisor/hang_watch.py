@@ -250,6 +250,10 @@ class HangWatch:
         self._on_change()
         return True
 
+    def finished(self) -> None:
+        """Note that all ranks here have ended well: if the run was hung, it ran again since."""
+        self.take({"hung": False, "quiet_s": 0.0})
+
     # The stacks of this node's ranks.
 
     def quiet(self) -> Dict[int, float]:

@@ -207,6 +207,7 @@ class Supervisor:
         if self._echo.cause is not None:
             return  # `rank_ended` ends it
         self._ranks.stopping = True
+        self._hang.finished()
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)

@@ -221,6 +221,9 @@ def test_a_judgement_counts_once_however_often_it_is_told(
     assert record.events == [("hung", 1), ("running-again", 1)]
     assert hang.take({**told, "alarm": 2})
     assert hang.account["false_alarms"] == 1
+    hang.finished()  # before the master judged again
+    hang.finished()
+    assert hang.account == {**hang.account, "false_alarms": 2, "hung": None}
 
 
 def test_stacks_of_when_all_stood_still_tell_more_than_those_of_a_timeout(
