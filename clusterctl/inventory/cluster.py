@@ -126,7 +126,7 @@ class Restart:
     """Whether the nodes start a run again that failed."""
 
     max: int = setting(kinds.RESTARTS, "most restarts after failures; 0: none", 0)
-    on: Ends = setting(Ends, "failures after which it always starts again", Ends())
+    on: Ends = setting(Ends, "failures after which it starts again whatever the cause", Ends())
     never: Ends = setting(Ends, "failures after which it never starts again", Ends())
 
 

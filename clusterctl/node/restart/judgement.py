@@ -14,7 +14,7 @@ NO_PROGRESS = 4
 """The exit code of a run that was ended because restarts brought it no further."""
 FRUITLESS = 3
 """Restarts in a row without a newer checkpoint, after which a run ends."""
-WAITS = (1.0, 15.0, 60.0, 120.0, 300.0)
+WAITS = (1.0, 15.0, 60.0)
 """Seconds before a restart: longer each time, until a newer checkpoint is there.
 
 The first costs little: most failures pass at once. The next let a network come back.
@@ -413,6 +413,7 @@ def _unfit(end: AttemptEnd, cause: Cause, checks: Checks, *, leave: bool) -> Dic
     unfit: Dict[str, str] = {}
     if leave:
         unfit.update(dict.fromkeys(cause.nodes, cause.words))
+    unfit.update((node, RULES["lost"].words) for node in end.lost if node not in checks)
     unfit.update(dict.fromkeys(end.stuck, RULES["stuck"].words))
     for node, found in checks.items():
         reasons = [reason for reason in found.values() if reason]
@@ -423,6 +424,6 @@ def _unfit(end: AttemptEnd, cause: Cause, checks: Checks, *, leave: bool) -> Dic
 
 def _wait(since: Sequence[AttemptEnd], seed: str, attempt: int) -> float:
     """Return how long to wait, jitter included."""
-    usual = WAITS[min(len(since), len(WAITS)) - 1]
+    usual = WAITS[len(since) - 1]  # of FRUITLESS restarts in a row
     drawn = random.Random("%s %d" % (seed, attempt)).uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
     return round(usual * drawn, 1)
