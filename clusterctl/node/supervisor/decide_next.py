@@ -7,7 +7,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from clusterctl.node.file_io import read_json
 from clusterctl.node.peer_link.messages import PeerMessage
-from clusterctl.node.peer_link.restart_messages import WHY_LIMIT
 from clusterctl.node.restart.agreement import Checkpoint, agree, read_sight
 from clusterctl.node.restart.judgement import (
     AttemptEnd,
@@ -72,11 +71,6 @@ def way_on(job: NodeJob, decision: Decision) -> str:
     named = ",".join(map(shlex.quote, decision.without))
     words = (job["run"], named)
     return "; without it: clusterctl resume %s --checkpoint latest --exclude %s" % words
-
-
-def shortened(why: str) -> str:
-    """Return a reason that fits into a message."""
-    return why[:WHY_LIMIT]
 
 
 def lost_nodes(causes: Sequence[Cause]) -> Sequence[str]:

@@ -251,7 +251,7 @@ class HangWatch:
         return True
 
     def finished(self) -> None:
-        """Note that all ranks here have ended well: if the run was hung, it ran again since."""
+        """Note that the run has finished on all nodes: if it was hung, it ran again since."""
         self.take({"hung": False, "quiet_s": 0.0})
 
     # The stacks of this node's ranks.

@@ -99,6 +99,11 @@ class NextAttempt:
         told = {"attempt": run_attempt(self._job), "no_restart": self.why_not}
         return told if self.exit_code is None else {**told, "run_exit_code": self.exit_code}
 
+    @property
+    def heard_nothing(self) -> bool:
+        """No node has told of a failure or a stop."""
+        return not self._causes
+
     # What happens in the attempt.
 
     def see(self, cause: Cause) -> None:
@@ -263,7 +268,10 @@ class NextAttempt:
             self.give_up("it cannot be decided: %r" % error)
 
     def _decide_by(self, told: Mapping[str, PeerMessage]) -> None:
-        from clusterctl.node.peer_link.restart_messages import parse_after  # noqa: PLC0415  (few runs)
+        from clusterctl.node.peer_link.restart_messages import (  # noqa: PLC0415  (few runs)
+            WHY_LIMIT,
+            parse_after,
+        )
         from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
 
         attempt = run_attempt(self._job)
@@ -288,7 +296,7 @@ class NextAttempt:
                 "checkpoint": newest.path if newest else None,
                 "step": newest.step if newest else None,
                 "wait_s": found.decision.wait_s,
-                "why": decide_next.shortened(found.decision.why),
+                "why": found.decision.why[:WHY_LIMIT],
                 "go": False,
                 "start": newest._asdict() if newest else None,
             }
@@ -306,6 +314,7 @@ class NextAttempt:
         words = (self.again["attempt"], self._most, where, self.again["why"])
         with contextlib.suppress(OSError):  # a full disk, which the next attempt may not mind
             os.write(1, ("attempt %d of %d, %s: %s\n" % words).encode("utf-8", "replace"))
+        self._record.log_times()  # noted now: the error that it names is not the next attempt's
 
 
 def _shown(again: PeerMessage) -> Dict[str, Any]:

@@ -24,7 +24,7 @@ from clusterctl.node.supervisor.hang_judge import HangJudge
 from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.members import Members
-from clusterctl.node.supervisor.next_attempt import GO, OVER, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OVER, REFUSED, NextAttempt
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.ranks.spawn import Spawner
@@ -207,7 +207,6 @@ class Supervisor:
         if self._echo.cause is not None:
             return  # `rank_ended` ends it
         self._ranks.stopping = True
-        self._hang.finished()
         self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
@@ -282,6 +281,8 @@ class Supervisor:
         """End with another node, and note why that ends."""
         cause = Cause.read(message)
         self._next.see(cause)
+        if self._ending is not None and cause.by == "stop" and cause.reason.startswith(REFUSED):
+            return  # it makes this end final, and hastens nothing
         if cause.by == "stop" or self._ending is not None:
             self._end_here(cause)
         else:
@@ -398,6 +399,9 @@ class Supervisor:
             self._next.announce()
             self._leave()
         elif becomes == OVER and self._others_know(late=late):
+            is_good = self._end["state"] == "finished" and self._next.heard_nothing
+            if is_good and self._job["node_rank"] == 0:  # on all nodes: the others have ended
+                self._hang.finished()
             if self._end["by"] in ("rank", "launcher", "peer"):  # which may only echo that
                 for silent in self._peers.silent():
                     self._record.event("peer-silent", **silent)

@@ -109,9 +109,9 @@ class RunLog:
         self._lost: set[str] = set()
         """Nodes without which an elastic run continued; they may join again."""
         self._clocks: dict[str, float] = {}
+        """Seconds that each node's clock is ahead of the master's."""
         self._began: dict[str, float] = {}
         """When the last attempt of a run that restarted began on a node, by its clock."""
-        """Seconds that each node's clock is ahead of the master's."""
 
     def follow_request(self, node: str) -> Request:
         """Return the request that reads from here until the node's part is over."""
@@ -213,8 +213,10 @@ class RunLog:
 
     def _earlier(self, node: str, log: LogFile) -> int:
         """Return how many last lines are of earlier attempts: events come before logs."""
-        began = self._began.get(node, 0.0)
-        began = min(began, began - self._clocks.get(node, 0.0))
+        began = self._began.get(node)
+        if not began:
+            return 0
+        began -= self._clocks.get(node, 0.0)  # as the times of lines: on the master's clock
         return sum(time < began for time in log.last_times)
 
     def newcomer(self, event: Mapping[str, Any]) -> str:

@@ -77,7 +77,8 @@ class RunFiles:
         """Note where the logs are now: what is in them was printed by earlier attempts."""
         for log in self.paths.logs():
             with contextlib.suppress(OSError):
-                self._begin[log] = os.stat(os.path.join(self.paths.folder, log)).st_size
+                size = os.stat(os.path.join(self.paths.folder, log)).st_size
+                self._begin[log] = self._sizes[log] = size
 
     def begins_at(self, log: str) -> int:
         """Return where this attempt begins in a log."""
