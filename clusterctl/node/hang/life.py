@@ -8,7 +8,7 @@ rank at the same place in one.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 BYTES_NOISE = 64 * 1024
 """Bytes a second that are no sign of life: keepalives, a store that is polled, a metrics logger."""
@@ -127,6 +127,10 @@ class RunLife:
         self._longest = self._quiet = 0.0
         self._printed: Optional[float] = None
         """When the first output was there."""
+        self._nodes: FrozenSet[str] = frozenset()
+        """Those with ranks, at the last look."""
+        self._ended = 0.0
+        """When the last node had none any longer: the others have waited for these until then."""
         self.hung = False
         self.false_alarms = 0
 
@@ -154,7 +158,10 @@ class RunLife:
         told = [seconds for seconds in quiet.values() if seconds is not None]
         if self._printed is None or not told or len(told) < len(quiet):
             return False
-        seconds = min(*told, now - self._printed)
+        if self._nodes - set(quiet):
+            self._ended = now
+        self._nodes = frozenset(quiet)
+        seconds = min(*told, now - max(self._printed, self._ended))
         if seconds < self._quiet:  # a sign of life
             self._longest = max(self._longest, self._quiet)
         lives, self._quiet = seconds < self._quiet, seconds

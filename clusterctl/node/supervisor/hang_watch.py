@@ -6,6 +6,7 @@ controller involved.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from functools import partial
@@ -79,6 +80,8 @@ class HangWatch:
         self._run = RunLife(self.after)
         self.slow = StragglerWatch(loop, job, record, snapshots, on_change)
         self._hung: Optional[Dict[str, Any]] = None
+        self._ended, self._ended_at = 0, -math.inf
+        """How many ranks have ended here, and when the last one did."""
         self._alarm = 0
         self._before = 1000 * (job.get("attempt", 1) - 1)
         """Who follows all attempts tells their alarms apart: those of attempt 2 begin at 1001."""
@@ -199,6 +202,11 @@ class HangWatch:
             return {"quiet": None, "printed": self._printed}
         known = [self._ranks[rank].life.quiet(now) for rank in running if rank in self._ranks]
         quiet = min(known) if len(known) == len(running) else 0.0
+        # One that has ended, as after a long save, is what the others have waited for.
+        ended = sum(one["state"] == "ended" for one in snapshots)
+        if ended != self._ended:
+            self._ended, self._ended_at = ended, now
+        quiet = min(quiet, now - self._ended_at)
         # Ranks that never met do not wait for each other.
         met = all(one.get("joined") for one in snapshots if one["state"] == "running")
         work = self.slow.told if met else []

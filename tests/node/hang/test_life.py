@@ -148,6 +148,15 @@ def test_a_node_whose_ranks_have_ended_is_not_waited_for() -> None:
     assert not RunLife(AFTER).judge(400.0, {}, printed=True)
 
 
+def test_who_waited_for_a_node_that_has_just_ended_is_not_hung() -> None:
+    run = RunLife(AFTER)
+    run.judge(0.0, {"a": 0.0, "b": 0.0}, printed=True)
+    assert not run.judge(1000.0, {"a": 0.0, "b": 1000.0}, printed=True)
+    assert not run.judge(1001.0, {"b": 1001.0}, printed=True)
+    assert not run.judge(1300.0, {"b": 1300.0}, printed=True)
+    assert run.judge(1301.0, {"b": 1301.0}, printed=True), "it does not end"
+
+
 def test_nothing_is_judged_while_a_node_cannot_tell() -> None:
     run = RunLife(AFTER)
     run.judge(0.0, {"a": 0.0, "b": None}, printed=True)

@@ -101,8 +101,11 @@ def test_a_rank_that_waits_in_vain_leaves_the_stacks_of_those_that_live(make_run
     dump: Head = json.loads(Path(run.paths(1).hang, "1.json").read_text())
     assert dump["timed_out"]
     (rank,) = dump["ranks"]
-    frames = rank["processes"][0]["threads"][0]["frames"]
-    assert (rank["rank"], frames[0]["function"]) == (1, "next_batch")
+    process, *_ = rank["processes"]
+    # On a busy machine py-spy may not end within the grace: then it is said, and the kernel tells.
+    function = "next_batch" if process["source"] == "py-spy" else "hrtimer_nanosleep"
+    assert process["source"] == "py-spy" or process["missing"]
+    assert (rank["rank"], process["threads"][0]["frames"][0]["function"]) == (1, function)
     assert not Path(run.paths(0).hang).exists()
     assert not run.left()
 

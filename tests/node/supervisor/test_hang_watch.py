@@ -209,6 +209,18 @@ def test_a_dump_that_was_not_kept_is_an_event(tmp_path: Path) -> None:
     assert [kind for kind, _ in record.events] == ["dump-failed"]
 
 
+def test_a_rank_that_ends_is_a_sign_of_life_for_those_that_waited_for_it(tmp_path: Path) -> None:
+    pids = os.getpid(), os.getppid()
+    ranks = [{**RUNNING, "rank": rank, "pid": pid} for rank, pid in enumerate(pids)]
+    hang, _ = watch(tmp_path, ranks)
+    hang.scan([one for one in map(processes.read, pids) if one])
+    for one in hang._ranks.values():
+        one.life._alive -= 1000.0
+    assert hang.tell(unseen=False)["quiet"] >= 1000.0
+    ranks[1]["state"] = "ended"
+    assert hang.tell(unseen=False)["quiet"] < 60
+
+
 def test_a_judgement_counts_once_however_often_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
