@@ -26,7 +26,7 @@ def copy(step: int, **more: Any) -> dict[str, Any]:
     """Return a checkpoint as the operation `checkpoints` answers with it."""
     return {
         "name": f"step-{step}",
-        "path": f"/work/ck/step-{step}",
+        "path": f"/data/ck/step-{step}",
         "complete": True,
         "why": "",
         "hash": f"h{step}",
@@ -46,7 +46,7 @@ def copy(step: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def sight(*copies: dict[str, Any], workdir: str = "/work") -> Sight:
+def sight(*copies: dict[str, Any], workdir: str = "/data") -> Sight:
     """Return what comes over the link."""
     return read_sight(json.loads(json.dumps(tell_sight(workdir, copies))))
 
@@ -57,7 +57,7 @@ def agreed(**nodes: Sight) -> Agreement:
 
 def test_the_newest_that_all_nodes_have_is_taken() -> None:
     found = agreed(a=sight(copy(10), copy(20), copy(30)), b=sight(copy(20), copy(10)))
-    assert found.newest == Checkpoint("/work/ck/step-20", "step-20", step=20, time=20.0)
+    assert found.newest == Checkpoint("/data/ck/step-20", "step-20", step=20, time=20.0)
     assert found.skipped == ("step-30: it is missing on b",)
 
 
@@ -86,7 +86,7 @@ def test_none_was_written_or_none_fits() -> None:
     assert agreed(a=sight(of_another_run), b=sight(of_another_run)) == Agreement()
     only_here = agreed(a=sight(copy(10)), b=sight())
     assert (only_here.newest, only_here.why) == (None, "step-10: it is missing on b")
-    unknown = agreed(a=sight(copy(10)), b=Sight("/work", (), problem="no answer within 20 s"))
+    unknown = agreed(a=sight(copy(10)), b=Sight("/data", (), problem="no answer within 20 s"))
     assert (unknown.newest, unknown.why) == (None, "b: no answer within 20 s")
 
 
@@ -102,8 +102,8 @@ def test_ranks_files_of_all_nodes_make_one_checkpoint() -> None:
 
 
 def test_the_path_leads_to_it_on_every_node() -> None:
-    a, b = copy(10), copy(10, path="/data/ck/step-10")
-    found = agreed(a=sight(a), b=sight(b, workdir="/data"))
+    a, b = copy(10), copy(10, path="/mnt/ck/step-10")
+    found = agreed(a=sight(a), b=sight(b, workdir="/mnt"))
     assert found.newest is not None
     assert found.newest.path == "ck/step-10"
     assert agreed(a=sight(a), b=sight(b)).newest is None
@@ -141,13 +141,13 @@ KEYS = sorted(copy(1))
 def test_any_words_are_read_or_refused(
     changed: dict[str, Any], part: dict[str, Any] | None
 ) -> None:
-    told = {"workdir": "/work", "checkpoints": [{**copy(10), "part": part, **changed}]}
+    told = {"workdir": "/data", "checkpoints": [{**copy(10), "part": part, **changed}]}
     try:
         read = read_sight(told)
     except ValueError:
         return
     found = agreed(a=read, b=sight(copy(10)))
-    assert found.newest is None or found.newest.path == "/work/ck/step-10"
+    assert found.newest is None or found.newest.path == "/data/ck/step-10"
 
 
 @pytest.mark.parametrize(
