@@ -102,10 +102,8 @@ def test_a_rank_that_waits_in_vain_leaves_the_stacks_of_those_that_live(make_run
     assert dump["timed_out"]
     (rank,) = dump["ranks"]
     process, *_ = rank["processes"]
-    # On a busy machine py-spy may not end within the grace: then it is said, and the kernel tells.
-    function = "next_batch" if process["source"] == "py-spy" else "hrtimer_nanosleep"
-    assert process["source"] == "py-spy" or process["missing"]
-    assert (rank["rank"], process["threads"][0]["frames"][0]["function"]) == (1, function)
+    assert process["source"] == "py-spy", process["missing"]
+    assert (rank["rank"], process["threads"][0]["frames"][0]["function"]) == (1, "next_batch")
     assert not Path(run.paths(0).hang).exists()
     assert not run.left()
 
