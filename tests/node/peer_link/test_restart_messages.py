@@ -14,6 +14,7 @@ from clusterctl.node.peer_link.restart_messages import (
     parse_after,
     parse_again,
 )
+from clusterctl.wire import to_json
 
 AGAIN: dict[str, Any] = {
     "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 5.0, "why": "w", "go": False,
@@ -86,3 +87,11 @@ def test_what_is_too_long_for_a_line_is_shortened_and_keeps_the_newest_checkpoin
     ]
     assert all(one["files"] == {} for one in told["sight"]["checkpoints"])
     assert fit_after(AFTER) == AFTER
+
+
+def test_lines_that_are_long_as_json_are_left_out_before_the_rest() -> None:
+    lines = ["\N{ROCKET}" * 300] * 5
+    told = fit_after({**AFTER, "failures": [{**FAILURE, "lines": lines}] * 4})
+    assert len(to_json(told)) <= AFTER_BYTES
+    assert [one["lines"] for one in told["failures"]] == [[]] * 4
+    assert parse_after(told)["failures"][0]["exit_code"] == 1

@@ -201,6 +201,19 @@ def test_a_stop_before_the_next_attempt_begins_is_final(make_run: MakeRun, how: 
     assert not run.left()
 
 
+def test_a_signal_while_the_next_attempt_starts_leaves_an_end(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, most=1, nodes=1).start()
+    wait_for_attempt(run, 1)
+    first, guard = Path(f"/proc/{run.pid_of_supervisor(0)}"), run.pid_of_guard(0)
+    kill_rank(run, 0)
+    while first.exists():
+        time.sleep(0.001)  # its guard starts the next one right now
+    os.kill(guard, signal.SIGTERM)
+    end = run.ended()
+    assert end["state"] in {"failed", "stopped"}, "and not lost"
+    assert not run.left()
+
+
 def test_a_killed_supervisor_ends_the_run_for_good(make_run: MakeRun) -> None:
     run = of_attempts(make_run).start()
     wait_for_attempt(run, 1)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.supervisor import decide_next
-from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, REFUSED, NextAttempt
 from clusterctl.node.supervisor.shutdown import Cause
 
 AGAIN: dict[str, Any] = {
@@ -97,6 +98,22 @@ def test_a_worker_hears_that_there_is_no_next_attempt() -> None:
     assert (node.next.why_not, node.endings) == ("no disk", [])
 
 
+def test_a_worker_whose_master_has_finished_waits_for_nobody() -> None:
+    node = Node(1)
+    node.next.master_finished = True
+    assert node.poll() == OVER
+    assert (node.next.why_not, node.endings) == ("the job has finished on n0", [])
+
+
+def test_a_long_reason_of_a_master_fits_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    decides(monkeypatch, "again")
+    node = Node(workers=["n1"])
+    node.peers.afters = {"n1": OWN}
+    node.next.give_up("n1: " + "no disk; " * 1000)
+    node.poll()
+    assert parse_again(node.told[-1])["why"].startswith("n1: no disk")
+
+
 def test_a_master_waits_for_all_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     decides(monkeypatch, "again")
     node = Node(workers=["n1"])
@@ -117,6 +134,7 @@ def test_a_master_waits_for_all_and_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (lambda node: node.peers.silences.update(n1=6.0), "n1 has been silent for 6 s"),
         (lambda node: node.next.see(Cause("stop", "s", "n0")), "it was stopped"),
+        (lambda node: node.next.see(Cause("stop", REFUSED + "no guard", "n1")), "n1: no guard"),
         (lambda node: node.next.see(Cause("supervisor", "s", "n1")), "supervisor on n1 had died"),
     ],
 )
