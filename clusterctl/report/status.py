@@ -131,7 +131,7 @@ def _output(console: Console, view: RunStatus) -> None:
             safe_text(f"  resumed  {counted(view.false_alarms, 'time')} after it was hung")
         )
     for node, one in view.stragglers:
-        console.print(safe_text(f"  slow     {slow_rank(node, one)}", "yellow"))
+        console.print(safe_text(f"  slow     {_slow_rank(node, one)}", "yellow"))
     if pace := _pace(view.pace):
         console.print(safe_text(f"  progress {pace}"))
     if view.restarts:
@@ -148,7 +148,7 @@ def _output(console: Console, view: RunStatus) -> None:
         console.print(safe_text("  printed  nothing yet"))
 
 
-def slow_rank(node: str, one: Straggler) -> str:
+def _slow_rank(node: str, one: Straggler) -> str:
     """Return a sentence about a rank for which the others wait."""
     where = f", at {one.where}" if one.where else ""
     text = f"the others wait {one.lost_percent} % of the time for rank {one.rank} on {node}"

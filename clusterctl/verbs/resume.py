@@ -8,6 +8,7 @@ from clusterctl.facts.gpu.accelerators import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.node_run import Resumed
+from clusterctl.node.run.files.node_job import PLACEHOLDER
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.plan.run_names import escape
@@ -23,7 +24,6 @@ from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.recorded_job import completed
 from clusterctl.verbs.runs.records import RunRecord
 
-PLACEHOLDER = "{checkpoint}"
 _SHOWN_COMMAND, _SHOWN_CLAIMS = 500, 8
 """Of a command that a node claims its longest, and of such commands the most that are shown."""
 KEPT = tuple(name for name in SETTINGS if name != "command")

@@ -50,7 +50,7 @@ WORDS = ("--no-check", "--nodes", "node1,node2", "--procs-per-node", "1", "--res
 
 @pytest.fixture
 def restarting(project: Project) -> Project:
-    """Give the project a job that fails once, and goes on from its checkpoint."""
+    """Give the project a job that fails once, and resumes from its checkpoint."""
     (project.folder / "job.py").write_text(JOB)
     document = yaml.safe_load(project.inventory.read_text())
     job = {"resume_args": ["--resume", "{checkpoint}"], "checkpoints": "ckpt"}

@@ -151,7 +151,7 @@ def test_different_shapes_end_a_run_of_gloo_at_that_rank(
 def play_healthy(
     project: Project, launcher: str, nodes: int, kind: str, seconds: float
 ) -> list[Any]:
-    """Play a job that is well; return what was said that should not be."""
+    """Play a job that is well; return what it printed that should not be there."""
     script = launcher == "bash"
     started = launch(project, "direct" if script else launcher, nodes, kind, seconds, script=script)
     wrong = started.read_until(lambda one: is_event(one, "hung"))

@@ -186,7 +186,8 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
                 done = training.run(*command.split(), *words, env={"TOKEN": "x"})
             assert done.returncode == 0, done.stderr
             note(watch, command)
-            if {p.place for p in on_page if p.command == command} <= {one[3] for one in opened}:
+            seen_places = {place for by, _, _, place in opened if by == command}
+            if {p.place for p in on_page if p.command == command} <= seen_places:
                 break
     watch = Watch(box)
     with watch.watching():

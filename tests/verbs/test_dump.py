@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import OPERATION, NodeError, UsageError
 from clusterctl.model.dump import NodeDump
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.dump import dump as module
@@ -20,6 +20,7 @@ from tests.verbs.hostile import stood_still
 from tests.verbs.run_answers import CLUSTER, RUN
 
 SPY = OwnPySpy(program=b"\x7fELF and more", machine="x86_64")
+SILENT = Reply.failed("b", NodeError("timeout", "connect", "no answer in 5 s"))
 
 
 @pytest.fixture(autouse=True)
@@ -67,14 +68,14 @@ def test_py_spy_is_brought_to_the_nodes_that_lack_it_and_who_has_none_is_told() 
         ("a", b""), ("b", b""), ("b", SPY.packed),
     ]  # fmt: skip
     assert all(request.args["store"] for _, request in pool.requests)
-    assert set(send_py_spy(FakePool(CLUSTER, {"a": {"dump": here}}), RUN, CLUSTER, limit=60.0)) == {
-        "b"
-    }
+    refuses = Reply.failed("b", NodeError("state-folder", OPERATION, "/var/tmp is full"))
+    for reply, told in ((refuses, {"b": "/var/tmp is full"}), (SILENT, {})):
+        pool = FakePool(CLUSTER, {"a": {"dump": here}, "b": {"dump": reply}})
+        assert send_py_spy(pool, RUN, CLUSTER, limit=60.0) == told
 
 
 def test_a_silent_node_is_named_and_counts_for_the_verdict() -> None:
-    dead = Reply.failed("b", NodeError("timeout", "connect", "no answer in 5 s"))
-    pool = FakePool(CLUSTER, {"a": {"dump": has_it("a")}, "b": {"dump": dead}})
+    pool = FakePool(CLUSTER, {"a": {"dump": has_it("a")}, "b": {"dump": SILENT}})
     result = dump(pool, RUN, CLUSTER, DumpQuery(), emit=ignore)
     assert [error.node for error in result.silent] == ["b"]
     assert set(result.document()["silent"]) == {"b"}

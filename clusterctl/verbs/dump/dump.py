@@ -169,12 +169,14 @@ def dump(
 def send_py_spy(nodes: Nodes, run: str, cluster: Cluster, *, limit: float) -> dict[str, str]:
     """Put py-spy on those nodes of a run that lack it; return by node why one has none.
 
+    A node that does not answer is not among them: it lacks more than that.
+
     `limit`: seconds that a node may take for each answer.
     """
     wanted, tool = {"store": True}, find_py_spy()
     answers, errors = _ask(nodes, run, cluster, cluster.nodes, wanted, tool, limit, ignore)
     notes = {name: answer.note for name, answer in answers.items() if answer.note}
-    return notes | {error.node: str(error) for error in errors}
+    return notes | {error.node: str(error) for error in errors if error.answered}
 
 
 def _ask(

@@ -161,7 +161,8 @@ def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
     if options.sync and not options.force:
         require_script(cluster, options.source)
     notice_job(cluster.job, emit=emit)
-    notice_restarts(cluster.job, emit=emit)
+    template = options.resumed.command if options.resumed else ()
+    notice_restarts(cluster.job, template, emit=emit)
     notice_secrets(cluster, emit=emit)
     notice_batch(cluster, options.source, emit=emit)
     # Without a sync, the nodes may have other scripts than this folder.

@@ -8,6 +8,7 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.other_programs.allocation import SBATCH
 from clusterctl.inventory.secret_values import is_secret
+from clusterctl.node.run.files.node_job import PLACEHOLDER
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import in_folder
 from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
@@ -134,13 +135,13 @@ def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
         emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
 
 
-def notice_restarts(job: Job, *, emit: Emit) -> None:
-    """Warn of restarts that would begin again from the start."""
+def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> None:
+    """Warn of restarts that would begin again from the start; `template`: a resume's command."""
     if not job.restart.max:
         return
     if not job.checkpoints:
         text = "restarts: job.checkpoints is not set: no restart can tell how far the run was"
-    elif any("{checkpoint}" in word for word in job.resume_args):
+    elif any(PLACEHOLDER in word for word in (*template, *job.command, *job.resume_args)):
         return
     else:
         text = "restarts: job.resume_args has no {checkpoint}: the program must find it itself"

@@ -11,8 +11,8 @@ from clusterctl.facts.request import FactRequest, PathQuestion
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, node_error
 
-ANSWER_SECONDS, LONG_ANSWER_SECONDS = 180.0, 600.0
-"""Longest a node may take: as for its facts, or if a path may take `limit_s`."""
+ANSWER_SECONDS = 180.0
+"""Longest a node may take, as for its facts; if a path may take `limit_s`, twice that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def look(nodes: Nodes, paths: Mapping[str, Iterable[str]], *, limit_s: float | N
             args["paths"] = [{**path, "limit_s": limit_s} for path in args["paths"]]
         requests[name] = Request(op="read", args=args)
     found = Look()
-    timeout = ANSWER_SECONDS if limit_s is None else LONG_ANSWER_SECONDS
+    timeout = ANSWER_SECONDS if limit_s is None else 2 * limit_s
     for reply in nodes.call(requests, timeout=timeout):
         error = node_error(reply)
         if error is not None:

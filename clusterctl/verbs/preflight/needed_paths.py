@@ -35,7 +35,7 @@ def check_needs(
     found = look(pool, asked)
     now = with_local_needs(_needing(cluster, brought), found.facts, source)
     facts = {
-        name: _joined(known, now[name]) if name in now else _silent(name, found.errors.get(name))
+        name: _joined(known, now[name]) if name in now else _silent(name, found.errors[name])
         for name, known in before.facts.items()
     }
     options = CheckOptions(code=False, strict=before.strict)
@@ -54,9 +54,8 @@ def _joined(before: NodeFacts, now: NodeFacts) -> NodeFacts:
     return replace(before, paths=(*before.paths, *new))
 
 
-def _silent(name: str, error: NodeError | None) -> NodeFacts:
+def _silent(name: str, error: NodeError) -> NodeFacts:
     """Return what is known of a node that is silent now: nothing."""
-    error = error or NodeError("lost", "answer", "it did not answer")
     reach = SshStatus(state=error.state, phase=error.phase, words=error.message, hint=error.hint)
     return NodeFacts(node=name, reach=reach)
 

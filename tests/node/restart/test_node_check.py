@@ -50,7 +50,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 8) as disk:
         assert checked(job(disk), tmp_path)["workdir"] == ""
-        (disk / "filling").write_bytes(bytes(7 << 20 | 7 << 17))
+        (disk / "filling").write_bytes(bytes((8 << 20) - (128 << 10)))
         assert checked(job(disk), tmp_path)["workdir"] == f"{disk} has 0 MiB left"
 
 

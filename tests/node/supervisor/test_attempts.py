@@ -100,7 +100,7 @@ def fail_twice(run: Run, n: int) -> None:
 
 
 class Watch:
-    """Looks all the time whether each node's lock is held, until it is told to end."""
+    """Checks all the time whether each node's lock is held, until it is stopped."""
 
     def __init__(self, run: Run) -> None:
         self.free: list[str] = []

@@ -21,7 +21,7 @@ PROCESS = Process(PID, 1, PID, 1, "S", 1, 0)
 
 
 class Apart:
-    """What is done in children: nothing runs until a test says so."""
+    """What is done in children: nothing runs until a test starts it."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[Head], None]] = []

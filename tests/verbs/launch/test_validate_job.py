@@ -219,6 +219,8 @@ def test_restarts_that_would_begin_from_the_start_are_noticed() -> None:
     (no_words,) = warned(checkpoints="out")
     assert "has no {checkpoint}" in no_words
     assert warned(checkpoints="out", resume_args=("--from={checkpoint}",)) == []
+    filled = cluster(restart=Restart(max=3), checkpoints="out", command=("t.py", "/out/5")).job
+    assert not notices(validate_job.notice_restarts, filled, ("t.py", "{checkpoint}"))
     assert not notices(validate_job.notice_restarts, cluster().job)
 
 
