@@ -115,15 +115,11 @@ def _on_storage(one: Doing) -> ThreadStack | None:
 
 def network(look: Look) -> Verdict | None:
     """Say that what a rank sends is not taken by another node."""
-    owners: dict[str, set[str]] = {}
-    for node in look.nodes:
-        for address in node.addresses:
-            owners.setdefault(address, set()).add(node.node)
     for one in look.live:
         for link in one.dump.connections:
             if link.retransmits < RETRANSMITS or not link.unacknowledged_bytes:
                 continue
-            claims = owners.get(link.peer, set())
+            claims = look.owners.get(link.peer, set())
             if not claims and look.apart:
                 continue  # a server outside the cluster is no reason to wait for a rank
             peer = next(iter(claims)) if len(claims) == 1 else shown_address(link.peer)

@@ -52,6 +52,15 @@ class Look:
         waiting = set(map(id, self.waiting))  # two nodes may tell of one rank
         return tuple(one for one in self.live if waiting and id(one) not in waiting)
 
+    @cached_property
+    def owners(self) -> dict[str, set[str]]:
+        """By address, the nodes that have it."""
+        owners: dict[str, set[str]] = {}
+        for node in self.nodes:
+            for address in node.addresses:
+                owners.setdefault(address, set()).add(node.node)
+        return owners
+
     def others(self, but: Sequence[Doing] = ()) -> str:
         """Return a clause about those that wait: `ranks 0-6 wait for it in all_reduce at …`."""
         left_out = set(map(id, but))

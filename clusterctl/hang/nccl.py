@@ -64,15 +64,11 @@ def _steady(look: Look) -> Iterator[Communicator]:
 
 def _ranks(look: Look, one: Communicator, members: Sequence[NcclRank]) -> tuple[list[Doing], str]:
     """Return those of these ranks that a node tells of, and words for all."""
-    owners: dict[str, set[str]] = {}
-    for node in look.nodes:
-        for address in node.addresses:
-            owners.setdefault(address, set()).add(node.node)
     # In a container, NCCL knows a process by another number.
     processes = {(each.node, p.pid): each for each in look.ranks for p in each.dump.processes}
     # Programs of one rank share its dump: each is its own process's.
     processes |= {(each.node, each.own.pid): each for each in look.ranks if each.own}
-    nodes = (owners.get(each.host, set()) for each in members)
+    nodes = (look.owners.get(each.host, set()) for each in members)
     found = [
         (each, processes.get((next(iter(claims)), each.pid)) if len(claims) == 1 else None)
         for each, claims in zip(members, nodes, strict=True)

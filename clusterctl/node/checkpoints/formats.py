@@ -60,16 +60,16 @@ def checkpoint_kind(path: str) -> Optional[str]:
     own_name = os.path.basename(path)
     trainers_name = bool(names and re.fullmatch(r"checkpoint-\d+", own_name))
     # The last sign: a folder of that name in which nothing is known has lost its weights.
-    signs = (
-        ("clusterctl", MANIFEST in names or COMPLETE in names),
-        ("dcp", METADATA in names or any(name.endswith(".distcp") for name in names)),
-        ("rank-files", any(_RANK_FILE.fullmatch(name) for name in names)),
-        ("verl", read_name(own_name).any and bool(Shards(path).files)),
-        ("trainer", TRAINER_STATE in names or (trainers_name and is_trainers(names))),
-        ("folder", read_name(own_name).any and bool(_own_files(names))),
-        ("trainer", trainers_name),
+    signs: Tuple[Tuple[str, Callable[[], bool]], ...] = (
+        ("clusterctl", lambda: MANIFEST in names or COMPLETE in names),
+        ("dcp", lambda: METADATA in names or any(name.endswith(".distcp") for name in names)),
+        ("rank-files", lambda: any(_RANK_FILE.fullmatch(name) for name in names)),
+        ("verl", lambda: read_name(own_name).any and bool(Shards(path).files)),
+        ("trainer", lambda: TRAINER_STATE in names or (trainers_name and is_trainers(names))),
+        ("folder", lambda: read_name(own_name).any and bool(_own_files(names))),
+        ("trainer", lambda: trainers_name),
     )
-    return next((kind for kind, seen in signs if seen), None)
+    return next((kind for kind, is_seen in signs if is_seen()), None)
 
 
 def _own_files(names: Iterable[str]) -> Set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from clusterctl.node.agent.child_tasks import gather, run_program
+from clusterctl.node.agent.child_tasks import output_of
 
 SECONDS = 5.0
 MEMORY_NOISE = 1
@@ -23,14 +23,15 @@ def gpus_rest() -> bool:
     A collective that waits for another rank looks like that. False, too, if the driver does not
     answer.
     """
-    return rest("\n".join(_ask("utilization.gpu", "utilization.memory", seconds=SECONDS)))
+    return rest(_ask("utilization.gpu", "utilization.memory", seconds=SECONDS))
 
 
 def throttled_gpus() -> List[str]:
     """Return each GPU that is slowed down, in words; none if the driver does not answer."""
     found = []
     fields = ["clocks_throttle_reasons." + name for name in _REASONS]
-    for line in _ask("index", *fields, seconds=1.0):  # a healthy driver answers in less
+    text = _ask("index", *fields, seconds=1.0)  # a healthy driver answers in less
+    for line in text.splitlines():
         index, *active = (word.strip() for word in line.split(","))
         reasons = [words for words, state in zip(_REASONS.values(), active) if state == "Active"]
         if reasons:
@@ -38,14 +39,10 @@ def throttled_gpus() -> List[str]:
     return found
 
 
-def _ask(*fields: str, seconds: float) -> List[str]:
-    """Return a line of each GPU; none if the driver does not answer."""
+def _ask(*fields: str, seconds: float) -> str:
+    """Return a line of each GPU; nothing if the driver does not answer."""
     query = ("--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits")
-    tool = run_program("nvidia-smi", ("nvidia-smi", *query), seconds)
-    gather([tool])
-    if tool.state != "ok" or tool.exit_code:
-        return []
-    return tool.output.decode("utf-8", "replace").splitlines()
+    return output_of(("nvidia-smi", *query), seconds) or ""
 
 
 def rest(text: str) -> bool:

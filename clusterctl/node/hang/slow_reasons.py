@@ -37,6 +37,8 @@ FAULTS = 20.0
 NAME_LIMIT = 80
 _USER, _NICE, _SYSTEM, _IRQ, _SOFTIRQ, _STEAL = 0, 1, 2, 5, 6, 7
 """Columns of /proc/stat."""
+_MAJOR_FAULTS, _NICENESS = 9, 16
+"""Fields of /proc/PID/stat, counted from the state."""
 
 
 class Reading(NamedTuple):
@@ -81,7 +83,7 @@ def find_reason(root: int, share: OwnTime, *, on_gpu: bool, seconds: float = SEC
         seconds: how long to watch the machine.
     """
     before = read(root)
-    node = Node(os.cpu_count() or 1, _nice(root), throttled_gpus() if on_gpu else ())
+    node = Node(os.cpu_count() or 1, _stat(root, _NICENESS), throttled_gpus() if on_gpu else ())
     time.sleep(seconds)
     return reason(before, read(root), share, node)
 
@@ -156,7 +158,7 @@ def read(root: int) -> Reading:
         run={pid: table[pid].ticks for pid in run if pid in table},
         others=_others(table, run),
         quota=quota_of(root),
-        faults=sum(map(_major_faults, rank)),
+        faults=sum(_stat(pid, _MAJOR_FAULTS) for pid in rank),
         errors=_error_counters(),
         swapped=sum(map(swap_bytes, rank)),
     )
@@ -178,14 +180,10 @@ def machine_time(text: str) -> Tuple[float, float]:
     return busy / TICKS_PER_SECOND, columns[_STEAL] / TICKS_PER_SECOND
 
 
-def _major_faults(pid: int) -> int:
+def _stat(pid: int, at: int) -> int:
+    """Return a field of /proc/PID/stat, counted from the state; 0 if it cannot be read."""
     fields = read_proc(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[9]) if len(fields) > 9 else 0  # noqa: PLR2004
-
-
-def _nice(pid: int) -> int:
-    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[16]) if len(fields) > 16 else 0  # noqa: PLR2004
+    return int(fields[at]) if len(fields) > at else 0
 
 
 def _error_counters() -> Dict[str, int]:

@@ -284,11 +284,8 @@ class Master:
             self._last_error[channel.name] = why
 
     def _check_silence(self) -> None:
-        now = time.monotonic()
-        for name, channel in self._channels.items():
-            self._last[name] = max(self._last[name], channel.last_received)
-        for name, last in list(self._last.items()):
-            if name not in self._finished and now - last > self._lost_after:
+        for name, silence in self.silences.items():
+            if name not in self._finished and silence > self._lost_after:
                 self._finished.add(name)
                 self._lost.add(name)
                 self._forget_channel(name)

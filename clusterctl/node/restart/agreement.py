@@ -9,7 +9,6 @@ from clusterctl.node.checkpoints.copies import (
     newest_first,
     path_for_job,
     require_fit,
-    require_own_ranks,
 )
 
 MOST_TOLD = 8
@@ -80,7 +79,6 @@ class Seen(NamedTuple):
     epoch: Optional[int]
     date: Optional[int]
     run: str
-    recorded: bool
     mixed: str
     beside: Tuple[str, ...]
     files: Dict[str, str]
@@ -96,15 +94,12 @@ class Sight(NamedTuple):
     """Why it could not look."""
 
 
-def agree(
-    sights: Mapping[str, Sight], run: str, ranks: Optional[Mapping[str, Sequence[int]]] = None
-) -> Agreement:
+def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
     """Return the newest checkpoint that this run wrote, complete and equal on every node.
 
     Args:
         sights: node → what it sees, of all nodes that will run; the master first.
         run: the run's id.
-        ranks: node → the ranks that it will run, if that is known.
     """
     problems = ["%s: %s" % (node, sight.problem) for node, sight in sights.items() if sight.problem]
     if problems:
@@ -122,7 +117,6 @@ def agree(
         try:
             _require_one_save(seen, run)
             require_fit(seen, list(sights))
-            require_own_ranks(seen, ranks or {})
             path = path_for_job({node: one.path for node, one in seen.items()}, workdirs)
         except Unfit as unfit:
             skipped.append("%s: %s" % (name, unfit))
@@ -192,7 +186,6 @@ def _seen(value: object) -> Seen:
         epoch=_whole(value, "epoch"),
         date=_whole(value, "date"),
         run=_text(value, "run"),
-        recorded=value.get("recorded") is True,
         mixed=_text(value, "mixed", _LONG_TEXT),
         beside=("another",) if beside else (),
         files={str(name)[:_LONG_TEXT]: str(digest)[:_TEXT] for name, digest in files.items()},

@@ -31,7 +31,6 @@ XIDS = frozenset({
 })  # fmt: skip
 """The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})(?:, (.*))?")
-_SHOWN = 200
 
 Checks = Dict[str, Optional[str]]
 """Name of a check → why the node is unfit; empty: it is fit; None: that is not known."""
@@ -70,18 +69,10 @@ def _writer(look: Callable[[], Any]) -> Callable[[Callable[[bytes], None]], None
     return lambda write: write(to_json(look()))
 
 
-def _problem(child: Child) -> str:
-    if child.state == "timeout":
-        return "no answer within %g s" % CHECK_SECONDS
-    if child.state != "ok" or child.exit_code != 0:
-        return "it is not known: %s" % child.stderr.decode("utf-8", "replace")[:_SHOWN]
-    return ""
-
-
 def _result(child: Child) -> Optional[str]:
     if child.state == "timeout":
-        return "%s: %s" % (child.key, _problem(child))
-    if _problem(child):
+        return "%s: no answer within %g s" % (child.key, CHECK_SECONDS)
+    if child.state != "ok" or child.exit_code != 0:
         return None
     reason = from_json(child.output)
     return reason if reason is None else str(reason)

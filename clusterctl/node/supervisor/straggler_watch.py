@@ -74,7 +74,7 @@ class StragglerWatch:
         on_change: Callable[[], None],
     ) -> None:
         """Know of no rank so far."""
-        self._loop, self._job, self._record = loop, job, record
+        self._loop, self._record = loop, record
         self._snapshots, self._on_change = snapshots, on_change
         self._on_gpu = job["device"] == "cuda"
         self._ranks: Dict[int, _Rank] = {}
