@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.printed_error import CLOSED_GRACE, TIMEOUT_GRACE, lines_grace
+from clusterctl.verbs.dump.own_py_spy import find_py_spy
 from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 
@@ -94,6 +95,9 @@ def test_a_rank_that_waits_in_vain_leaves_the_stacks_of_those_that_live(make_run
     for rank in (0, 1):
         run.wait_for_log(rank, b"here", n=rank)
     wait_until(lambda: of_kind(run, 0, "peer-joined") != [])
+    spy = find_py_spy()
+    assert spy is not None
+    run.call(1, "dump", {**run.where(1), "tool": spy.words, "store": True}, spy.packed)
     (run.workdir / "go").touch()
     waited, other = (run.ended(n)["end"] for n in (0, 1))
     assert (waited["by"], waited["stacks"]) == ("rank", False)
