@@ -84,7 +84,7 @@ class Pool:
         """Of each node the last connection that broke, or did not answer in time."""
         self._closed = threading.Event()
         raise_descriptor_limit()
-        share_arenas()
+        share_arenas(nodes=len(cluster.nodes))
         if not logger.isEnabledFor(logging.DEBUG):
             # Its errors become replies; its own log repeats them with tracebacks.
             logging.getLogger("paramiko").setLevel(logging.CRITICAL)

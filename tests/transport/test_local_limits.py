@@ -14,7 +14,7 @@ HEAPS = """\
 import sys, threading
 from clusterctl.transport.local_limits import share_arenas
 if sys.argv[1:]:
-    share_arenas()
+    share_arenas(nodes=1)
 ready, leave = threading.Barrier(17), threading.Event()
 def work():
     held = bytearray(5000)
@@ -33,7 +33,7 @@ LARGE = """\
 import ctypes, sys
 from clusterctl.transport.local_limits import LARGE, share_arenas
 if sys.argv[1:]:
-    share_arenas()
+    share_arenas(nodes=int(sys.argv[1]))
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
@@ -59,8 +59,9 @@ def test_many_threads_share_few_heaps() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this threshold")
-def test_large_blocks_go_back_at_once_also_after_a_larger_one() -> None:
-    for argv, in_heap in ([], "True"), (["share"], "False"):
+def test_large_blocks_of_many_nodes_go_back_at_once_also_after_a_larger_one() -> None:
+    few, many = str(local_limits.MANY - 1), str(local_limits.MANY)
+    for argv, in_heap in ([], "True"), ([few], "True"), ([many], "False"):
         done = subprocess.run(
             [sys.executable, "-c", LARGE, *argv], check=True, capture_output=True, text=True
         )
@@ -69,4 +70,4 @@ def test_large_blocks_go_back_at_once_also_after_a_larger_one() -> None:
 
 def test_a_python_without_ctypes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctypes", None)
-    local_limits.share_arenas()
+    local_limits.share_arenas(nodes=1000)
