@@ -30,6 +30,8 @@ XIDS = frozenset({
     158, 161, 167, 171, 172,
 })  # fmt: skip
 """The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
+FULL = (" MiB left", " no inode left")
+"""How the reason of a folder ends that is full: often the job's own doing."""
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})(?:, (.*))?")
 
 Checks = Dict[str, Optional[str]]
