@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=(LIST, ADD, REMOVE),
         default=LIST,
-        help="list (the default); add: put nodes in; remove: take them out",
+        help="what to do with nodes: put them in, take them out (default: list)",
     )
     add(
         "nodes",
