@@ -15,6 +15,7 @@ from clusterctl.cli.main import main
 from clusterctl.verbs.quarantine.store import FILE
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project
+from tests.cli.test_json import validate
 from tests.conftest import MakeSandbox
 
 IN = "node3: in quarantine: the node was lost: node"
@@ -47,6 +48,7 @@ def test_a_node_that_was_lost_stays_out_until_it_is_taken_back(
     assert "hint: if repaired: clusterctl quarantine remove node3" in said
 
     document = project.status()
+    validate("status", document)
     run = document["run"]
     (known,) = document["quarantined"]
     assert (known["node"], known["run"]) == ("node3", run)
@@ -76,6 +78,7 @@ def test_a_node_that_was_lost_stays_out_until_it_is_taken_back(
     assert "left out: node3: in quarantine: the node was lost" in goes_on.stderr
     assert goes_on.stderr.index("left out") < goes_on.stderr.index("direct, 2 ranks")
     shown = json.loads(project.run("runs", "show", "--json").stdout)
+    validate("runs-show", shown)
     assert shown["nodes"] == ["node1", "node2"]
     assert [one["node"] for one in shown["left_out"]] == ["node3"]
     inventory = yaml.safe_load(project.inventory.read_text())
@@ -112,6 +115,7 @@ def test_a_person_adds_lists_and_removes_nodes(
     assert "2 days" in shown or "3 days" in shown
     assert main(["quarantine", "list", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    validate("quarantine", document)
     assert [one["node"] for one in document["nodes"]] == ["gpu1", "gpu2"]
     assert main(["quarantine", "remove", "gpu[2-3]"]) == 1
     out, err = capsys.readouterr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from clusterctl.node.restart.agreement import tell_sight
 from clusterctl.node.restart.blame import LOST, blamed
 from clusterctl.node.restart.judgement import AttemptEnd, Failure
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import node_status
 from clusterctl.node.supervisor.decide_next import decide_next
 from clusterctl.node.supervisor.shutdown import Cause
 from tests.node.restart.test_judgement import text_with
@@ -102,3 +104,7 @@ def test_the_master_notes_whom_each_attempt_blames(tmp_path: Path) -> None:
     assert list(kept) == ["b"]
     assert kept["b"]["why"].startswith("the GPU is lost")
     assert kept["b"]["time"] > 0
+    Path(paths.job).write_text(json.dumps(job))
+    assert node_status(paths)["blamed"] == kept
+    Path(paths.job).write_text(json.dumps({**job, "restart": None}))
+    assert node_status(paths)["blamed"] == {}
