@@ -311,7 +311,7 @@ class NodeCommands:
 
         Args:
             nodes: names and ranges.
-            reason: for whoever reads it later.
+            reason: for those who read it later.
             seconds: how long; None: 7 days.
 
         Raises:

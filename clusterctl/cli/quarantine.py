@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with add and remove: names and ranges such as gpu[02-04,07]",
     )
     add_inventory(parser)
-    add("--reason", metavar="TEXT", help="with add: why, for whoever reads it later")
+    add("--reason", metavar="TEXT", help="with add: why, for those who read it later")
     add(
         "--for",
         dest="seconds",

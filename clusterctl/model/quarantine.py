@@ -15,7 +15,7 @@ class Quarantined:
     reason: str
     """Why, in words."""
     run: str = ""
-    """The run that failed because of it; empty: a person put it there."""
+    """The run that failed because of it; empty: a user put it there."""
     since: Seconds
     """When it failed, or was put there."""
     until: Seconds

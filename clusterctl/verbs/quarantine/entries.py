@@ -19,7 +19,7 @@ from clusterctl.verbs.quarantine.blame import Blame
 
 DAY = 86400.0
 USUAL = 7 * DAY
-"""How long a node stays in quarantine, unless it is said."""
+"""How long a node stays in quarantine by default."""
 MOST = 1000
 """Entries that are kept; beyond that, those that end first go."""
 REASON_CHARACTERS = 500
@@ -37,7 +37,7 @@ class Machine:
     port: int | None = None
     """None: as ssh_config has it."""
     keys: tuple[str, ...] = ()
-    """Fingerprints of the host keys that are known; none: it cannot be told from others."""
+    """Fingerprints of the host keys that are known; none: only its name tells it from others."""
 
     @classmethod
     def of(cls, cluster: str, node: Node, keys: Iterable[str] = ()) -> Machine:
@@ -58,11 +58,11 @@ class Entry:
     keys: tuple[str, ...] = ()
     reason: str
     run: str = ""
-    """The run that failed because of it; empty: a person put it there."""
+    """The run that failed because of it; empty: a user put it there."""
     since: Seconds
     until: Seconds
     removed: Seconds | None = None
-    """When a person took it out: what happened before counts no more."""
+    """When a user took it out: what happened before counts no more."""
 
     def is_at(self, machine: Machine) -> bool:
         """Tell whether the inventory reaches a machine where this one was."""
@@ -105,7 +105,7 @@ def known_against(entries: Entries, machine: Machine, now: float) -> Quarantined
 
 
 def put(entries: Entries, machine: Machine, reason: str, *, now: float, until: float) -> Entries:
-    """Return the entries with a machine that a person puts into quarantine."""
+    """Return the entries with a machine that a user puts into quarantine."""
     new = _entry(machine, reason, since=now, until=until)
     return _with(entries, new, machine, now)
 
@@ -113,7 +113,7 @@ def put(entries: Entries, machine: Machine, reason: str, *, now: float, until: f
 def put_blamed(entries: Entries, machine: Machine, blame: Blame, *, now: float) -> Entries:
     """Return the entries with a machine that a run blames, unless that is no news.
 
-    A run that is shown again must not bring back what a person took out.
+    A run that is shown again must not bring back what a user took out.
     """
     since = min(blame.time, now)
     until = since + USUAL

@@ -1,6 +1,6 @@
 """The quarantine of a cluster's nodes: what is known, who is put in and taken out, who stays out.
 
-Nodes are put in by a person, or by a run that blames them, as soon as this machine sees its end.
+Nodes are put in by a user, or by a run that blames them, as soon as this machine sees its end.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def choose(
         UsageError: the selection cannot be.
     """
     bad = {name for name, one in known.items() if not one.replaced}
-    asked = select(cluster, nodes, exclude)  # refuses what cannot be, whoever is in quarantine
+    asked = select(cluster, nodes, exclude)  # refuses what cannot be in any case
     wanted, seen = 1, asked.nodes
     if nodes is not None and is_count(nodes):
         # Those in quarantine do not count: the next ones take their places.
@@ -221,7 +221,7 @@ def _refuse(left: int, wanted: int, left_out: Sequence[Quarantined]) -> None:
 
 
 def left_out_notice(one: Quarantined) -> Notice:
-    """Return what is said of a node that is left out of a launch."""
+    """Return the notice about a node that is left out of a launch."""
     return Notice(
         text=f"left out: {one.node}: in quarantine: {one.reason} ({when(one)})",
         level="warning",
