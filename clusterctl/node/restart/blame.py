@@ -7,8 +7,14 @@ from collections import Counter
 from typing import Dict
 
 from clusterctl.node.restart.judgement import AttemptEnd, Checks, first_cause
-from clusterctl.node.restart.node_check import FULL, XIDS
 
+XIDS = frozenset({
+    46, 48, 54, 61, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 157,
+    158, 161, 167, 171, 172,
+})  # fmt: skip
+"""The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
+FULL = (" MiB left", " no inode left")
+"""How a check says that a folder is full: often the job's own doing."""
 LOST = "the node was lost"
 _KINDS = {
     "ecc": "the GPU is faulty",
