@@ -15,6 +15,7 @@ from clusterctl.checks.network.choices import LibraryChoice
 from clusterctl.facts.ladder import Dcgm, GpuTrial, Rail
 from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.inventory.other_programs.export import ExportedNode
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
 from clusterctl.verbs.forget import Forgotten
@@ -265,6 +266,13 @@ class ForgetDocument(Document):
     """`forget`: which host keys were removed."""
 
     nodes: list[Forgotten]
+
+
+class QuarantineDocument(Document):
+    """`quarantine`: the nodes in quarantine; with `add` and `remove` those that were meant."""
+
+    nodes: list[Quarantined]
+    """Those that stay longest come first."""
 
 
 class SandboxDocument(Document):

@@ -23,6 +23,7 @@ from clusterctl.model.node_run import (
     Supervisor,
     Usage,
 )
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.verdict import Verdict
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Level
@@ -146,6 +147,8 @@ class StatusDocument(Document):
     """How often it was hung, and then ran again."""
     stragglers: list[StatusStraggler]
     """The ranks that keep the others waiting, while the run is `running`."""
+    quarantined: list[Quarantined]
+    """Those of its nodes that are in quarantine on this machine."""
     checkpoints: str | None
     """The folder of this run's checkpoints, which was searched."""
     checkpoint: Checkpoint | None
@@ -165,6 +168,7 @@ class RunDocument(Plus):
         ("source", str, "The folder that was synced."),
         ("tree", str, "Hash of what was synced."),
         ("options", dict[str, Any], "The options of the launch."),
+        ("left_out", list[Quarantined], "Nodes that were left out as they are in quarantine."),
         ("findings", list[Finding], "Checks that did not pass before the launch."),
         ("record", str | None, "The folder of its record; null if there is none."),
         ("status", StatusDocument, "Its status, as `status --json` has it."),
@@ -318,6 +322,8 @@ class EndedEvent(TypedDict):
     """Why the run failed."""
     false_alarms: NotRequired[int]
     """How often it was hung, and then ran again."""
+    quarantined: NotRequired[list[Quarantined]]
+    """Those of its nodes that are in quarantine on this machine."""
     message: NotRequired[str]
     """Why nothing was launched."""
 

@@ -82,6 +82,7 @@ DOCUMENTS = {
     "export": nodes.ExportDocument,
     "forget": nodes.ForgetDocument,
     "init": nodes.InitDocument,
+    "quarantine": nodes.QuarantineDocument,
     "setup": nodes.SetupDocument,
     "pull": PullResult,
     "push": PushResult,

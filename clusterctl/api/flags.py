@@ -25,6 +25,7 @@ class LaunchFlags(TypedDict, total=False):
     """Names and ranges such as `gpu[02-04,07]`, or the first so many."""
     exclude: str | None
     exclude_unhealthy: bool
+    exclude_quarantined: bool
     gpus: int | None
     procs_per_node: int | None
     workdir: str | None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.exec import ExecResult
     from clusterctl.verbs.pull.result import PullResult
     from clusterctl.verbs.push.result import PushResult
+    from clusterctl.verbs.quarantine.quarantine import QuarantineList
     from clusterctl.verbs.setup.setup import SetupResult
     from clusterctl.verbs.sync.result import SyncResult
 
@@ -112,6 +113,7 @@ class NodeCommands:
         from clusterctl.verbs.preflight.facts_file import load_facts
         from clusterctl.verbs.preflight.last_good import compare_with_last_good
         from clusterctl.verbs.preflight.speed_history import FILE as SPEEDS
+        from clusterctl.verbs.quarantine.quarantine import known_or_warned
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
         history = self._records.root / cluster.name / SPEEDS
@@ -121,6 +123,7 @@ class NodeCommands:
             strict=strict,
             deep=deep,
             history=history,
+            quarantined={} if facts else known_or_warned(cluster, self._records.root),
             source=Path.cwd(),
         )
         if facts is not None:
@@ -290,6 +293,50 @@ class NodeCommands:
         wanted = read_requirements(given, Path.cwd())
         options = SetupOptions(base=base, offline=offline)
         return setup(self._pool(cluster), wanted, options, emit=on_event or log_warning)
+
+    def quarantine(self) -> QuarantineList:
+        """Return the nodes that are in quarantine on this machine.
+
+        Raises:
+            ClusterError: the file cannot be read.
+        """
+        from clusterctl.verbs.quarantine.quarantine import list_quarantine
+
+        return list_quarantine(self.cluster, self._records.root)
+
+    def quarantine_add(
+        self, nodes: str, *, reason: str = "", seconds: float | None = None
+    ) -> QuarantineList:
+        """Put nodes into quarantine; return them.
+
+        Args:
+            nodes: names and ranges.
+            reason: for those who read it later.
+            seconds: how long; None: 7 days.
+
+        Raises:
+            UsageError: there is no such node.
+            ClusterError: the file cannot be read or written.
+        """
+        from clusterctl.verbs.quarantine.entries import USUAL
+        from clusterctl.verbs.quarantine.quarantine import add
+
+        lasting = USUAL if seconds is None else seconds
+        return add(self.cluster, nodes, self._records.root, reason=reason, seconds=lasting)
+
+    def quarantine_remove(self, nodes: str) -> tuple[QuarantineList, tuple[str, ...]]:
+        """Take nodes out of quarantine; return those, and the names of others that were not in.
+
+        Args:
+            nodes: names and ranges, also of nodes that the inventory no longer has.
+
+        Raises:
+            UsageError: there is no such node.
+            ClusterError: the file cannot be read or written.
+        """
+        from clusterctl.verbs.quarantine.quarantine import remove
+
+        return remove(self.cluster, nodes, self._records.root)
 
     def connection(self, node: str) -> fabric.Connection:
         """Return Fabric's connection to a node, over the session's.

@@ -102,8 +102,8 @@ class Run:
         emit = on_event or log_warning
         view = status(self._pool(), self.id, self.cluster, self._history, emit=emit)
         if self.record is None:
-            return view
-        view = view.with_remembered(self._records.end(self.record))
+            return self._with_quarantine(view)
+        view = self._with_quarantine(view.with_remembered(self._records.end(self.record)))
         corrected = view.corrected_end
         if corrected is None:
             return view
@@ -306,11 +306,20 @@ class Run:
         """Ranks may still have to join; later, a silent node is no reason to end the run."""
         return self._plan is not None and time.time() <= self._made + self._plan.start_timeout
 
-    def _remember(self, ended: RunResult) -> None:
-        """Keep how the run ended, if that is known."""
-        if self.record is not None and ended.known:
+    def _remember(self, ended: RunResult) -> RunResult:
+        """Keep how the run ended, if that is known, and which nodes it blames."""
+        if not ended.known:
+            return ended
+        ended = replace(ended, view=self._with_quarantine(ended.view))
+        if self.record is not None:
             when = {"ended": ended.view.ended} if ended.view.ended else {}
             self._records.write_end(self.record, {**ended.document(), **when})
+        return ended
+
+    def _with_quarantine(self, view: RunStatus) -> RunStatus:
+        from clusterctl.verbs.quarantine.quarantine import with_quarantined
+
+        return with_quarantined(self.cluster, view, self._records.root)
 
 
 def _lines(event: Event) -> Iterator[LogLine]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -14,6 +15,7 @@ from clusterctl.api.run import OnEvent, Run, log_warning
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
+from clusterctl.plan.effective import effective
 from clusterctl.verbs.runs.records import RunRecord
 
 if TYPE_CHECKING:
@@ -194,9 +196,16 @@ class Session(NodeCommands):
         Args:
             discover: rebuild this machine's records from what the nodes know.
         """
+        from clusterctl.verbs.quarantine.quarantine import note_blame
         from clusterctl.verbs.runs.list_runs import runs
 
-        return runs(self._pool(self.cluster), self._records, rebuild=discover)
+        root = self._records.root
+        return runs(
+            self._pool(self.cluster),
+            self._records,
+            rebuild=discover,
+            see=lambda cluster, view: note_blame(cluster, view, root),
+        )
 
     def live_runs(self) -> tuple[tuple[Run, ...], tuple[NodeError, ...]]:
         """Return the runs that live, and the nodes that could not be asked."""
@@ -235,8 +244,23 @@ class Session(NodeCommands):
         self, command: Sequence[str], flags: LaunchFlags
     ) -> tuple[Cluster, LaunchOptions]:
         options = launch_options(command, flags)
-        cluster = self._select(flags.get("nodes"), flags.get("exclude"), options.overrides)
-        return cluster, options
+        cluster, options = self._choose(flags.get("nodes"), flags, options)
+        return effective(cluster, options.overrides), options
+
+    def _choose(
+        self, nodes: str | int | None, flags: LaunchFlags, options: LaunchOptions
+    ) -> tuple[Cluster, LaunchOptions]:
+        """Select the nodes of a launch; the options tell which are in quarantine, or left out."""
+        from clusterctl.verbs.quarantine import quarantine
+
+        avoid = flags.get("exclude_quarantined") or self.cluster.avoid_quarantined
+        look_up = quarantine.quarantined if avoid else quarantine.known_or_warned
+        known = look_up(self.cluster, self._records.root)
+        wanted = None if nodes is None else str(nodes)
+        cluster, left_out = quarantine.choose(
+            self.cluster, wanted, flags.get("exclude"), known if avoid else {}
+        )
+        return cluster, replace(options, quarantined=known, left_out=left_out)
 
     def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
         from clusterctl.verbs.launch.launch import launch
@@ -263,10 +287,10 @@ class Session(NodeCommands):
 
         find = self._records.with_id
         launch = launch_options(command, flags)
-        nodes, exclude = flags.get("nodes"), flags.get("exclude")
+        nodes = flags.get("nodes")
         if nodes is None:
             nodes = ",".join(node.name for node in before.cluster.nodes)
-        cluster = self._select(nodes, exclude)
+        cluster, launch = self._choose(nodes, flags, launch)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
             report_job(Path(cluster.file), before, cluster.job, launch.overrides, find)
         return resume(

@@ -29,6 +29,8 @@ Applies = Callable[[NodeFacts, Cluster], bool]
 _SUDO = re.compile(r"\bsudo ")
 SSH = "ssh.connect"
 """Its failure explains the failure of every other check."""
+QUARANTINE = "node.quarantine"
+"""Judged without the node's answer."""
 _NO_GPUS, _NO_RDMA, _NOT_ASKED = "no GPU is used", "no RDMA device", "the job does not ask for it"
 SKIP_REASONS = (
     ("accelerator.", _NO_GPUS),
@@ -133,7 +135,7 @@ def judge_all(
     failed: dict[str, set[str]] = {}
     findings: list[Finding] = []
     for rule in checks:
-        causes = () if rule.id == SSH else (SSH, *rule.explained_by)
+        causes = () if rule.id in {SSH, QUARANTINE} else (SSH, *rule.explained_by)
         explained = set().union(*(failed.get(name, set()) for name in causes))
         found = [*rule.judge(facts, network, cluster), *_unread(rule, facts, cluster)]
         # A failure that is explained explains others in turn. So does a check's own skip: it has

@@ -3,6 +3,7 @@
 import math
 import re
 
+_MINUTE = 60
 NOT_IN_FACTS = "the saved facts do not have it: they predate this inventory"
 
 
@@ -30,10 +31,15 @@ def ago(seconds: float | None) -> str:
     """Return an age in its largest unit, such as `3 hours ago`."""
     if seconds is None or not 0 <= seconds < math.inf:
         return "at an unknown time"
-    for size, noun in ((86400, "day"), (3600, "hour"), (60, "minute")):
+    return f"{rough(seconds)} ago" if seconds >= _MINUTE else "just now"
+
+
+def rough(seconds: float) -> str:
+    """Return a length of time in its largest unit, such as `3 hours`."""
+    for size, noun in ((86400, "day"), (3600, "hour"), (_MINUTE, "minute")):
         if seconds >= size:
-            return f"{counted(int(seconds // size), noun)} ago"
-    return "just now"
+            return counted(int(seconds // size), noun)
+    return counted(int(seconds), "second")
 
 
 def size_of(count: float) -> str:

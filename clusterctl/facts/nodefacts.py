@@ -24,6 +24,7 @@ from clusterctl.facts.software.python import Python
 from clusterctl.facts.software.settings import Setting
 from clusterctl.facts.storage.storage import BuildLock, PathFacts
 from clusterctl.model.from_json import DocumentError, from_json
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
 
@@ -106,6 +107,8 @@ class NodeFacts:
     """The settings in the launcher's own file, none without one; None: it was not read."""
     requirements: tuple[tuple[str, str], ...] = ()
     """The packages that requirements.txt in the folder here names, each with its versions."""
+    quarantine: Quarantined | None = None
+    """What this machine remembers against the node; None: nothing, or it was not looked up."""
     between: PairwiseFacts | None = None
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None

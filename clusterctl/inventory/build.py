@@ -82,6 +82,7 @@ def build(
     ssh = _optional(Ssh, value, "ssh", problems)
     defaults = _optional(schema.DefaultsSection, value, "defaults", problems)
     network = _optional(schema.NetworkSection, value, "network", problems)
+    quarantine = _optional(schema.QuarantineSection, value, "quarantine", problems)
     job = _optional(Job, value, "job", problems)
     given = _allocation(problems)
     by_slurm = (launcher or job.launcher) == "slurm" or (ssh.via == "srun" and "nodes" not in value)
@@ -99,6 +100,7 @@ def build(
         shared=top.shared,
         subnet=network.subnet,
         master_port=network.master_port,
+        avoid_quarantined=quarantine.avoid,
         same_machine=same_machine,
         job=job,
         file=problems.file,

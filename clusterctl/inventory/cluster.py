@@ -252,6 +252,8 @@ class Cluster:
     master_port: int | None = None
     same_machine: bool = False
     """Two entries on one machine are allowed (`same_machine: allow`)."""
+    avoid_quarantined: bool = False
+    """A launch leaves out nodes in quarantine (`quarantine: {avoid: true}`)."""
     job: Job = Job()
     file: str = ""
     fingerprint: str = field(default="", compare=False)

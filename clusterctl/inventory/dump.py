@@ -35,6 +35,7 @@ def dump(cluster: Cluster, *, notes: Mapping[str, str] = MappingProxyType({})) -
         "workdir": workdir,
         "same_machine": "allow" if cluster.same_machine else None,
         "network": _written(network),
+        "quarantine": {"avoid": True} if cluster.avoid_quarantined else None,
         "nodes": list(_entries(cluster.nodes, notes, common_workdir=workdir)),
         "job": _job(cluster.job),
     }

@@ -47,6 +47,16 @@ class NetworkSection(Section):
     master_port: int | None = setting(kinds.PORT, "a port for the rendezvous")
 
 
+class QuarantineSection(Section):
+    """What becomes of nodes that made runs fail."""
+
+    avoid = setting(
+        kinds.BOOLEAN,
+        "launch and resume leave out nodes in quarantine, as with --exclude-quarantined",
+        False,
+    )
+
+
 class TopSection(Section):
     """The top-level keys that are not sections."""
 
@@ -73,6 +83,9 @@ class HostsFile(TopSection):
     ssh = setting(Ssh, "how nodes are reached", Ssh())
     defaults = setting(DefaultsSection, "settings of every node", DefaultsSection())
     network = setting(NetworkSection, "found or chosen if absent", NetworkSection())
+    quarantine = setting(
+        QuarantineSection, "what becomes of nodes that made runs fail", QuarantineSection()
+    )
     nodes = setting(_NODES, "the first is the master unless one says master: true; absent: Slurm's")
     job = setting(Job, "what is launched", Job())
 
@@ -86,6 +99,7 @@ _PLACES = {
     for place, model in (
         ("job", Job),
         ("network", NetworkSection),
+        ("quarantine", QuarantineSection),
         ("an entry of nodes", NodeSection),
         ("defaults", DefaultsSection),
         ("ssh", Ssh),
@@ -190,7 +204,10 @@ def _schema_of(model: type) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a hosts.yaml, for editors."""
-    inner = (DefaultsSection, Ends, Hang, Job, NetworkSection, NodeSection, Restart, Ssh, Stop)
+    inner = (
+        DefaultsSection, Ends, Hang, Job, NetworkSection, NodeSection, QuarantineSection, Restart,
+        Ssh, Stop,
+    )  # fmt: skip
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **_schema_of(HostsFile),

@@ -33,7 +33,7 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
                 "--exclude: expected a node left, found none",
                 hint=f"--exclude {cluster.nodes[-1].name}" if len(cluster.nodes) > 1 else None,
             )
-    if nodes is not None and _COUNT.fullmatch(nodes.strip()):
+    if nodes is not None and is_count(nodes):
         count = int(nodes)
         if not 1 <= count <= len(left):
             raise UsageError(
@@ -50,6 +50,11 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
             )
         left = picked
     return cluster.with_nodes(left)
+
+
+def is_count(nodes: str) -> bool:
+    """Tell whether `--nodes` is a number, rather than names."""
+    return _COUNT.fullmatch(nodes.strip()) is not None
 
 
 def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:

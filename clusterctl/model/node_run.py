@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from clusterctl.model.bounds import (
     Amount,
     Count,
@@ -203,6 +206,16 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """Why a node was blamed for the end of an attempt, in a run that restarts."""
+
+    why: str
+    """What is wrong with it, in words."""
+    time: Seconds
+    """When, by the master's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a live run uses on a node."""
 
@@ -310,6 +323,8 @@ class NodeRun:
     """The most that the run may have."""
     again: Again | None = None
     """null: no attempt is about to begin."""
+    blamed: Mapping[str, Blamed] = field(default_factory=dict)
+    """On the master: the nodes that were blamed between two attempts."""
 
     @property
     def why_gone(self) -> str:

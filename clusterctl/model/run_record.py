@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterctl.model.bounds import Count, ExitCode, Port, Rank, Seconds, Signal
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.values import dataclass
 
 
@@ -75,4 +76,6 @@ class RunEnd:
     first_cause: RecordedCause | None = None
     false_alarms: Count = 0
     """How often it was hung, and then ran again."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Those of its nodes that were in quarantine when it had ended."""
     corrected: Correction | None = None

@@ -15,6 +15,7 @@ from clusterctl.report.console import Screen, copy_line, listed, progress_line, 
 from clusterctl.report.copies import deletions
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
+from clusterctl.report.quarantine import show_quarantined
 from clusterctl.report.status import END_THE_REST, show_cause, show_no_restart, unanswered
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
@@ -57,6 +58,7 @@ class TerminalDisplay:
         if view.first_cause is not None:
             show_cause(console, view.first_cause)
         show_no_restart(console, view)
+        show_quarantined(console, view)
         for answer in view.silent:
             console.print(safe_text(f"{answer.node.name}: {answer.error}", "yellow"))
         if view.silent:

@@ -83,6 +83,7 @@ def show_run(screen: Screen, run: OneRun) -> None:
             "source": record.source,
             "launcher": record.cluster.job.launcher,
             "options": _options(record.options),
+            "left out": "; ".join(f"{one.node}: {one.reason}" for one in record.left_out),
             "warnings": "; ".join(
                 str(one.get("message"))
                 for one in record.findings

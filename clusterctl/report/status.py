@@ -17,6 +17,7 @@ from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Straggler,
 from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import utc
+from clusterctl.report.quarantine import show_quarantined
 from clusterctl.verbs.runs.run_status import BAD_ENDS, NodeAnswer, RunStatus
 
 _STYLES = {
@@ -74,6 +75,7 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
     if view.first_cause:
         show_cause(screen.out, view.first_cause)
     show_no_restart(screen.out, view)
+    show_quarantined(screen.out, view)
 
 
 def _correction(event: Correction) -> str:

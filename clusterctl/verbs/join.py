@@ -25,6 +25,7 @@ from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.launch.start_run import START_SECONDS
 from clusterctl.verbs.launch.validate_job import notice_job, require_secrets
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
+from clusterctl.verbs.quarantine.quarantine import known_or_warned
 from clusterctl.verbs.rpc import ANSWER_SECONDS, run_args, validated_answer
 from clusterctl.verbs.runs.node_answers import node_answers
 from clusterctl.verbs.runs.proof import prove, proven_record
@@ -211,7 +212,9 @@ class _Newcomer:
         cluster = running.cluster(self.inventory, self.node)
         notice_job(cluster.job, node=name, emit=self.emit)
         require_secrets(cluster)
-        verdict = check(cluster, self.pool_of(cluster), CheckOptions(code=False), emit=self.emit)
+        bad = known_or_warned(cluster, self.records.root)
+        options = CheckOptions(code=False, quarantined=bad)
+        verdict = check(cluster, self.pool_of(cluster), options, emit=self.emit)
         self._judge(verdict)
         self._bring_code(cluster, running)
         if cluster.job.check:

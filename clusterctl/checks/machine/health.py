@@ -4,9 +4,10 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from clusterctl.checks.finding import Finding, warn
+from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.machine.limits import GIB, total_cpus
-from clusterctl.checks.registry import Check, Facts
+from clusterctl.checks.registry import QUARANTINE, Check, Facts
+from clusterctl.checks.wording import ago, rough
 from clusterctl.facts.machine.machine_state import MemoryUse
 from clusterctl.facts.nodefacts import NodeFacts
 
@@ -19,6 +20,42 @@ OOM_DAYS = 7
 _DAY = 86400.0
 _STRICT = 2
 _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
+
+
+@Check(
+    QUARANTINE,
+    title="the node is not in quarantine",
+    why="A node that made a run fail will often do so again: it fell silent, its GPU had an ECC"
+    " error, or its disk failed. This machine remembers it for a week, and what you put into"
+    " quarantine yourself.",
+    fix="Repair the node, then `clusterctl quarantine remove NODE`. `launch --exclude-quarantined`"
+    " leaves it out.",
+    source="docs/how-to/quarantine.md",
+    blocks=False,
+)
+def quarantine(node: NodeFacts) -> Iterator[Finding]:
+    """Judge what this machine remembers; of a machine that was replaced that is only a note."""
+    known = node.quarantine
+    if known is None:
+        return
+    run = f"run {known.run} failed" if known.run else "put there"
+    found = f"{run} {ago(known.age_s)}; {rough(known.left_s)} left"
+    take_out = f"clusterctl quarantine remove {shlex.quote(known.node)}"
+    if known.replaced:
+        yield skip(
+            node.node,
+            f"was in quarantine ({known.reason}), but has another host key now: it counts as"
+            f" replaced; {take_out}",
+            found=found,
+        )
+        return
+    yield warn(
+        node.node,
+        f"in quarantine: {known.reason}",
+        wanted="a node that made no run fail of late",
+        found=found,
+        remedy=f"{take_out} if it is repaired; to launch without it: --exclude-quarantined",
+    )
 
 
 @Check(

@@ -27,8 +27,8 @@ _VALUES = tuple(name for name, one in FLAGGED.items() if one.kind is not kinds.B
 """The settings that a flag has a value for, or a variable."""
 
 OURS_ALONE = frozenset({
-    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-unhealthy", "--fanout",
-    "--hang-after",
+    "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-quarantined",
+    "--exclude-unhealthy", "--fanout", "--hang-after",
     "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
     "--nodes",
     "--procs-per-node", "--restarts", "--start-timeout",
@@ -46,6 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         if name == "launcher_args":
             help_ = "leave out nodes that fail a check"
             add("--exclude-unhealthy", action="store_true", help=help_)
+            help_ = "leave out nodes in quarantine (see clusterctl quarantine)"
+            add("--exclude-quarantined", action="store_true", help=help_)
         if name == "workdir":
             add("--name", default="", help="a name of your own for the run")
             env = "environment variable of every rank; repeatable"

@@ -31,6 +31,7 @@ VERBS: dict[str, str] = {
     "dump": "show where every rank of a run is: its stacks",
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
+    "quarantine": "list the nodes that are kept out after failures, add or remove some",
     "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
@@ -69,6 +70,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dump": ("clusterctl dump", "clusterctl dump --rank 3", "clusterctl dump --output stacks"),
     "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),
     "runs": ("clusterctl runs", "clusterctl runs --prune 5"),
+    "quarantine": (
+        "clusterctl quarantine",
+        "clusterctl quarantine add gpu3 --reason 'ECC errors' --for 3d",
+        "clusterctl quarantine remove gpu3",
+    ),
     "export": (
         "clusterctl export --to deepspeed",
         "clusterctl export --to ansible --nodes gpu1,gpu2",

@@ -11,6 +11,7 @@ from clusterctl.node.agent.child_tasks import Child, gather, run_function
 from clusterctl.node.file_io import read_json
 from clusterctl.node.probe.kernel_log import read_kernel_log
 from clusterctl.node.probe.path_probe import probe_path
+from clusterctl.node.restart.blame import XIDS
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import RecordedProcesses
@@ -25,11 +26,6 @@ CHECK_SECONDS = 20.0
 """A look that takes longer has found that something does not answer."""
 ROOM, SMALL_DISK_PART = 256 << 20, 16
 """Free bytes that a folder must have, and which part of a disk that is small."""
-XIDS = frozenset({
-    46, 48, 54, 61, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 157,
-    158, 161, 167, 171, 172,
-})  # fmt: skip
-"""The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})[^)]*\): (\d{1,5})(?:, (.*))?")
 
 Checks = Dict[str, Optional[str]]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from clusterctl.node.file_io import read_json
 from clusterctl.node.peer_link.messages import PeerMessage
+from clusterctl.node.peer_link.restart_messages import WHY_LIMIT
 from clusterctl.node.restart.agreement import Checkpoint, agree, read_sight
+from clusterctl.node.restart.blame import blamed
 from clusterctl.node.restart.judgement import (
     AttemptEnd,
     Decision,
@@ -45,8 +48,12 @@ def decide_next(
     checks = {node: after["check"] for node, after in afters.items()}
     found = agree(sights, job["run"])
     decision = decide(ends, limits_of(job), found, checks, seed=job["run"])
+    bad = blamed(ends[-1], {node: after["check"] for node, after in afters.items()})
+    now = {node: {"why": why[:WHY_LIMIT], "time": time.time()} for node, why in bad.items()}
+    kept = {**read_json(paths.attempts).get("blamed", {}), **now}
     write_json(
-        paths.attempts, {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]]}
+        paths.attempts,
+        {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]], "blamed": kept},
     )
     return Decided(decision, found.newest)
 

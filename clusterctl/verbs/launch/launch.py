@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.checks.finding import Finding
-from clusterctl.checks.registry import CHECKS, SSH
+from clusterctl.checks.registry import CHECKS, QUARANTINE, SSH
 from clusterctl.errors import Interrupted, LaunchRefused
 from clusterctl.facts.nodefacts import to_document
 from clusterctl.facts.software.python import ENV_INIT
@@ -36,13 +36,14 @@ from clusterctl.verbs.launch.validate_job import (
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
+from clusterctl.verbs.quarantine.quarantine import left_out_notice
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.proof import prove, require_key
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.sync.result import SyncResult
 from clusterctl.wire import plain
 
-CHECKED_ANYWAY = ("ssh",)
+CHECKED_ANYWAY = ("ssh", QUARANTINE)
 """What is judged with --no-check: nothing can start on a node that is not reached."""
 NEEDED_BY_SYNC = ("node.rsync",)
 """What is not judged with --no-sync."""
@@ -87,6 +88,8 @@ def prepare(
         LaunchRefused: too little is known of a node.
         UsageError: the job or the options cannot be launched.
     """
+    for one in options.left_out:
+        emit(left_out_notice(one))
     _validate(cluster, options, emit=emit)
     run = options.run or run_id.make_run_id(cluster.name)
     as_written = cluster.job
@@ -179,6 +182,7 @@ def _check(
         skip=() if options.sync else NEEDED_BY_SYNC,
         code=not options.sync,
         source=options.source if options.sync else None,
+        quarantined=options.quarantined,
     )
 
     def judged(cluster: Cluster) -> CheckResult:
@@ -246,6 +250,7 @@ def _record(
         findings=tuple(plain(finding) for finding in verdict.findings if finding.status != "pass"),
         options={"name": options.name, **plain(replace(options.overrides, origins={}))},
         resumed=options.resumed,
+        left_out=options.left_out,
     )
 
 

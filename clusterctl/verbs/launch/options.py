@@ -1,12 +1,13 @@
 """How a job is launched."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 
 from clusterctl.errors import LargeCopy, UsageError
 from clusterctl.model.node_run import Resumed
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.plan.options import Options
 from clusterctl.values import dataclass
 
@@ -35,6 +36,10 @@ class LaunchOptions:
     """Continue in spite of checks that failed."""
     exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
+    quarantined: Mapping[str, Quarantined] = field(default_factory=dict)
+    """What is remembered against nodes, by name."""
+    left_out: tuple[Quarantined, ...] = ()
+    """The nodes that are left out for that."""
     resumed: Resumed | None = None
     """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
 

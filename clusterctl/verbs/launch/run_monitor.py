@@ -26,8 +26,8 @@ class RunMonitor:
     """What was read; with `events_only` if no lines are shown."""
     lines: MergedLines | None
     """What is shown of the ranks' lines; None: no log is read, only what happens."""
-    remember: Callable[[RunResult], object]
-    """Called with how it ended."""
+    remember: Callable[[RunResult], RunResult]
+    """Called with how it ended; returns it with what is to be shown, too."""
     join_monitor: JoinMonitor | None = None
     """Of a run that was just launched: its ranks have to join."""
     _late: StartTimeout | None = None
@@ -100,6 +100,4 @@ class RunMonitor:
         ends = self.log.node_runs
         if self.lines is None and any(end.state != "finished" for end in ends.values()):
             read_ends(self.nodes, self.log, dict(ends))
-        result = run_result(self.log, self._errors, self._late)
-        self.remember(result)
-        return result
+        return self.remember(run_result(self.log, self._errors, self._late))

@@ -49,6 +49,7 @@ class RunResult(Event):
             "ended_by": self.ended_by,
             "first_cause": plain(self.view.first_cause),
             "false_alarms": self.view.false_alarms,
+            "quarantined": plain(self.view.quarantined),
         }
 
 

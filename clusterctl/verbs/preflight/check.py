@@ -3,7 +3,7 @@
 import difflib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from clusterctl.facts.changes import Change
 from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.network.choice import Network, choose_network
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit
@@ -51,6 +52,8 @@ class CheckOptions:
     """The folder that a sync brings: its files count, not the nodes' copies of them."""
     deep: bool = False
     """Let the job's own torch try the GPUs and the network: takes as long as torch loads."""
+    quarantined: Mapping[str, Quarantined] = field(default_factory=dict)
+    """What is remembered against nodes, by name."""
     history: Path | None = None
     """Where the speeds of earlier checks with `deep` are kept; None: nowhere."""
 
@@ -189,6 +192,8 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
     began = time.monotonic()
     chosen = select_checks(options)
     facts, network = _ask(cluster, pool, options, chosen, emit=emit)
+    bad = options.quarantined
+    facts = {name: replace(known, quarantine=bad.get(name)) for name, known in facts.items()}
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = run_job_check(cluster, pool, facts, source=options.source, emit=emit)
     if options.deep and not judge(cluster, facts, options, network).blocking:

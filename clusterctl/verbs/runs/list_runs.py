@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from clusterctl.verbs.runs.run_id import short_ids
 from clusterctl.verbs.runs.run_status import LIVE, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
+See = Callable[[Cluster, RunStatus], object]
 _BAD = frozenset({"failed", "lost"})
 _NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
 """Of how many nodes, and for how many runs each, proofs are asked at once: one may have 20 kB."""
@@ -98,12 +99,15 @@ class RunList:
         }
 
 
-def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
+def runs(
+    nodes: Nodes, records: Records, *, rebuild: bool = False, see: See = lambda *_: None
+) -> RunList:
     """List the runs that the records or the nodes know.
 
     Args:
         nodes: of the cluster.
         records: of this machine.
+        see: called with each run's nodes, and with what they and the records tell of it.
         rebuild: write a record of each run that only the nodes know, or that is unverified yet.
     """
     found = discover(nodes)
@@ -124,7 +128,7 @@ def runs(nodes: Nodes, records: Records, *, rebuild: bool = False) -> RunList:
     silent = {one.node: one for one in found.errors}
     for run in known.keys() - seen.keys():  # no node that answers knows it
         seen[run] = view_of(run, known[run].cluster, {}, silent)
-    listed = [_line(nodes, records, known.get(run), seen[run]) for run in {**known, **seen}]
+    listed = [_line(nodes, records, known.get(run), seen[run], see) for run in {**known, **seen}]
     return RunList(runs=newest_first(listed, records), errors=found.errors, rebuilt=tuple(rebuilt))
 
 
@@ -202,15 +206,20 @@ def _agreed(values: Iterable[Any]) -> Any:  # noqa: ANN401  (what nodes answer)
     return first if all(other == first for other in others) else None
 
 
-def _line(nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus) -> ListedRun:
+def _line(
+    nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus, see: See
+) -> ListedRun:
     if record is None:
-        return claimed_line(_judged(nodes, view))
+        view = _judged(nodes, view)
+        see(nodes.cluster, view)
+        return claimed_line(view)
     end = records.end(record)
     # A node outside the run need not answer.
     took_part = frozenset(node.name for node in record.cluster.nodes)
     took_part |= view.node_runs.keys()  # some may have joined since
     answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
     view = _judged(nodes, replace(view, nodes=answers, remembered=end)).with_remembered(end)
+    see(record.cluster, view)
     return recorded_line(record, view, end)
 
 

@@ -36,6 +36,7 @@ class OneRun:
             "source": record.source if record else "",
             "tree": record.tree if record else "",
             "options": plain(record.options) if record else {},
+            "left_out": plain(record.left_out) if record else [],
             "findings": plain(record.findings) if record else [],
             "record": str(self.folder) if self.folder else None,
             "status": self.status.document(),

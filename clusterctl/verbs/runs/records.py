@@ -23,6 +23,7 @@ from clusterctl.errors import ClusterError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.from_json import DocumentError, from_json, type_hints
 from clusterctl.model.node_run import Resumed
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.run_record import RecordedPlan, RunEnd
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.plan.options import Options
@@ -66,6 +67,8 @@ class RunRecord:
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the launch; a resume uses them again."""
     resumed: Resumed | None = None
+    left_out: tuple[Quarantined, ...] = ()
+    """The nodes that were left out because they are in quarantine."""
     discovered: bool = False
     """It was rebuilt from what the nodes claim, without a proof: none of that is to be launched."""
     claims: tuple[Claim, ...] = ()

@@ -27,6 +27,7 @@ from clusterctl.model.node_run import (
     Step,
     Straggler,
 )
+from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
 from clusterctl.model.verdict import Verdict
 from clusterctl.safe_text import strip_controls
@@ -136,6 +137,8 @@ class RunStatus:
     """How it ended, as this machine saw it; counts if no node knows, or not every node answers."""
     slurm: Mapping[str, Any] | None = None
     """Of a run in a Slurm job: `job`, `state`, `reason`, `nodes`; None: it is in none."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Those of its nodes that are in quarantine on this machine."""
 
     @property
     def title(self) -> str:
@@ -389,6 +392,7 @@ class RunStatus:
             "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,
             "stragglers": [{**plain(one), "node": node} for node, one in self.stragglers],
+            "quarantined": plain(self.quarantined),
             "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),
             "first_cause": cause,

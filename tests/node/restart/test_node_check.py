@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.checks.gpu.xid_catalog import XIDS
-from clusterctl.node.restart import node_check
+from clusterctl.node.restart import blame, node_check
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.boot import uptime
@@ -130,4 +130,4 @@ def test_a_fault_of_a_gpu_since_the_beginning_is_named(tmp_path: Path, driver: D
 
 
 def test_the_faults_are_those_of_the_catalog() -> None:
-    assert {number for number, xid in XIDS.items() if xid.status == "fail"} == node_check.XIDS
+    assert {number for number, xid in XIDS.items() if xid.status == "fail"} == blame.XIDS

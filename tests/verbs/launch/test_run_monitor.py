@@ -29,7 +29,12 @@ from tests.verbs.run_answers import CLUSTER, PLAN, RUN, ended, happened
 
 def monitor(pool: FakePool, remembered: list[RunResult], **more: Any) -> RunMonitor:
     log = RunLog(RUN, CLUSTER, events_only=True)
-    return RunMonitor(nodes=pool, log=log, lines=None, remember=remembered.append, **more)
+
+    def remember(result: RunResult) -> RunResult:
+        remembered.append(result)
+        return result
+
+    return RunMonitor(nodes=pool, log=log, lines=None, remember=remember, **more)
 
 
 def test_a_run_whose_ranks_are_late_is_stopped_once_while_it_is_followed() -> None:

@@ -140,6 +140,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "attempt": job.get("attempt", 1),
         "attempts": snapshot.get("attempts", 1),
         "again": snapshot.get("again") if state == "starting" else None,
+        "blamed": read_json(paths.attempts).get("blamed", {}) if job.get("restart") else {},
         "nodes": snapshot.get("nodes"),
         "hung": snapshot.get("hung") if state == "running" else None,
         "false_alarms": snapshot.get("false_alarms", 0),

@@ -1,0 +1,100 @@
+"""`clusterctl quarantine`: list the nodes that are kept out, add some, or take them out."""
+
+import argparse
+import json
+import shlex
+
+from clusterctl.api.session import Session
+from clusterctl.cli.shared.options import add_inventory, add_json, load_all
+from clusterctl.errors import UsageError
+from clusterctl.report.console import Screen, safe_text
+from clusterctl.report.quarantine import show_quarantine
+from clusterctl.verbs.events import Notice
+from clusterctl.verbs.moment import length_of_time
+
+EXIT_NOTHING = 1
+LIST, ADD, REMOVE = "list", "add", "remove"
+_LONGEST = 365 * 86400.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add(
+        "action",
+        nargs="?",
+        choices=(LIST, ADD, REMOVE),
+        default=LIST,
+        help="what to do with nodes: put them in, take them out (default: list)",
+    )
+    add(
+        "nodes",
+        nargs="?",
+        metavar="NODE",
+        help="with add and remove: names and ranges such as gpu[02-04,07]",
+    )
+    add_inventory(parser)
+    add("--reason", metavar="TEXT", help="with add: why, for those who read it later")
+    add(
+        "--for",
+        dest="seconds",
+        type=_seconds,
+        metavar="T",
+        help="with add: how long, such as 12h, 3d or 2w (default: 7d)",
+    )
+    add_json(parser)
+
+
+def _seconds(text: str) -> float:
+    """Read T.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such time.
+    """
+    found = length_of_time(text)
+    if found is None or not 0 < found <= _LONGEST:
+        wanted = "a time such as 12h, 3d or 2w, of at most a year"
+        raise argparse.ArgumentTypeError(f"expected {wanted}, found {text!r}")
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, add or remove; 1 if a node to remove was not in quarantine."""
+    _require_fitting(args)
+    screen = Screen()
+    absent: tuple[str, ...] = ()
+    with Session(load_all(args)) as session:
+        if args.action == ADD:
+            reason = args.reason or ""
+            found = session.quarantine_add(args.nodes, reason=reason, seconds=args.seconds)
+        elif args.action == REMOVE:
+            found, absent = session.quarantine_remove(args.nodes)
+        else:
+            found = session.quarantine()
+    if args.json:
+        print(json.dumps(found.document(), indent=1))
+    elif args.action == REMOVE:
+        for one in found:
+            screen.out.print(safe_text(f"{one.node}: taken out of quarantine"))
+    else:
+        show_quarantine(screen, found)
+    for name in absent:
+        screen.say(Notice(text="it is not in quarantine", node=name, level="warning"))
+    return EXIT_NOTHING if absent else 0
+
+
+def _require_fitting(args: argparse.Namespace) -> None:
+    """Refuse words and flags that the action does not take."""
+    typed = f"clusterctl quarantine {args.action}"
+    if args.action == LIST and args.nodes:
+        raise UsageError(
+            f"{typed}: expected no node, found {args.nodes!r}",
+            hint=f"clusterctl quarantine {ADD} {shlex.quote(args.nodes)}",
+        )
+    if args.action != LIST and not args.nodes:
+        raise UsageError(f"{typed}: expected NODE, found none", hint=f"{typed} gpu3")
+    for flag, value in (("--reason", args.reason), ("--for", args.seconds)):
+        if args.action != ADD and value is not None:
+            raise UsageError(
+                f"{flag}: expected it with {ADD}", hint=f"clusterctl quarantine {ADD} gpu3"
+            )

@@ -1,0 +1,1 @@
+"""Nodes that failed a run, remembered on this machine."""
