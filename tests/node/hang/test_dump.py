@@ -21,7 +21,7 @@ from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.hang import gpus, py_spy, stacks, tools
+from clusterctl.node.hang import py_spy, stacks, tools
 from clusterctl.node.hang import take as module
 from clusterctl.node.hang.dump import dump
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
@@ -270,6 +270,9 @@ def test_who_may_not_read_a_process_is_told_why(
     assert "kernel.yama.ptrace_scope is 2" in py_spy._forbidden(os.getpid())
     scope.write_text("0\n")
     assert "the kernel does not let this user" in py_spy._forbidden(os.getpid())
+    assert py_spy._forbidden(os.getpid()).endswith(
+        "only the program itself can print it (faulthandler)"
+    )
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     assert "only that user and root" in py_spy._forbidden(os.getpid())
 
@@ -305,17 +308,6 @@ def test_an_answer_that_nobody_took_is_removed_by_a_later_one(
     os.utime(Path(paths.hang, names[0]), (0, 0))
     module.take_to_file(paths, {"answer": "new"}, [])
     assert [path.name for path in Path(paths.hang).iterdir()] == names[1:]
-
-
-def test_a_throttled_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    lines = (
-        "0, Not Active, Not Active, Not Active, Not Active\n1, Active, Active, Not Active, [N/A]"
-    )
-    tool.write_text(f"#!/bin/sh\necho '{lines}'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert gpus.throttled_gpus() == ["GPU 1: slowed down by its hardware, too hot"]
 
 
 IGNORES_TERM = """
