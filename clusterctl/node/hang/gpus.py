@@ -41,7 +41,7 @@ def throttled(gpus: Sequence[Gpu]) -> List[str]:
         told += ["%.0f W" % (gpu.milliwatts / 1000)] if gpu.milliwatts is not None else []
         if reasons:
             known = " (%s)" % ", ".join(told) if told else ""
-            found.append("GPU %d: %s%s" % (gpu.index, ", ".join(reasons), known))
+            found.append("GPU %d: %s%s" % (gpu.number, ", ".join(reasons), known))
     return found
 
 

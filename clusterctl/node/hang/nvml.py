@@ -21,7 +21,7 @@ _UUID_SIZE = 96
 class Gpu(NamedTuple):
     """What a GPU does. One in MIG mode has no figures of its use."""
 
-    index: int
+    number: int
     uuid: str
     busy: Optional[int]
     """Percent of the last second or less in which a kernel ran."""

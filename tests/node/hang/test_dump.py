@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.inventory.cluster import Hang, Job, Stop
 from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
@@ -308,6 +309,37 @@ def test_an_answer_that_nobody_took_is_removed_by_a_later_one(
     os.utime(Path(paths.hang, names[0]), (0, 0))
     module.take_to_file(paths, {"answer": "new"}, [])
     assert [path.name for path in Path(paths.hang).iterdir()] == names[1:]
+
+
+def test_stacks_that_were_kept_as_a_run_became_hung_are_not_taken_twice(
+    make_run: MakeRun, own: OwnPySpy
+) -> None:
+    run = make_run(WAITS, job=Job(hang=Hang(after=3))).start()
+    run.wait_for_log(0, b"here")
+    asked(run, own, store=True)
+    kept = Path(run.paths().hang)
+    wait_until(lambda: run.status()["hung"])
+    answer = asked(run, own, keep=True, steady=True)
+    assert [one.name for one in kept.iterdir()] == ["1.json"]
+    assert answer["dump"] == json.loads((kept / "1.json").read_text())
+    assert answer["state"] == "running"
+    assert asked(run, own)["dump"] != answer["dump"], "who types dump gets what is there now"
+
+
+def test_stacks_that_were_kept_without_py_spy_are_taken_again(
+    make_run: MakeRun, own: OwnPySpy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(Path(sys.executable).resolve()))
+    run = make_run(WAITS, job=Job(hang=Hang(after=3))).start()
+    run.wait_for_log(0, b"here")
+    kept = Path(run.paths().hang)
+    wait_until((kept / "1.json").exists)
+    first = json.loads((kept / "1.json").read_text())
+    if not any(one["missing"] for one in first["ranks"][0]["processes"]):
+        pytest.skip("py-spy is next to the interpreter of the tests")
+    answer = asked(run, own, keep=True, steady=True)
+    assert functions(answer["dump"]["ranks"][0]["processes"][0])
+    assert {one.name for one in kept.iterdir()} == {"1.json", "2.json"}
 
 
 IGNORES_TERM = """

@@ -25,9 +25,9 @@ def put(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return stand_in
 
 
-def gpu(index: int = 0, **told: object) -> Gpu:
+def gpu(number: int = 0, **told: object) -> Gpu:
     unknown = dict.fromkeys(Gpu._fields)
-    return Gpu(**{**unknown, "index": index, "uuid": f"GPU-{index}", **told})  # type: ignore[arg-type]
+    return Gpu(**{**unknown, "number": number, "uuid": f"GPU-{number}", **told})  # type: ignore[arg-type]
 
 
 def test_all_that_gpus_tell_is_read(stand_in: StandIn) -> None:
@@ -112,9 +112,9 @@ def test_gpus_rest_if_kernels_run_and_no_memory_moves(
 
 def test_only_the_gpus_of_a_rank_tell_of_it() -> None:
     all_of_node = [gpu(0, pids=[1]), gpu(1, pids=[2, 3]), gpu(2)]
-    assert [one.index for one in gpus.of_processes(all_of_node, {3})] == [1]
+    assert [one.number for one in gpus.of_processes(all_of_node, {3})] == [1]
     # A container's processes have other numbers there.
-    assert [one.index for one in gpus.of_processes(all_of_node, {9}, ["GPU-2"])] == [2]
+    assert [one.number for one in gpus.of_processes(all_of_node, {9}, ["GPU-2"])] == [2]
     assert len(gpus.of_processes(all_of_node, {9})) == 3
 
 
