@@ -22,7 +22,7 @@ class StandIn:
         self.library = folder / "libnvidia-ml.so.1"
         self.table = folder / "table"
         options = ["-DOLD"] if old else []
-        argv = [compiler, "-shared", "-fPIC", *options, "-o", self.library, SOURCE]
+        argv = [compiler, "-shared", "-fPIC", *options, "-o", str(self.library), str(SOURCE)]
         subprocess.run(argv, check=True)
 
     def tell(self, *rows: str) -> None:

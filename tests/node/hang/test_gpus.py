@@ -25,7 +25,7 @@ def put(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return stand_in
 
 
-def gpu(number: int = 0, **told: object) -> Gpu:
+def gpu(number: int = 0, /, **told: object) -> Gpu:
     unknown = dict.fromkeys(Gpu._fields)
     return Gpu(**{**unknown, "number": number, "uuid": f"GPU-{number}", **told})  # type: ignore[arg-type]
 
