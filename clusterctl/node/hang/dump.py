@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import zlib
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
@@ -22,6 +22,8 @@ from clusterctl.node.run.processes.processes import alive
 from clusterctl.wire import Message
 
 POLL_SECONDS = 0.02
+JUST_HUNG_SECONDS = 30.0
+"""For so long, the stacks that the supervisor kept when the run became hung are as good as new."""
 
 
 def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -32,7 +34,8 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `only`: ranks; `native`; `locals`;
-            `keep`: also in the run's folder; `steady`: but not if the run ends meanwhile;
+            `keep`: also in the run's folder; `steady`: but not if the run ends meanwhile, and if
+            it has just become hung, those that the supervisor keeps then will do;
             `tool`: `hash` and `machine` of the controller's py-spy;
             `kept`: of a run that lives, too, only what it has kept;
             `store`: take none, only keep py-spy for what the node looks at by itself.
@@ -62,6 +65,10 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     if args.get("store"):
         program, problem = find_py_spy(paths, read_json(paths.job))
         return Message({"state": status["state"], "note": "" if program else note or problem})
+    known = {"state": status["state"], "nodes": status["nodes"] or []}
+    kept = _kept_as_it_hung(paths, status) if args.get("steady") else None
+    if kept is not None:
+        return Message({"dump": kept, "note": note, **known})
     order = {name: args[name] for name in ("only", "native", "locals") if args.get(name)}
     found = _ask_supervisor(paths, order)
     if found is None:
@@ -73,8 +80,26 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             save_dump(paths, found)
         except OSError as error:
             note = "the stacks could not be kept on this node: %s" % error.strerror
-    known = {"state": state, "nodes": status["nodes"] or []}
-    return Message({"dump": found, "note": note, **known})
+    return Message({"dump": found, "note": note, **known, "state": state})
+
+
+def _kept_as_it_hung(paths: NodePaths, status: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return the stacks that the supervisor keeps as the run becomes hung, once they are there.
+
+    None: that was long ago, or they lack something, as before the node had py-spy.
+    """
+    hung = status["hung"]
+    began = hung["since"] + hung["quiet_s"] - 0.1 if hung else 0.0  # rounded
+    if not 0.0 <= time.time() - began < JUST_HUNG_SECONDS:
+        return None
+    until = time.monotonic() + limit_of({})
+    found: Dict[str, Any] = {}
+    while found.get("time", 0.0) < began and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+        found = newest_dump(paths)
+    processes = [one for rank in found.get("ranks", []) for one in rank["processes"]]
+    whole = bool(processes) and not any(one["missing"] for one in processes)
+    return found if found.get("time", 0.0) >= began and whole else None
 
 
 def _keep_tool(paths: NodePaths, digest: str, body: bytes) -> str:

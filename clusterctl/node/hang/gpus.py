@@ -1,57 +1,77 @@
-"""What the GPUs of this node tell of a hang: whether their kernels wait, and what slows them."""
+"""What GPUs tell of a hang: whether their kernels compute or only wait, and what slows them."""
 
 from __future__ import annotations
 
-from typing import List
+from typing import Collection, List, Sequence
 
-from clusterctl.node.agent.child_tasks import output_of
+from clusterctl.node.agent.child_tasks import run_with_timeout
+from clusterctl.node.hang import nvml
+from clusterctl.node.hang.nvml import Gpu
 
-SECONDS = 5.0
+SECONDS = 2.0
+"""A healthy driver that is loaded answers in less."""
 MEMORY_NOISE = 1
 """Percent of the time in which memory moved."""
 _REASONS = {
-    "hw_slowdown": "slowed down by its hardware",
-    "hw_thermal_slowdown": "too hot",
-    "hw_power_brake_slowdown": "the power supply brakes it",
-    "sw_thermal_slowdown": "slowed down by the driver: too hot",
+    0x08: "slowed down by its hardware",
+    0x40: "too hot",
+    0x80: "the power supply brakes it",
+    0x20: "slowed down by the driver: too hot",
 }
 
 
-def gpus_rest() -> bool:
-    """Tell whether kernels run on this node's GPUs, but move nothing in their memory.
+def throttled_gpus(pids: Collection[int] = ()) -> List[str]:
+    """Return each GPU of these processes that is slowed down, in words; none: of the node.
 
-    A collective that waits for another rank looks like that. False, too, if the driver does not
-    answer.
+    It waits for a child. If the driver does not answer, the list is empty.
     """
-    return rest(_ask("utilization.gpu", "utilization.memory", seconds=SECONDS))
+    try:
+        told = run_with_timeout(SECONDS, nvml.read)
+    except (TimeoutError, ChildProcessError):
+        return []
+    return throttled(of_processes([Gpu(**one) for one in told or ()], pids))
 
 
-def throttled_gpus() -> List[str]:
-    """Return each GPU that is slowed down, in words; none if the driver does not answer."""
+def throttled(gpus: Sequence[Gpu]) -> List[str]:
+    """Return each of these that is slowed down, in words."""
     found = []
-    fields = ["clocks_throttle_reasons." + name for name in _REASONS]
-    text = _ask("index", *fields, seconds=1.0)  # a healthy driver answers in less
-    for line in text.splitlines():
-        index, *active = (word.strip() for word in line.split(","))
-        reasons = [words for words, state in zip(_REASONS.values(), active) if state == "Active"]
+    for gpu in gpus:
+        reasons = [words for bit, words in _REASONS.items() if (gpu.slowed or 0) & bit]
+        told = ["%d °C" % gpu.celsius] if gpu.celsius is not None else []
+        told += ["%.0f W" % (gpu.milliwatts / 1000)] if gpu.milliwatts is not None else []
         if reasons:
-            found.append("GPU %s: %s" % (index[:8], ", ".join(reasons)))
+            known = " (%s)" % ", ".join(told) if told else ""
+            found.append("GPU %d: %s%s" % (gpu.number, ", ".join(reasons), known))
     return found
 
 
-def _ask(*fields: str, seconds: float) -> str:
-    """Return a line of each GPU; nothing if the driver does not answer."""
-    query = ("--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits")
-    return output_of(("nvidia-smi", *query), seconds) or ""
+def of_processes(
+    gpus: Sequence[Gpu], pids: Collection[int], listed: Collection[str] = ()
+) -> Sequence[Gpu]:
+    """Return the GPUs that these processes use; if the driver lists no process, those `listed`.
+
+    `listed` are UUIDs; none: all of the node.
+    """
+    found = [one for one in gpus if not set(pids).isdisjoint(one.pids or ())]
+    return found or [one for one in gpus if not listed or one.uuid in listed]
 
 
-def rest(text: str) -> bool:
-    """Judge nvidia-smi's lines `100, 0`."""
-    rows = [line.split(",") for line in text.splitlines()]
-    known = [tuple(int(word) for word in row) for row in rows if all(map(_is_number, row))]
-    busy = any(percent > 0 for percent, _ in known)
-    return bool(known) and busy and all(memory <= MEMORY_NOISE for _, memory in known)
+def rest(gpus: Sequence[Gpu]) -> bool:
+    """Tell whether kernels run on these, but move nothing in memory.
+
+    A collective that waits for another rank looks like that: NCCL polls, at 100 %.
+    """
+    known = [one for one in gpus if one.busy is not None and one.moving is not None]
+    busy = any(one.busy for one in known)
+    return busy and all((one.moving or 0) <= MEMORY_NOISE for one in known)
 
 
-def _is_number(word: str) -> bool:
-    return word.strip().isdigit()
+def compute(gpus: Sequence[Gpu], own: Collection[int], run: Collection[int]) -> bool:
+    """Tell whether memory moves on a GPU of these processes, which no other run uses.
+
+    `run` are the processes of all ranks.
+    """
+    used = [one for one in gpus if one.pids and set(one.pids) <= set(run)]
+    return any(
+        (one.moving or 0) > MEMORY_NOISE for one in used if not set(own).isdisjoint(one.pids or ())
+    )

@@ -1,8 +1,9 @@
 """Judges whether ranks show signs of life, and whether a run is hung. Pure: others look and wait.
 
-Output, bytes that move and CPU time are signs of life. A rank that waits in a collective may use
-CPU time nevertheless: NCCL polls. So CPU time alone counts until two looks at the stacks find the
-rank at the same place in one.
+Output, bytes that move, also in the memory of its GPU, and CPU time are signs of life. A rank that
+waits in a collective may use CPU time nevertheless: NCCL polls. So CPU time alone counts until two
+looks at the stacks find the rank at the same place in one. That kernels run on its GPU is no sign:
+those of NCCL poll, too.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ class Moved(NamedTuple):
     """A process waits for a disk, and waited there for something else before."""
     cpu: float
     """Seconds of CPU time, and of waiting for a core."""
+    computes: bool = False
+    """The memory of its GPU moved."""
 
     @property
     def shows(self) -> bool:
-        """It printed, or more bytes moved than keepalives need, or a slow disk takes them."""
-        return self.printed or self.stores or self.bytes > BYTES_NOISE * self.seconds
+        """It printed or computed, or more bytes moved than keepalives need, or to a slow disk."""
+        moved = self.bytes > BYTES_NOISE * self.seconds
+        return self.printed or self.computes or self.stores or moved
 
     @property
     def busy(self) -> bool:
@@ -91,6 +95,10 @@ class RankLife:
             self._place, self._waits = None, False
         elif moved.busy and not self._waits:
             self._alive = now
+
+    def silent(self, now: float) -> bool:
+        """Tell whether it shows nothing but CPU time, so that its stack may soon be read."""
+        return now - self._shown >= self._first_look / 2
 
     def wants_look(self, now: float) -> bool:
         """Tell whether only its stacks can say what it uses CPU time for."""

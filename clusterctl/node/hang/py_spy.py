@@ -28,6 +28,8 @@ NAME_LIMIT, VALUE_LIMIT = 160, 200
 """Characters of a function, which has templates in it with C++, and of a local's value."""
 MAIN = "MainThread"
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_CLOSED = "the kernel does not let this user read its memory"
+_INSIDE = "; only the program itself can print it (faulthandler)"
 _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*")
 
 Stacks = List[Dict[str, Any]]
@@ -189,5 +191,5 @@ def _forbidden(pid: int) -> str:
     with contextlib.suppress(OSError, ValueError), open(_YAMA) as file:
         scope = int(file.read())
         if scope:
-            return "kernel.yama.ptrace_scope is %d: this user may not read its memory" % scope
-    return "the kernel does not let this user read its memory (a container, or a security module)"
+            return "kernel.yama.ptrace_scope is %d: %s%s" % (scope, _CLOSED, _INSIDE)
+    return "%s (a container, or a security module)%s" % (_CLOSED, _INSIDE)

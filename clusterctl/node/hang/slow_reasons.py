@@ -83,7 +83,9 @@ def find_reason(root: int, share: OwnTime, *, on_gpu: bool, seconds: float = SEC
         seconds: how long to watch the machine.
     """
     before = read(root)
-    node = Node(os.cpu_count() or 1, _stat(root, _NICENESS), throttled_gpus() if on_gpu else ())
+    rank = {root} | processes.descendants([root], processes.process_table())
+    gpus = throttled_gpus(rank) if on_gpu else ()
+    node = Node(os.cpu_count() or 1, _stat(root, _NICENESS), gpus)
     time.sleep(seconds)
     return reason(before, read(root), share, node)
 

@@ -68,6 +68,33 @@ def run_apart(
     return pid
 
 
+class Helper:
+    """Does one thing at a time apart: while one has not ended, no second one begins."""
+
+    def __init__(self, loop: EventLoop, seconds: float) -> None:
+        """Do nothing yet; `seconds`: how long a thing may take."""
+        self._loop, self._seconds = loop, seconds
+        self._busy = False
+
+    def start(
+        self, work: Callable[[], Dict[str, Any]], on_result: Callable[[Dict[str, Any]], None]
+    ) -> bool:
+        """Begin, as `run_apart` does; return False if that is not possible now."""
+
+        def over(told: Dict[str, Any]) -> None:
+            self._busy = False
+            on_result(told)
+
+        if self._busy:
+            return False
+        try:
+            run_apart(self._loop, work, over, seconds=self._seconds)
+        except OSError:
+            return False
+        self._busy = True
+        return True
+
+
 def _read(data: bytes) -> Dict[str, Any]:
     try:
         value = from_json(data)

@@ -10,11 +10,10 @@ import math
 import os
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang import life, sample
-from clusterctl.node.hang.gpus import gpus_rest
 from clusterctl.node.hang.life import RankLife, RunLife
 from clusterctl.node.hang.sample import RankSample
 from clusterctl.node.hang.saved import save_dump
@@ -25,7 +24,8 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, key_of
-from clusterctl.node.supervisor.apart import run_apart
+from clusterctl.node.supervisor.apart import Helper, run_apart
+from clusterctl.node.supervisor.gpu_watch import GpuWatch
 from clusterctl.node.supervisor.straggler_watch import Judged, StragglerWatch
 
 DUMP_SECONDS = 20.0
@@ -73,10 +73,11 @@ class HangWatch:
         self._rdma: Optional[int] = None
         self._moved = 0
         """Bytes that RDMA devices have received since the last sample."""
-        self._reading = False
+        self._reads = Helper(loop, DUMP_SECONDS)
+        self._gpus = GpuWatch(loop, job, life.sample_seconds(self.after))
         self._connections: Optional[Dict[str, int]] = None
         """Of all processes, at this look; None: not needed so far."""
-        self._looking = False
+        self._looks = Helper(loop, DUMP_SECONDS)
         self._run = RunLife(self.after)
         self.slow = StragglerWatch(loop, job, record, snapshots, on_change)
         self._hung: Optional[Dict[str, Any]] = None
@@ -114,6 +115,7 @@ class HangWatch:
             one["pid"]: one["rank"] for one in self._snapshots() if one["state"] == "running"
         }
         own = sample.processes_of(running, living)
+        pids = {one.pid for mine in own.values() for one in mine}
         seen: Dict[int, _Rank] = {}
         self._connections = None
         others, self._moved = self._moved, 0
@@ -129,14 +131,20 @@ class HangWatch:
                 seen[rank] = _Rank(pid, found, self.after)
             else:
                 self.slow.sample(rank, pid, known.sample, found)
-                self._see(known, found, own[rank], others)
+                self._see(known, found, own[rank], others, pids)
                 seen[rank] = known
         self._ranks = seen
         self.slow.sampled(list(seen))
-        self._look(now)
+        if any(one.life.silent(now) for one in seen.values()):
+            self._gpus.read()
+        self._look(now, own)
 
-    def _see(self, known: _Rank, found: RankSample, own: List[Process], others: int) -> None:
+    def _see(
+        self, known: _Rank, found: RankSample, own: List[Process], others: int, run: Set[int]
+    ) -> None:
         moved = sample.difference(known.sample, found, others)
+        computes = self._gpus.compute([one.pid for one in own], run, since=known.sample.moment)
+        moved = moved._replace(computes=computes)
         if moved.shows:
             known.sockets = None
         else:  # only then: this costs more
@@ -151,36 +159,28 @@ class HangWatch:
 
     def _read_rdma(self) -> None:
         """Have the counters read: a card that does not answer would keep us waiting."""
-        if self._reading or not os.path.isdir(sample.RDMA):
-            return
-        try:
-            run_apart(self._loop, _rdma_bytes, self._rdma_read, seconds=DUMP_SECONDS)
-            self._reading = True
-        except OSError:
-            return  # with the next sample
+        if os.path.isdir(sample.RDMA):
+            self._reads.start(_rdma_bytes, self._rdma_read)
 
     def _rdma_read(self, told: Dict[str, Any]) -> None:
-        self._reading = False
         now = told.get("bytes", self._rdma)
         if now is not None:
             self._moved += max(0, now - (now if self._rdma is None else self._rdma))
             self._rdma = now
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float, own: Mapping[int, List[Process]]) -> None:
         """Have the stacks taken of ranks of which only these tell what they do."""
-        wanted = [rank for rank, one in self._ranks.items() if one.life.wants_look(now)]
-        if not wanted or self._looking:
-            return
-        pids = {rank: self._ranks[rank].pid for rank in wanted}
-        work = partial(_places, self._record.paths, self._snapshots(), wanted, self._job["device"])
-        try:
-            run_apart(self._loop, work, partial(self._looked, pids), seconds=DUMP_SECONDS)
-            self._looking = True
-        except OSError:
-            return  # with the next sample
+        wanted = {
+            rank: self._gpus.rest([each.pid for each in own[rank]])
+            for rank, one in self._ranks.items()
+            if one.life.wants_look(now)
+        }
+        if wanted:
+            pids = {rank: self._ranks[rank].pid for rank in wanted}
+            work = partial(_places, self._record.paths, self._snapshots(), wanted)
+            self._looks.start(work, partial(self._looked, pids))
 
     def _looked(self, pids: Mapping[int, int], places: Dict[str, Any]) -> None:
-        self._looking = False
         for rank, pid in pids.items():
             known = self._ranks.get(rank)
             if known is not None and known.pid == pid:
@@ -309,13 +309,12 @@ def _rdma_bytes() -> Dict[str, Any]:
 
 
 def _places(
-    paths: NodePaths, ranks: Sequence[Mapping[str, Any]], wanted: List[int], device: str
+    paths: NodePaths, ranks: Sequence[Mapping[str, Any]], wanted: Mapping[int, bool]
 ) -> Dict[str, Any]:
-    """Return where each of these ranks waits; runs in a child."""
+    """Return where each of these ranks waits; `wanted`: whether its GPUs rest. Runs in a child."""
     found = dump_ranks(paths, ranks, only=wanted, stacks_only=True)
-    on_gpu = device == "cuda" and gpus_rest()
     return {
-        str(one["rank"]): life.place_of(one, on_gpu=on_gpu)
+        str(one["rank"]): life.place_of(one, on_gpu=wanted[one["rank"]])
         for one in found["ranks"]
         if any(process["source"] == "py-spy" for process in one["processes"][:1])
     }

@@ -20,7 +20,7 @@ from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import Process
-from clusterctl.node.supervisor.apart import run_apart
+from clusterctl.node.supervisor.apart import Helper, run_apart
 
 LOOK_SECONDS = 20.0
 """How long a look may take."""
@@ -80,7 +80,7 @@ class StragglerWatch:
         self._ranks: Dict[int, _Rank] = {}
         self._slow: Dict[int, _Slow] = {}
         self._halts = Halts()
-        self._looking = False
+        self._looks = Helper(loop, LOOK_SECONDS)
         period = life.sample_seconds((job.get("hang") or {"after": 0.0})["after"])
         self._run = Stragglers(period)
 
@@ -116,14 +116,12 @@ class StragglerWatch:
             for rank, one in self._slow.items()
             if rank in self._ranks and not one.asked and one.looks < MOST_LOOKS
         }
-        if wanted and not self._looking:
+        work = partial(_looks, self._record.paths, self._snapshots(), list(wanted))
+        if wanted and self._looks.start(work, partial(self._looked, wanted)):
             for rank in wanted:
                 self._slow[rank].looks += 1
-            work = partial(_looks, self._record.paths, self._snapshots(), list(wanted))
-            self._looking = self._apart(work, partial(self._looked, wanted))
 
     def _looked(self, pids: Mapping[int, int], found: Dict[str, Any]) -> None:
-        self._looking = False
         for rank, pid in pids.items():
             known, look = self._ranks.get(rank), found.get(str(rank))
             if known is not None and known.pid == pid and look is not None:

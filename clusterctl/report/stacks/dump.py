@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clusterctl.checks.wording import counted
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
 from clusterctl.report.console import Screen, listed, safe_text
 from clusterctl.report.stacks.verdict import show_verdict
@@ -56,12 +57,16 @@ def show_dump(
 
 def show_missing(screen: Screen, result: DumpResult) -> None:
     """Warn of what could not be had."""
-    for node, state in result.states.items():
-        if all(dump.node != node for dump in result.dumps):
-            text = f"the run is {state} here, and kept no stacks"
-            screen.say(Notice(node=node, text=text, level="warning"))
-    for node, note in result.notes.items():
-        screen.say(Notice(node=node, text=note, level="warning"))
+    told = {dump.node for dump in result.dumps}
+    words = [
+        (f"the run is {state} here, and kept no stacks", node)
+        for node, state in result.states.items()
+        if node not in told
+    ]
+    words += [(note, node) for node, note in result.notes.items()]
+    for text in dict.fromkeys(text for text, _ in words):
+        nodes = fold_hosts([node for each, node in words if each == text])
+        screen.say(Notice(node=nodes, text=text, level="warning"))
     screen.show_errors(result.silent)
 
 

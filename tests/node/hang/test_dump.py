@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.inventory.cluster import Hang, Job, Stop
 from clusterctl.model.answers import DumpAnswer
 from clusterctl.model.from_json import from_json
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.agent.child_tasks import run_with_timeout
-from clusterctl.node.hang import gpus, py_spy, stacks, tools
+from clusterctl.node.hang import py_spy, stacks, tools
 from clusterctl.node.hang import take as module
 from clusterctl.node.hang.dump import dump
 from clusterctl.node.hang.saved import KEPT, newest_dump, save_dump
@@ -270,6 +271,9 @@ def test_who_may_not_read_a_process_is_told_why(
     assert "kernel.yama.ptrace_scope is 2" in py_spy._forbidden(os.getpid())
     scope.write_text("0\n")
     assert "the kernel does not let this user" in py_spy._forbidden(os.getpid())
+    assert py_spy._forbidden(os.getpid()).endswith(
+        "only the program itself can print it (faulthandler)"
+    )
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     assert "only that user and root" in py_spy._forbidden(os.getpid())
 
@@ -307,15 +311,35 @@ def test_an_answer_that_nobody_took_is_removed_by_a_later_one(
     assert [path.name for path in Path(paths.hang).iterdir()] == names[1:]
 
 
-def test_a_throttled_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    lines = (
-        "0, Not Active, Not Active, Not Active, Not Active\n1, Active, Active, Not Active, [N/A]"
-    )
-    tool.write_text(f"#!/bin/sh\necho '{lines}'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert gpus.throttled_gpus() == ["GPU 1: slowed down by its hardware, too hot"]
+def test_stacks_that_were_kept_as_a_run_became_hung_are_not_taken_twice(
+    make_run: MakeRun, own: OwnPySpy
+) -> None:
+    run = make_run(WAITS, job=Job(hang=Hang(after=3))).start()
+    run.wait_for_log(0, b"here")
+    asked(run, own, store=True)
+    kept = Path(run.paths().hang)
+    wait_until(lambda: run.status()["hung"])
+    answer = asked(run, own, keep=True, steady=True)
+    assert [one.name for one in kept.iterdir()] == ["1.json"]
+    assert answer["dump"] == json.loads((kept / "1.json").read_text())
+    assert answer["state"] == "running"
+    assert asked(run, own)["dump"] != answer["dump"], "who types dump gets what is there now"
+
+
+def test_stacks_that_were_kept_without_py_spy_are_taken_again(
+    make_run: MakeRun, own: OwnPySpy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(Path(sys.executable).resolve()))
+    run = make_run(WAITS, job=Job(hang=Hang(after=3))).start()
+    run.wait_for_log(0, b"here")
+    kept = Path(run.paths().hang)
+    wait_until((kept / "1.json").exists)
+    first = json.loads((kept / "1.json").read_text())
+    if not any(one["missing"] for one in first["ranks"][0]["processes"]):
+        pytest.skip("py-spy is next to the interpreter of the tests")
+    answer = asked(run, own, keep=True, steady=True)
+    assert functions(answer["dump"]["ranks"][0]["processes"][0])
+    assert {one.name for one in kept.iterdir()} == {"1.json", "2.json"}
 
 
 IGNORES_TERM = """

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.hang import sample
-from clusterctl.node.hang.gpus import rest
 from clusterctl.node.hang.life import Moved
 from clusterctl.node.probe.interface_addresses import list_interfaces
 from clusterctl.node.run.processes import processes
@@ -137,17 +136,3 @@ def test_a_process_of_another_program_is_read_too() -> None:
         assert sample.sample_rank(1.0, "none", own(child.pid)).files
         child.communicate(b"\n")
     assert sample.sample_rank(1.0, "none", []).log == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "rests"),
-    [
-        ("100, 0\n100, 0\n", True),  # a collective waits
-        ("100, 0\n100, 38\n", False),  # one of them trains
-        ("0, 0\n0, 0\n", False),  # no kernel runs: the rank does something else
-        ("[N/A], [N/A]\n", False),
-        ("", False),
-    ],
-)
-def test_gpus_rest_if_kernels_run_and_no_memory_moves(text: str, rests: bool) -> None:  # noqa: FBT001
-    assert rest(text) is rests

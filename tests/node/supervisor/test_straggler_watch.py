@@ -12,7 +12,7 @@ from clusterctl.node.hang.sample import RankSample
 from clusterctl.node.hang.slow_reasons import NONE
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import Process
-from clusterctl.node.supervisor import straggler_watch
+from clusterctl.node.supervisor import apart, straggler_watch
 from clusterctl.node.supervisor.straggler_watch import MOST_LOOKS, StragglerWatch
 from tests.node.conftest import Head
 
@@ -52,7 +52,8 @@ class Node:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:
         self.apart, self.record = Apart(), Record()
-        monkeypatch.setattr(straggler_watch, "run_apart", self.apart.run)
+        for module in (apart, straggler_watch):
+            monkeypatch.setattr(module, "run_apart", self.apart.run)
         job: Any = {"device": device, "hang": {"after": 300.0}}
         record: Any = self.record
         self.changes = 0
