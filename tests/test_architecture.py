@@ -63,12 +63,13 @@ sync hashes files as a node does."""
 
 ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "errors": set(),
+    "finding": {"errors"},
     "files": set(),
     "lock": set(),
     "versions": {"errors"},
     "config": {"errors"},
     "distributed": {"errors", "lock", "versions"},
-    "data": {"distributed", "config", "files", "errors", "lock", "versions"},
+    "data": {"distributed", "config", "files", "finding", "errors", "lock", "versions"},
     "model": {"data", "distributed", "config", "files", "errors", "versions"},
     "lifecycle": {"distributed", "errors", "lock"},
     "checkpoint": {
@@ -82,7 +83,9 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
         "trainer", "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config",
         "errors", "versions",
     },
-    "preflight": {"observe", "model", "data", "distributed", "config", "errors", "versions"},
+    "preflight": {
+        "observe", "model", "data", "distributed", "config", "finding", "errors", "versions",
+    },
     "tools": {"versions", "observe", "data", "distributed", "config", "files", "errors"},
 }  # fmt: skip
 

@@ -13,26 +13,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 from train import versions
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data import dataset, formats, hub, token_cache
-from train.data.chat.template import DATE
-from train.data.dataset import label
-from train.data.encoding import Encoded
-from train.data.files import lines
-from train.data.files.bad_line import BadLine
-from train.data.formats import Rules
-from train.data.tally import Tally
+from train.data import first_lines, hub, token_cache
 from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
 from train.errors import ConfigError, LauncherEnvError, counted
+from train.finding import Finding, refused
 from train.model import memory
 from train.model.activations import MASKED
 from train.model.kinds import Weights
@@ -44,31 +37,12 @@ NEEDED = {
     "safetensors": "safetensors", "numpy": "numpy", "yaml": "PyYAML",
 }  # fmt: skip
 """Module → the package that has it."""
-LOOKED_AT = 100
 CHECKPOINT_BYTES = 12
 """A trained weight on disk: itself and AdamW's two moments, all float32."""
 EXPORT_BYTES = 4
 """A weight of an exported adapter."""
 FAILED = 2
 NODES = (1, 2, 4)
-
-State = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    about: str
-    said: str
-    state: State = "ok"
-
-
-def _refused(about: str, error: ConfigError | LauncherEnvError) -> Finding:
-    """Return what the training would be refused with."""
-    problems, _, hint = str(error).partition("\nhint: ")
-    said = "; ".join(problems.splitlines()) + (f" (hint: {hint})" if hint else "")
-    return Finding(about, said, "fail")
 
 
 def main(config: Config, notes: Sequence[str] = ()) -> int:
@@ -97,7 +71,7 @@ def check(config: Config) -> Iterator[Finding]:
         env = RankEnv.from_environment()
         local = env.local_world_size if env.launched else local
     except LauncherEnvError as error:
-        yield _refused("ranks", error)
+        yield refused("ranks", error)
     yield from _devices(devices, local)
     if config.dtype == "auto" and not devices.bfloat16:
         config = replace(config, dtype="float32")  # as the run does
@@ -113,10 +87,10 @@ def check(config: Config) -> Iterator[Finding]:
         said = f"the model was made for {shape.positions} positions, and seq_len is "
         said += f"{config.seq_len}: the banner tells if samples are longer"
         yield Finding("positions", said, "warn")
-    data = list(_data(config))
+    data = list(first_lines.data_sets(config))
     yield from data
     if shape and _usable() and not any(finding.state == "fail" for finding in data):
-        yield from _learned(config)
+        yield from first_lines.learned(config)
     yield from _folders(config, shape, weights)
     yield from _trackers(config)
 
@@ -141,7 +115,7 @@ def _packages() -> Iterator[Finding]:
     try:
         versions.refuse_older()
     except ConfigError as error:
-        yield _refused("packages", error)
+        yield refused("packages", error)
         return
     yield Finding("packages", ", ".join(map(" ".join, versions.installed().items())))
     yield from (Finding("packages", remark, "warn") for remark in versions.remarks())
@@ -172,7 +146,7 @@ def _devices(devices: Devices, local: int) -> Iterator[Finding]:
     try:
         refuse_unsuitable(local)
     except LauncherEnvError as error:
-        yield _refused("devices", error)
+        yield refused("devices", error)
 
 
 def _batch(config: Config, local: int) -> Iterator[Finding]:
@@ -207,7 +181,7 @@ def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]
         folder = hub.model_folder(config)
         shape = memory.shape(folder)
     except ConfigError as error:
-        return [_refused("model", error)], None, None
+        return [refused("model", error)], None, None
     except (OSError, ValueError) as error:
         return [Finding("model", f"{name}: cannot be read: {error}", "fail")], None, None
     if shape.complete and shape.parameters:
@@ -225,7 +199,7 @@ def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]
     try:
         weights = count_weights(config, folder)
     except ConfigError as error:
-        return [*found, _refused("trained", error)], shape, None
+        return [*found, refused("trained", error)], shape, None
     how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
     trained, share = weights.trained_total, weights.trained_total / weights.total
     found.append(Finding("trained", f"{how}: {trained:,} weights ({share:.2%}): {weights.words()}"))
@@ -293,111 +267,6 @@ def _network(
         "with fsdp over nodes"
     )
     return Finding("network", said)
-
-
-def _data(config: Config) -> Iterator[Finding]:
-    found = [
-        _dataset(config, "dataset_path", each.path, Rules.of(config, each))
-        for each in config.datasets
-    ]
-    seen = [each.weight * size for each, (_, size) in zip(config.datasets, found, strict=True)]
-    for each, size, (finding, _) in zip(config.datasets, seen, found, strict=True):
-        if len(found) == 1 or finding.state == "fail":
-            yield finding
-            continue
-        # Only the start counts tokens: the banner has their shares.
-        share = f"about {size / sum(seen):.0%} of the bytes of an epoch"
-        share = share if all(seen) else "its share is known once all of them are on this node"
-        yield replace(finding, said=f"{finding.said}; weight {each.weight:g}, {share}")
-    if config.eval_dataset_path:
-        rules = Rules.of(config)
-        yield _dataset(config, "eval_dataset_path", config.eval_dataset_path, rules)[0]
-
-
-def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding, float]:
-    """Return what was found of a data set, and its bytes as JSON lines; 0 if they are unknown."""
-    if hub.is_hub_dataset(name):
-        return Finding("data", f"{name} is a hub id: downloaded at start"), 0
-    try:
-        files = hub.dataset_files(name, config, key=key)
-        return _lines(config, label(config, key, name), files, rules)
-    except ConfigError as error:
-        return _refused("data", error), 0
-
-
-def _lines(
-    config: Config, named: str, files: tuple[Path, ...], rules: Rules
-) -> tuple[Finding, float]:
-    """Look at the first lines: enough to see a wrong file, not to see one wrong line."""
-    columns = frozenset(rules.columns_of_lines.values())
-    first = list(islice(lines.read(files, columns=columns), LOOKED_AT))
-    bad, chats = [], False
-    for line in first:
-        try:
-            chats = formats.is_chat(rules.record_of(line.content), rules) or chats
-        except BadLine as error:
-            bad.append(f"{line.where}: {error}")
-    size = sum(path.stat().st_size for path in files)
-    if not first:
-        return Finding("data", f"{named}: expected lines, found none", "fail"), 0
-    if len(bad) > config.max_bad_lines:
-        return Finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", "fail"), 0
-    templates = _templates(Path(config.name_or_path)) if chats else None
-    if templates == []:
-        said = f"{named}: expected a chat template in the model's folder for messages, found none"
-        return Finding("data", said, "fail"), 0
-    each = sum(len(line.content) for line in first if isinstance(line.content, bytes)) / len(first)
-    count = lines.count(files, each) if each else len(first)
-    names = files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    said = f"{named}: {names}, {size / 2**20:.1f} MiB, about {counted(count, 'line')}"
-    if any("strftime_now" in text for text in templates or ()):
-        said += f"; the chat template prints the date as {DATE:%Y-%m-%d} on every day"
-    return Finding("data", said), count * each
-
-
-def _learned(config: Config) -> Iterator[Finding]:
-    """Read the first lines as the training will: say what is learned of them, and what is wrong."""
-    names = [each.path for each in config.datasets]
-    names += [config.eval_dataset_path] if config.eval_dataset_path else []
-    if any(map(hub.is_hub_dataset, names)):
-        return
-    try:
-        tokenizer = dataset.load_tokenizer(hub.model_folder(config), config)
-        for located in dataset.locate(config):
-            first = list(islice(dataset.preview(config, located, tokenizer), LOOKED_AT))
-            yield from _of_first(config, located.label, first)
-    except ConfigError as error:
-        yield _refused("data", error)
-
-
-def _of_first(config: Config, named: str, first: Sequence[Encoded]) -> Iterator[Finding]:
-    tally = Tally()
-    for sample in chain.from_iterable(each.samples for each in first):
-        if sample.tally:
-            tally.add(sample.tally)
-    of_first = f"{named}, first {len(first)} lines" if len(first) > 1 else f"{named}, first line"
-    for note in tally.notes():
-        yield Finding("data", f"{of_first}: {note}")
-    dropped = [each.reason for each in first if each.usable and each.reason]
-    if dropped:
-        said = f"{of_first}: {counted(len(dropped), 'line')} {dropped[0]}"
-        yield Finding("data", said, "warn" if len(dropped) < len(first) else "fail")
-    bad = [f"{each.line.where}: {each.reason}" for each in first if not each.usable]
-    if bad:
-        state: State = "fail" if len(bad) > config.max_bad_lines else "warn"
-        yield Finding("data", f"{bad[0]} ({len(bad)} of {len(first)} bad)", state)
-
-
-def _templates(folder: Path) -> list[str] | None:
-    """Return the files with a model's chat templates; None if the folder is not here yet."""
-    if not folder.is_dir():
-        return None
-    texts = {
-        name: (folder / name).read_text(encoding="utf-8", errors="replace")
-        for name in ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
-        if (folder / name).is_file()
-    }
-    return [t for name, t in texts.items() if name.endswith(".jinja") or '"chat_template"' in t]
 
 
 def _folders(config: Config, shape: Shape | None, weights: Weights | None) -> Iterator[Finding]:

@@ -19,11 +19,12 @@ from train.config.config import Config
 from train.config.datasets import Dataset
 from train.distributed import host_memory
 from train.distributed.gpus import Devices, Gpu
+from train.finding import Finding
 from train.model import memory
 from train.model.activations import Widths
 from train.model.kinds import Weights
 from train.model.memory import GIB
-from train.preflight import Finding, check
+from train.preflight import check
 
 # The model is made by torch, on its meta device: seconds once a process.
 pytestmark = pytest.mark.torch
