@@ -5,8 +5,9 @@ import posixpath
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import NodeNetwork, choose_ras_port
+from clusterctl.network.choice import NodeNetwork
 from clusterctl.network.choice import environment as network_environment
+from clusterctl.network.ports import choose_ras_port
 from clusterctl.plan.plan import Layer, Variable
 from clusterctl.plan.processes import Processes
 

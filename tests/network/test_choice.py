@@ -10,7 +10,8 @@ from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.network.routes import Route
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.network.choice import choose_network, choose_port, environment, route_to
+from clusterctl.network.choice import choose_network, environment, route_to
+from clusterctl.network.ports import choose_port
 
 
 def interface(
@@ -48,8 +49,7 @@ def test_the_fastest_common_subnet_wins_whatever_the_interfaces_are_called() -> 
 
 def test_a_node_that_did_not_answer_is_not_counted_among_those_that_share() -> None:
     known = learned(
-        facts("a", interface("eth0", "10.0.0.1/24")),
-        facts("b", interface("wan", "10.0.0.2/24")),
+        facts("a", interface("eth0", "10.0.0.1/24")), facts("b", interface("wan", "10.0.0.2/24"))
     )
 
     two, one = choose_network(cluster("a", "b", "c"), known), learned(known["a"])

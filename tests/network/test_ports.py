@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterctl.facts.machine.machine_state import RunLock
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.network.choice import FIRST, choose_port
+from clusterctl.network.ports import FIRST, choose_port
 
 
 def test_the_port_of_a_run_that_does_not_listen_yet_is_left() -> None:

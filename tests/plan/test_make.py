@@ -12,7 +12,7 @@ import pytest
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.facts.network.ports import Listener
 from clusterctl.inventory.cluster import Job, LauncherName, Ssh
-from clusterctl.network.choice import RAS_PORTS, choose_ras_port
+from clusterctl.network.ports import RAS_PORTS, choose_ras_port
 from clusterctl.plan import launchers
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.plan.options import Options

@@ -13,7 +13,8 @@ from clusterctl.facts.network.firewall import Drop, FirstPacket, find_drop
 from clusterctl.facts.network.pairwise import LARGEST_PROBE, ConnectResult, ListenResult
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.network.choice import Network, choose_port
+from clusterctl.network.choice import Network
+from clusterctl.network.ports import choose_port
 
 PAIRS = "network.pairs"
 PORT = "network.master-port"
