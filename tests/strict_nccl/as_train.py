@@ -6,9 +6,9 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import torch
+from tests.lazy_torch import torch
 
+if TYPE_CHECKING:
     from train.distributed.devices import Device
     from train.distributed.env import RankEnv
 
@@ -25,8 +25,6 @@ def impatient(_: int) -> None:
 
 def stand_in(*, patience: float = 60.0) -> None:
     """Replace what asks for the device; the choice of backend and of `device_id` stays train's."""
-    import torch
-
     from tests.strict_nccl.interposed import install
     from train.distributed import devices
     from train.distributed.process_group import Ranks
@@ -44,8 +42,6 @@ def stand_in(*, patience: float = 60.0) -> None:
 
 def choose(env: RankEnv) -> torch.device:
     """Return the GPU that this rank would have."""
-    import torch
-
     torch.set_num_threads(1)
     device = torch.device("cuda", env.local_rank)
     torch.cuda.set_device(device)

@@ -1,6 +1,5 @@
 """Each rule of NCCL broken once: the message names ranks and calls, and no rank hangs."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import os
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lazy_torch import dist, torch
 from tests.strict_nccl.contract import Call, disagreement, named
 from tests.strict_nccl.ranks import Place, Played, on, play
 from tests.waiting import wait_until
@@ -39,9 +39,6 @@ def of_contract(ended: list[Played]) -> str:
 
 
 def nocolor(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", place.rank))
     host = dist.new_group(backend="gloo")
     dist.new_group([0], backend="gloo")
@@ -58,8 +55,6 @@ def test_a_gloo_group_of_some_ranks_while_a_device_is_bound_names_who_splits(
 
 
 def eager(place: Place) -> None:
-    import torch
-
     place.join(device_id=torch.device("cuda", 0) if place.rank == 0 else None)
     wait_until((place.folder / "rank-0.end").exists, QUICK)
     raise SystemExit("not asked to start")
@@ -73,9 +68,6 @@ def test_an_eager_start_without_all_ranks_names_them(tmp_path: Path) -> None:
 
 
 def splits(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join(device_id=torch.device("cuda", place.rank))
     group = dist.new_group([0, 1])
     one = torch.ones(1)
@@ -90,9 +82,6 @@ def test_an_nccl_group_of_some_ranks_is_split_by_all(tmp_path: Path) -> None:
 
 
 def other_op(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.barrier()
     if place.rank == 1:
@@ -109,33 +98,21 @@ def test_different_calls_name_both(tmp_path: Path) -> None:
 
 
 def other_size(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(4 + place.rank))
 
 
 def other_dtype(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(4, dtype=(torch.float32, torch.bfloat16)[place.rank]))
 
 
 def other_reduction(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(4), (dist.ReduceOp.SUM, dist.ReduceOp.MAX)[place.rank])
 
 
 def other_root(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.broadcast(torch.ones(4), src=place.rank)
 
@@ -166,9 +143,6 @@ def test_different_sizes_dtypes_reductions_and_roots_name_both(
 
 
 def crossed(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
     for group in groups if place.rank == 0 else reversed(groups):
@@ -183,9 +157,6 @@ def test_calls_on_two_groups_in_different_orders_name_who_waits_for_whom(tmp_pat
 
 
 def absent(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     host = dist.new_group(backend="gloo")
     if place.rank == 0:
@@ -201,9 +172,6 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def outsider(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(1), group=dist.new_group([0]))
     if place.rank == 0:
@@ -216,8 +184,6 @@ def test_a_collective_on_a_group_that_a_rank_is_not_in_fails(tmp_path: Path) -> 
 
 
 def other_groups(place: Place) -> None:
-    import torch.distributed as dist
-
     place.join()
     dist.new_group([0] if place.rank == 0 else [0, 1])
     dist.barrier()
@@ -230,9 +196,6 @@ def test_groups_of_different_ranks_name_both(tmp_path: Path) -> None:
 
 
 def late_group(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     host = dist.new_group(backend="gloo")
     if place.rank == 0:
@@ -247,9 +210,6 @@ def test_a_group_that_not_all_its_ranks_make_names_what_they_did(tmp_path: Path)
 
 
 def batches(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     peer = 1 - place.rank
     mine, theirs = torch.full((3,), float(place.rank)), torch.zeros(3)
@@ -267,9 +227,6 @@ def test_a_batch_sends_both_ways_and_names_what_nobody_receives(tmp_path: Path) 
 
 
 def lone_batch(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     host = dist.new_group(backend="gloo")
     if place.rank < 2:
@@ -285,18 +242,12 @@ def test_a_batch_that_is_the_first_call_of_a_group_needs_all_its_ranks(tmp_path:
 
 
 def both_send(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.send(torch.ones(4), 1 - place.rank)
     dist.recv(torch.ones(4), 1 - place.rank)
 
 
 def other_block(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     if place.rank == 0:
         dist.send(torch.ones(4), 1)
@@ -323,9 +274,6 @@ def test_pairs_that_do_not_match_name_both(
 
 
 def no_receiver(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     if place.rank == 0:
         dist.send(torch.ones(4), 1)
@@ -342,8 +290,6 @@ def test_a_send_that_nobody_receives_names_the_peer(tmp_path: Path) -> None:
 
 
 def objects(place: Place) -> None:
-    import torch.distributed as dist
-
     place.join()
     dist.all_gather_object([None, None], place.rank)
 
@@ -355,9 +301,6 @@ def test_objects_need_the_device(tmp_path: Path) -> None:
 
 
 def objects_right(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     torch.cuda.set_device(place.rank)
     place.join(("nccl", "cpu:gloo,cuda:nccl")[place.folder.name == "mixed"])
     found = [None, None]
@@ -376,9 +319,6 @@ def test_objects_pass_the_device_or_gloo(tmp_path: Path, name: str, calls: str) 
 
 
 def aborts(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.barrier()
     if place.rank == 1:
@@ -388,9 +328,6 @@ def aborts(place: Place) -> None:
 
 
 def dies(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.barrier()
     if place.rank == 1:
@@ -411,25 +348,16 @@ def test_an_abort_and_a_death_end_the_others(
 
 
 def int16(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(1, dtype=torch.int16))
 
 
 def strided(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(4, 4).t()[:2])
 
 
 def bits(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     dist.all_reduce(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BAND)
 
@@ -449,9 +377,6 @@ def test_what_nccl_does_not_take_is_refused(
 
 
 def everything(place: Place) -> None:
-    import torch
-    import torch.distributed as dist
-
     place.join()
     rank, world = place.rank, place.world
     mine = torch.full((2,), float(rank + 1))

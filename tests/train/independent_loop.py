@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.lazy_torch import torch
+
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for m in messages %}{{ '' if loop.first else '\n' }}"
@@ -118,8 +120,6 @@ def steps(
 
 def train(model: Any, taken: list[list[Sample]], held_out: list[Sample], recipe: Recipe) -> Numbers:
     """Train a model in place, and return the numbers."""
-    import torch
-
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(groups(model, recipe.weight_decay))
     found = Numbers()
@@ -150,8 +150,6 @@ def train(model: Any, taken: list[list[Sample]], held_out: list[Sample], recipe:
 
 def evaluate(model: Any, held_out: list[Sample]) -> float:
     """Return the mean loss of a learned token."""
-    import torch
-
     model.eval()
     with torch.no_grad():
         total = sum(float(cross_entropy(model, sample)) for sample in held_out)
@@ -160,8 +158,6 @@ def evaluate(model: Any, held_out: list[Sample]) -> float:
 
 def cross_entropy(model: Any, sample: Sample) -> Any:
     """Return the sum over the learned tokens of a sample: the model sees this sample only."""
-    import torch
-
     ids = torch.tensor([sample.ids])
     logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
     counts = torch.tensor(sample.learned[1:])

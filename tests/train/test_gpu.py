@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.lazy_torch import torch
 from tests.train.outcome import close, weights
 from tests.train.world import World
 from train.config.config import Config
@@ -62,8 +63,6 @@ def test_a_checkpoint_written_meanwhile_is_resumed_bit_for_bit(world: World, dev
 
 def little_memory(_rank: int) -> None:
     """Leave the process some MiB of the GPU."""
-    import torch
-
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(24 * 2**20 / total)
 
@@ -89,8 +88,6 @@ def test_the_optimizer_is_adamw_with_a_clip(
 
 def compare_with_adamw(device: str, base: Config, largest: float) -> None:
     from dataclasses import replace
-
-    import torch
 
     from train.model.optimizer import Optimizer
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.lazy_torch import torch
 from tests.train import independent_loop as loop
 from tests.train.families import EAGER, FAMILIES, LEAKS, make_family
 from tests.train.tiny import VOCABULARY
@@ -127,8 +128,6 @@ class Task:
 
     def logits(self, model: Any) -> Any:
         """Return what a model says to the samples held out."""
-        import torch
-
         model.eval()
         with torch.no_grad():
             found = [
@@ -139,8 +138,6 @@ class Task:
 
     def greedy(self, model: Any) -> list[list[int]]:
         """Return how a model goes on after the beginnings of the samples held out."""
-        import torch
-
         model.eval()
         how = {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
         return [

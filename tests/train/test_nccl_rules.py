@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.lazy_torch import dist, torch
 from tests.strict_nccl.as_train import impatient, strict
 from tests.train.world import Training, World
 from train.config.parse import parse
@@ -47,9 +48,6 @@ def test_a_device_bound_to_the_groups_would_hang_a_node_of_two(world: World) -> 
 def bound(rank: int) -> None:
     """Do what train did: give `init_process_group` the device."""
     impatient(rank)
-    import torch
-    import torch.distributed as dist
-
     from train.distributed import devices
 
     join: Any = dist.init_process_group

@@ -1,6 +1,5 @@
 """Real files of torch, whole and damaged: what is proven, what is doubted, what is refused."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import contextlib
@@ -20,6 +19,7 @@ import pytest
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.checkpoints import checkpoints, formats
 from clusterctl.wire import read_message
+from tests.lazy_torch import torch
 from tests.node.checkpoints.written import (
     ask,
     flip_a_bit,
@@ -38,8 +38,6 @@ UNSUMMED = "structure read, content not checksummed"
 
 @contextlib.contextmanager
 def without_checksums() -> Any:
-    import torch
-
     torch.serialization.set_crc32_options(False)
     try:
         yield
@@ -48,14 +46,10 @@ def without_checksums() -> Any:
 
 
 def state() -> dict[str, Any]:
-    import torch
-
     return {"step": 5, "w": torch.arange(300.0), "h": torch.ones(7, dtype=torch.bfloat16)}
 
 
 def saved(path: Path, **options: Any) -> Path:
-    import torch
-
     torch.save(state(), path, **options)
     return path
 
@@ -107,8 +101,6 @@ def test_a_flipped_first_byte_is_found(tmp_path: Path) -> None:
 
 
 def test_no_flipped_bit_that_torch_minds_is_accepted(tmp_path: Path) -> None:
-    import torch
-
     path = saved(tmp_path / "x.pt")
     whole = path.read_bytes()
     chosen = random.Random(7)
@@ -234,8 +226,6 @@ def test_a_missing_optimizer_is_a_doubt(tmp_path: Path) -> None:
 
 
 def test_each_node_may_have_random_numbers_of_its_own(tmp_path: Path) -> None:
-    import torch
-
     one, other = (trainer(tmp_path / name / "checkpoint-5") for name in "ab")
     torch.save({"cpu": 1}, one / "rng_state_0.pth")
     torch.save({"cpu": 2}, other / "rng_state_1.pth")
@@ -255,8 +245,6 @@ def test_small_files_of_equal_size_are_compared_by_a_quick_look_too(tmp_path: Pa
 
 
 def test_other_weights_of_equal_size_are_not_the_same(tmp_path: Path) -> None:
-    import torch
-
     hashes = []
     for folder, weights in (("a", torch.ones(400_000)), ("b", torch.zeros(400_000))):
         (tmp_path / folder).mkdir()
@@ -345,8 +333,6 @@ def test_the_size_of_another_run_is_only_a_supposition(tmp_path: Path) -> None:
 
 
 def test_a_plain_pickle_is_read_without_running_anything(tmp_path: Path) -> None:
-    import torch
-
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "harm"),)

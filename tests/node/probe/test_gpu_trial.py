@@ -1,6 +1,5 @@
 """A GPU alone: the same code on a CPU, and marked `gpu` on a real one."""
 
-# ruff: noqa: PLC0415  (collecting tests must not wait for torch)
 from __future__ import annotations
 
 import os
@@ -14,6 +13,7 @@ import pytest
 from clusterctl.node.probe.trial import device_time, gpu_trial
 from clusterctl.node.probe.trial.gpu_trial import PERIOD, SIZE, tiles, try_gpu
 from clusterctl.node.probe.trial.job_ladder import is_right, run_each
+from tests.lazy_torch import torch
 
 CUDA = pytest.param("cuda:0", marks=pytest.mark.gpu)
 
@@ -25,8 +25,6 @@ def try_in_child(device: str) -> dict[str, Any]:
     """
 
     def alone() -> dict[str, Any]:
-        import torch
-
         torch.set_num_threads(1)
         return try_gpu(device)
 
@@ -59,8 +57,6 @@ def test_a_sound_device_computes_right_and_tells_its_speed(device: str) -> None:
 def test_one_wrong_number_of_a_product_is_seen(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     right: Any = torch.Tensor.__matmul__
 
     def wrong(left: Any, other: Any) -> Any:
@@ -77,8 +73,6 @@ def test_one_wrong_number_of_a_product_is_seen(
 
 @pytest.mark.torch
 def test_one_wrong_number_of_a_copy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     right: Any = torch.Tensor.copy_
 
     def wrong(target: Any, source: Any) -> Any:
@@ -122,8 +116,6 @@ def test_a_gpu_is_as_fast_in_a_second_trial() -> None:
 
 @pytest.mark.torch
 def test_a_device_works_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     began: list[float] = []
     monkeypatch.setitem(device_time.WARM_SECONDS, "cpu", 0.3)
     device_time.warm_up(torch, torch.device("cpu"), lambda: began.append(time.monotonic()))

@@ -23,6 +23,7 @@ from clusterctl.node.probe.trial.job_collective import (
     tournament,
 )
 from clusterctl.node.probe.trial.job_ladder import run_each
+from tests.lazy_torch import dist, torch
 
 
 @given(st.integers(1, 40))
@@ -86,8 +87,6 @@ def together(
     groups = [group_of("test", rank, world, store.port, **more) for rank in range(world)]
 
     def alone(group: dict[str, Any]) -> dict[str, Any]:
-        import torch
-
         torch.set_num_threads(1)  # a fork does not have the threads of an earlier test
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         return rank_work(group)
@@ -101,8 +100,6 @@ def test_pairs_use_the_communicator_of_the_sum() -> None:
     """A plain send makes NCCL build a communicator for the pair: from 64 nodes there is no time."""
 
     def without_plain_sends(group: dict[str, Any]) -> dict[str, Any]:
-        import torch.distributed as dist
-
         dist.send = dist.recv = dist.new_group = None  # type: ignore[assignment]
         return job_collective.all_reduce(group)
 
@@ -135,8 +132,6 @@ def test_one_wrong_number_of_a_sum_is_seen_by_all(wrong_at: int) -> None:
     """Also in a later round: each timed sum is checked."""
 
     def flipping(group: dict[str, Any]) -> dict[str, Any]:
-        import torch.distributed as dist
-
         right, done = dist.all_reduce, []
 
         def all_reduce(tensor: Any, **more: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.lazy_torch import torch
 from train.config.config import Config
 
 pytestmark = [
@@ -38,7 +39,6 @@ FULL = {"method": "full"}
 
 def made(config: Config, shape: Any, *, casts: bool) -> Any:
     """Return a model with the dtypes that its layers see in a training."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     from train.model import load
@@ -60,8 +60,6 @@ def made(config: Config, shape: Any, *, casts: bool) -> Any:
 
 def counted(config: Config, shape: Any, *, casts: bool = False) -> float:
     """Return the bytes that autograd saves of a bfloat16 model for each token."""
-    import torch
-
     from train.model.load import base_of
 
     network = made(config, shape, casts=casts)
@@ -90,7 +88,6 @@ def counted(config: Config, shape: Any, *, casts: bool = False) -> float:
 
 def estimated(config: Config, shape: Any) -> float:
     """Return the same by the estimate."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     from train.model import activations, kinds, memory

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from tests.lazy_torch import torch
 from tests.train.outcome import close
 from tests.train.world import World
 
@@ -46,7 +47,6 @@ def compare_with_the_whole(
 
 
 def compare_in_parts(device: str, rows: int, trained: tuple[str, ...], precision: str) -> None:
-    import torch
     from torch.nn import functional
 
     from train.model.chunked_loss import Head
@@ -86,7 +86,6 @@ def compare_in_parts(device: str, rows: int, trained: tuple[str, ...], precision
 
 
 def test_parts_that_are_many_add_up_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
     from torch.nn import functional
 
     from train.model import memory
@@ -109,8 +108,6 @@ def test_parts_that_are_many_add_up_in_float32(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_gradients_used_up_are_not_used_again() -> None:
-    import torch
-
     from train.model.chunked_loss import Head
 
     layer = torch.nn.Linear(4, 7, bias=False)
@@ -124,8 +121,6 @@ def test_gradients_used_up_are_not_used_again() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_logits_outlive_the_backward_pass(*, whole: bool) -> None:
-    import torch
-
     from train.model.chunked_loss import Head
 
     def logits() -> list[torch.Tensor]:
@@ -145,7 +140,6 @@ def test_no_logits_outlive_the_backward_pass(*, whole: bool) -> None:
 
 
 def test_a_head_with_adapters_is_left_whole() -> None:
-    import torch
     from peft import LoraConfig
     from peft.tuners.lora import Linear as WithAdapters
 
@@ -159,8 +153,6 @@ def test_a_head_with_adapters_is_left_whole() -> None:
 
 
 def test_a_linear_head_with_a_forward_pass_of_its_own_is_left_whole() -> None:
-    import torch
-
     from train.model.chunked_loss import Head
 
     class Normed(torch.nn.Linear):

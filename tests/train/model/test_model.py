@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.lazy_torch import dist, torch
 from tests.train.families import make_family
 from tests.train.outcome import close
 from tests.train.world import World
@@ -30,8 +31,6 @@ pytestmark = [
 
 def short_of_memory(_: int) -> None:
     """Have the model's forward pass find no memory, as CUDA says it."""
-    import torch
-
     from train.model.model import Model
 
     def loss(*_: object) -> None:
@@ -42,7 +41,6 @@ def short_of_memory(_: int) -> None:
 
 def short_of_moments(_: int) -> None:
     """Have AdamW find no memory for its moments in the first step, as CUDA says it."""
-    import torch
 
     def step(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -52,7 +50,6 @@ def short_of_moments(_: int) -> None:
 
 def too_large(_: int) -> None:
     """Have the model itself find no memory, as CUDA says it."""
-    import torch
 
     def to_empty(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -88,7 +85,6 @@ EMBEDDING = ("embed_tokens", "q_proj")
 def test_peft_loads_the_adapter_and_says_the_same(
     world: World, tiny: Path, model: str, targets: tuple[str, ...]
 ) -> None:
-    import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -135,7 +131,6 @@ def test_an_adapters_folder_is_all_that_peft_needs(
     world: World, tiny: Path, tmp_path: Path
 ) -> None:
     """AutoPeftModel and vLLM take the tokenizer and its chat template from there."""
-    import torch
     from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -165,7 +160,6 @@ def test_an_adapters_folder_is_all_that_peft_needs(
 
 def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> None:
     """What is exported says what was trained, has the hub's names, and is trained further."""
-    import torch
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -272,7 +266,6 @@ def test_experts_that_are_modules_may_get_no_token_on_a_rank(
 ) -> None:
     import sys
 
-    import torch
     from torch.distributed.fsdp import FSDPModule
 
     folder = shutil.copytree(tiny / "model", tmp_path / "own")
@@ -344,8 +337,6 @@ def test_a_conversion_that_cannot_be_reversed_is_refused_before_the_training(bas
 def test_a_document_that_changes_the_next_one_in_its_row_is_found(
     base: Config, *, leaks: bool
 ) -> None:
-    import torch
-
     from train.model.load import make
     from train.model.model import Model
 
@@ -389,8 +380,6 @@ def test_ddp_of_a_model_that_uses_all_its_weights_warns_of_nothing(world: World)
 
 def unused_weight(_: int) -> None:
     """Let every model have a weight that it never uses, as keys that layers share with others."""
-    import torch
-
     from train.model import model
 
     plainly = model._materialized
@@ -625,7 +614,6 @@ def test_nodes_with_other_files_are_named(world: World, tmp_path: Path, base: Co
 
 
 def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
-    import torch.distributed as dist
     from peft import get_peft_model
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -657,8 +645,6 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
 def test_emulated_bfloat16_is_not_taken_by_itself(
     base: Config, dtype: Any, becomes: str, remarks: int
 ) -> None:
-    import torch
-
     from train.model.load import settle_dtype
 
     config = replace(base, dtype=dtype)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.lazy_torch import torch
 from tests.train.families import make_family
 from tests.train.outcome import close
 from tests.train.world import World
@@ -46,8 +47,6 @@ def compressed(strategy: str, **weights: Any) -> dict[str, Any]:
 
 def in_blocks(weight: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return a weight in FP8, a scale for each block, and the weight that they stand for."""
-    import torch
-
     high, wide = weight.shape
     scale = torch.empty(-(-high // rows), -(-wide // columns))
     small = torch.empty_like(weight, dtype=torch.float8_e4m3fn)
@@ -106,7 +105,6 @@ FORMS: dict[str, tuple[Callable[[], dict[str, Any]], tuple[int, int] | None]] = 
 def test_each_form_is_read_as_the_weights_that_it_stands_for(
     tiny: Path, tmp_path: Path, form: str
 ) -> None:
-    import torch
     from safetensors import safe_open
     from safetensors.torch import load_file
 
@@ -152,7 +150,6 @@ def test_it_trains_as_the_weights_that_it_stands_for(
 
 @pytest.mark.parametrize("block", [(128, 128), (7, 5), (1, 33), (33, 65), (200, 200), None])
 def test_each_slice_has_its_scales(tmp_path: Path, block: tuple[int, int] | None) -> None:
-    import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -172,7 +169,6 @@ def test_each_slice_has_its_scales(tmp_path: Path, block: tuple[int, int] | None
 
 
 def test_stacked_experts_have_theirs(tmp_path: Path) -> None:
-    import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -237,7 +233,6 @@ def test_all_of_it_is_not_trained(base: Config, tiny: Path, tmp_path: Path) -> N
 
 def test_mxfp4_is_read_whole_and_right(world: World, tiny: Path, tmp_path: Path) -> None:
     """As gpt-oss is stored: two numbers in a byte, a power of two for each 32 of them."""
-    import torch
     from safetensors.torch import load_file, save_file
     from transformers import Mxfp4Config
 
@@ -274,7 +269,6 @@ def test_mxfp4_is_read_whole_and_right(world: World, tiny: Path, tmp_path: Path)
 
 def with_another(folder: Path, name: str) -> None:
     """Add a tensor to a model's file."""
-    import torch
     from safetensors.torch import load_file, save_file
 
     path = folder / "model.safetensors"
@@ -287,8 +281,6 @@ def with_another(folder: Path, name: str) -> None:
 def test_a_tensor_without_a_place_is_refused_before_any_is_read(
     base: Config, tiny: Path, tmp_path: Path, name: str
 ) -> None:
-    import torch
-
     from train.model import load, placement, slices
 
     folder = shutil.copytree(tiny / "model", tmp_path / "model")
@@ -328,7 +320,6 @@ def test_a_weight_in_fp8_without_a_scale_is_refused(
     base: Config, tiny: Path, tmp_path: Path, *, says_so: bool
 ) -> None:
     """Also if config.json says nothing of FP8: it would be read as noise."""
-    import torch
     from safetensors.torch import load_file, save_file
 
     folder = shutil.copytree(tiny / "model", tmp_path / "model")

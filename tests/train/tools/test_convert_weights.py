@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.lazy_torch import torch
 from train.errors import ConfigError
 from train.tools import convert_weights
 
@@ -17,8 +18,6 @@ pytestmark = pytest.mark.torch
 
 def tensors() -> dict[str, Any]:
     """Return weights of several kinds, two of which share their storage."""
-    import torch
-
     embedding = torch.randn(6, 4)
     nothing = torch.tensor([float("nan"), 1.0], dtype=torch.bfloat16)
     return {
@@ -32,7 +31,6 @@ def tensors() -> dict[str, Any]:
 
 def same(folder: Path, wanted: dict[str, Any]) -> None:
     """Compare the safetensors of a folder with tensors."""
-    import torch
     from safetensors.torch import load_file
 
     found: dict[str, Any] = {}
@@ -45,8 +43,6 @@ def same(folder: Path, wanted: dict[str, Any]) -> None:
 
 
 def test_one_file_is_converted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import torch
-
     wanted = tensors()
     torch.save(wanted, tmp_path / "pytorch_model.bin")
     (tmp_path / "pytorch_model.bin").chmod(0o640)
@@ -62,8 +58,6 @@ def test_one_file_is_converted_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_file_of_an_old_torch_is_converted(tmp_path: Path) -> None:
-    import torch
-
     wanted = tensors()
     path = tmp_path / "pytorch_model.bin"
     torch.save(wanted, path, _use_new_zipfile_serialization=False)
@@ -85,8 +79,6 @@ def test_an_index_that_is_none_is_refused(
 def test_shards_are_converted_with_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setattr(convert_weights, "SHARD", 100)
     wanted = tensors()
     names = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
@@ -126,8 +118,6 @@ class Harmful:
 def test_what_cannot_be_converted_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: Any, said: str
 ) -> None:
-    import torch
-
     path = tmp_path / "pytorch_model.bin"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -145,8 +135,6 @@ def test_what_cannot_be_converted_is_refused(
 def test_a_disk_that_refuses_more_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch
-
     torch.save({"w": torch.ones(1 << 20)}, tmp_path / "pytorch_model.bin")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
@@ -162,7 +150,6 @@ def test_a_tensor_that_was_written_wrong_gets_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
-    import torch
 
     real = huggingface_hub.save_torch_state_dict
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from tests.lazy_torch import torch
 from train.tools import demo_assets, generate
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")]
@@ -18,7 +19,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient
 @pytest.fixture
 def adapter(tiny: Path, tmp_path: Path) -> Path:
     """Return an adapter that turns the base's head round."""
-    import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -48,7 +48,6 @@ def test_base_and_adapter_speak_after_the_prompt(
 def test_the_text_is_that_of_transformers_and_peft_without_sampling(
     tiny: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -170,7 +169,6 @@ def test_an_adapter_that_cannot_be_loaded_is_told(
 def test_an_adapter_without_a_weight_for_the_model_is_told(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch
     from safetensors.torch import save_file
 
     shape = {"peft_type": "LORA", "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
@@ -196,7 +194,6 @@ def test_no_tokens_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_base_speaks_in_the_numbers_it_is_kept_in(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base = AutoModelForCausalLM.from_pretrained(tiny / "model", dtype=torch.bfloat16)
