@@ -17,6 +17,8 @@ import pytest
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.sandbox.loopback import free_port
+from clusterctl.transport.interface import Reply, Request, Timeouts
+from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh.known_hosts import known_name
 from tests.waiting import BUSY
 
@@ -214,3 +216,20 @@ def sshd(make_sshd: Callable[..., Sshd]) -> Sshd:
 
 def cluster_of(*nodes: Node) -> Cluster:
     return Cluster(name="t", nodes=nodes)
+
+
+HELLO = Request(op="hello", args={})
+
+
+def hello(node: Node, timeouts: Timeouts | None = None, *, accept_new: bool = False) -> Reply:
+    """Return a node's answer to a greeting, over a connection of its own."""
+    with Pool(cluster_of(node), timeouts=timeouts, accept_new=accept_new) as pool:
+        (reply,) = pool.call({node.name: HELLO})
+    return reply
+
+
+def opened(node: Node, *, accept_new: bool = False) -> Reply:
+    """Return what comes of connecting to a node, of which nothing else is asked."""
+    with Pool(cluster_of(node), accept_new=accept_new) as pool:
+        (reply,) = pool.open()
+    return reply

@@ -25,11 +25,7 @@ from paramiko.common import (
 
 LINES = (b"y" * 99 + b"\n") * 300
 MIB = 1 << 20
-BEFORE_LOGIN = {
-    "welcome": cMSG_USERAUTH_BANNER,
-    "ignored": cMSG_IGNORE,
-    "debug": cMSG_DEBUG,
-}
+BEFORE_LOGIN = {"welcome": cMSG_USERAUTH_BANNER, "ignored": cMSG_IGNORE, "debug": cMSG_DEBUG}
 
 
 class Server(paramiko.ServerInterface):

@@ -184,9 +184,7 @@ def test_answers_without_end_end_with_the_time_for_them(
 
 
 @pytest.mark.parametrize(
-    ("first", "piece"),
-    [(b"", BEAT), (b"\0\0\x10\0", b"\0")],
-    ids=["heartbeats", "a drip"],
+    ("first", "piece"), [(b"", BEAT), (b"\0\0\x10\0", b"\0")], ids=["heartbeats", "a drip"]
 )
 def test_an_answer_that_is_due_is_not_awaited_longer(
     first: bytes, piece: bytes, clock: Clock

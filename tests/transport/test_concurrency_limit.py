@@ -20,10 +20,10 @@ from clusterctl.transport.concurrency_limit import (
     ConcurrencyLimit,
     Turn,
 )
-from clusterctl.transport.interface import Request, Timeouts
+from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.pool import Pool
 from tests.failed_reply import error_of
-from tests.sshd_servers import USER, Sshd, cluster_of
+from tests.sshd_servers import HELLO, USER, Sshd, cluster_of
 from tests.transport.busy_core import BusyCore, busy_core
 from tests.waiting import BUSY
 
@@ -32,7 +32,6 @@ COST = 0.1
 """Seconds of the core for a login: all at once take 6.4 s."""
 LIMIT = 3.0
 """Seconds that a host has for its part."""
-HELLO = Request(op="hello", args={})
 
 
 @pytest.fixture

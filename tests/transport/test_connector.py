@@ -34,15 +34,13 @@ from clusterctl.transport.ssh.jump_hosts import JumpHost, JumpHosts, run_proxy_c
 from clusterctl.transport.ssh.ssh_config import Endpoint
 from clusterctl.transport.stream import ERRORS_LIMIT
 from tests.failed_reply import error_of
-from tests.sshd_servers import USER, Sshd, cluster_of, make_key
+from tests.sshd_servers import USER, Sshd, cluster_of, hello, make_key, opened
 from tests.waiting import wait_until
 
 HELLO = Request(op="hello", args={"x": "y"})
 
 
-def test_many_nodes_behind_one_jump_host_log_in_there_once(
-    make_sshd: Callable[..., Sshd],
-) -> None:
+def test_many_nodes_behind_one_jump_host_log_in_there_once(make_sshd: Callable[..., Sshd]) -> None:
     gateway, target = make_sshd("LogLevel VERBOSE"), make_sshd()
     jump = f"{USER}@127.0.0.1:{gateway.port}"
     nodes = [target.node(f"n{i}", jump=jump) for i in range(12)]
@@ -188,8 +186,7 @@ def test_a_machine_without_further_threads_is_named_with_openssh_too(
         raise CouldNotTell(f"no more threads: {name}", hint="raise the limit")
 
     monkeypatch.setattr("clusterctl.transport.stream.start_thread", start_thread)
-    with Pool(cluster_of(sshd.node("n", via="openssh"))) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(sshd.node("n", via="openssh"))
     error = error_of(reply)
     assert (error.message, error.hint) == ("no more threads: stderr", "raise the limit")
 
@@ -228,8 +225,7 @@ def connect_quietly(ways: Connector, node: Node) -> None:
 
 def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
     dead = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}", port=free_port())
-    with Pool(cluster_of(dead)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(dead)
     assert (reply.state, error_of(reply).phase) == ("refused", "jump"), reply
     assert "Connection refused" in error_of(reply).message
 
@@ -237,8 +233,7 @@ def test_a_node_that_refuses_behind_a_jump_host(sshd: Sshd) -> None:
 def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None:
     wrong = make_key(tmp_path / "wrong")
     node = sshd.node("n", jump=f"{USER}@127.0.0.1:{sshd.port}", identity=str(wrong))
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node)
     assert (reply.state, error_of(reply).phase) == ("auth", "jump"), reply
     assert "Permission denied" in error_of(reply).message
 
@@ -246,11 +241,9 @@ def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, tmp_path: Path) -> None
 def test_a_jump_host_that_is_not_known(make_sshd: Callable[..., Sshd]) -> None:
     gateway, target = make_sshd(known=False), make_sshd()
     node = target.node("n", jump=f"{USER}@127.0.0.1:{gateway.port}")
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node)
     assert (reply.state, error_of(reply).phase) == ("hostkey", "jump"), reply
-    with Pool(cluster_of(node), accept_new=True) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node, accept_new=True)
     assert reply.ok, reply
 
 
@@ -291,8 +284,7 @@ def test_accepted_keys_of_jump_hosts_are_shown(
 ) -> None:
     gates, target = [make_sshd(known=False), make_sshd(known=False)], make_sshd()
     jump = ",".join(f"{USER}@127.0.0.1:{gate.port}" for gate in gates)
-    with Pool(cluster_of(target.node("n", jump=jump)), accept_new=True) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(target.node("n", jump=jump), accept_new=True)
     assert reply.ok, reply
     for gate in gates:
         assert gate.fingerprint in caplog.text
@@ -321,8 +313,7 @@ def command_lines() -> list[str]:
 
 def test_the_systems_own_ssh_takes_a_long_name(sshd: Sshd) -> None:
     node = sshd.node("gpu-highgpu-8g-pool-1-abcdef12-wxyz." + "us-central1-c." * 4, via="openssh")
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({node.name: HELLO})
+    reply = hello(node)
     assert reply.ok, reply
 
 
@@ -347,8 +338,7 @@ def test_what_the_systems_ssh_says_becomes_a_state(
         node = replace(node, ssh=replace(node.ssh, port=free_port()))
     if kind == "auth":
         node = replace(node, ssh=replace(node.ssh, identity=str(make_key(tmp_path / "wrong"))))
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node)
     assert reply.state == kind, reply
     assert error_of(reply).hint
 
@@ -378,7 +368,7 @@ def test_fabric_closes_nothing_that_is_shared_and_survives_a_cut(
     make_sshd: Callable[..., Sshd],
 ) -> None:
     sshd = make_sshd("Subsystem sftp internal-sftp")
-    request = {"n": Request(op="hello", args={})}
+    request = {"n": HELLO}
     with Pool(cluster_of(sshd.node("n"))) as pool:
         with pool.connection("n") as connection:
             assert connection.run("echo 23", hide=True, in_stream=False).stdout == "23\n"
@@ -410,13 +400,11 @@ def test_a_proxy_command_of_ssh_config_is_the_way_that_is_taken(
     relay.write_text(RELAY)
     config.write_text(f"ProxyCommand {sys.executable} {relay} %h %p > >(tee {went})\n")
     monkeypatch.setenv("SHELL", "/bin/bash")
-    with Pool(cluster_of(sshd.node("n"))) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(sshd.node("n"))
     assert reply.ok, reply
     assert went.read_bytes().startswith(b"SSH-2.0-OpenSSH"), "what the server says came that way"
     config.write_text("ProxyCommand echo no way through >&2; exit 1\n")
-    with Pool(cluster_of(sshd.node("n"))) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(sshd.node("n"))
     assert (reply.state, error_of(reply).phase) == ("lost", "jump")
     assert "no way through" in error_of(reply).message
 
@@ -574,7 +562,6 @@ def test_a_nodes_login_does_not_contain_that_of_its_jump_host(
 
     monkeypatch.setattr(JumpHosts, "_log_in_to", slow)
     node = target.node("n", via=via, jump=f"{USER}@127.0.0.1:{gateway.port}")
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.open()
+    reply = opened(node)
     assert reply.ok, reply
     assert reply.seconds < 3

@@ -32,7 +32,7 @@ from clusterctl.transport.ssh.host_keys import own_file
 from clusterctl.transport.ssh.paramiko_connection import ChannelStream, Transport
 from clusterctl.transport.ssh.sockets import connect
 from tests.failed_reply import error_of
-from tests.sshd_servers import Sshd, cluster_of, make_key
+from tests.sshd_servers import HELLO, Sshd, cluster_of, hello, make_key, opened
 
 QUICK = Timeouts(connect=1, handshake=1, auth=2, answer=3, silence=3)
 """For a host that never answers; one that answers has the usual time, however busy it is."""
@@ -45,12 +45,6 @@ MOUNT_FAILS = os.geteuid() != 0 or bool(
         check=False,
     ).returncode
 )
-
-
-def hello(node: Node, timeouts: Timeouts | None = None) -> Reply:
-    with Pool(cluster_of(node), timeouts=timeouts) as pool:
-        (reply,) = pool.call({node.name: Request(op="hello", args={})})
-    return reply
 
 
 @contextmanager
@@ -173,8 +167,7 @@ def test_a_host_key_that_cannot_be_recorded(
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.write_text("a file where the cluster's folder should be")
 
-    with Pool(cluster_of(server.node()), accept_new=True) as pool:
-        (reply,) = pool.call({server.node().name: Request(op="hello", args={})})
+    reply = hello(server.node(), accept_new=True)
 
     assert (reply.state, error_of(reply).phase) == ("hostkey", "hostkey")
     assert "cannot be recorded" in error_of(reply).message
@@ -205,8 +198,7 @@ def test_a_dropped_banner_is_tried_again(sshd: Sshd, monkeypatch: pytest.MonkeyP
 
     with opened, listening(drop_three) as port:
         node = sshd.node("n", port=port)
-        with Pool(cluster_of(node), accept_new=True) as pool:
-            (reply,) = pool.call({"n": Request(op="hello", args={})})
+        reply = hello(node, accept_new=True)
     assert reply.ok, reply
     assert len(drops) == 3
 
@@ -350,8 +342,7 @@ def test_a_changed_host_key_is_refused_even_with_accept_new(
     known = own_state / "clusterctl" / "t" / "known_hosts"
     known.parent.mkdir(parents=True)
     known.write_text(f"[127.0.0.1]:{server.port} {other.public_key}\n")
-    with Pool(cluster_of(server.node("n")), accept_new=True) as pool:
-        (reply,) = pool.open()
+    reply = opened(server.node("n"), accept_new=True)
     assert reply.state == "hostkey"
     assert f"{known}:1" in error_of(reply).message
     assert "clusterctl forget 127.0.0.1" in error_of(reply).hint
@@ -363,7 +354,7 @@ def test_a_frozen_server_is_a_timeout(sshd: Sshd) -> None:
         assert [reply.state for reply in pool.open()] == ["ok"]
         sshd.freeze()
         began = time.monotonic()
-        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        (reply,) = pool.call({"n": HELLO})
     assert reply.state == "timeout", reply
     assert time.monotonic() - began < Timeouts().answer
 
@@ -472,7 +463,7 @@ def test_an_operation_that_crashes_says_how(sshd: Sshd) -> None:
 def test_one_dead_node_does_not_hide_the_others(sshd: Sshd) -> None:
     dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=free_port()))
     with Pool(cluster_of(dead, sshd.node("alive"))) as pool:
-        request = Request(op="hello", args={})
+        request = HELLO
         replies = {r.node: r.state for r in pool.call({"dead": request, "alive": request})}
         again = {r.node: r.state for r in pool.open()}
     assert replies == again == {"dead": "refused", "alive": "ok"}
@@ -481,7 +472,7 @@ def test_one_dead_node_does_not_hide_the_others(sshd: Sshd) -> None:
 def test_starting_on_a_dead_node_is_its_failed_reply() -> None:
     dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=free_port()))
     with Pool(cluster_of(dead)) as pool:
-        call = pool.start("dead", Request(op="hello", args={}))
+        call = pool.start("dead", HELLO)
         assert list(call.messages()) == []
         error = error_of(call.reply())
     assert (error.state, error.phase, error.node) == ("refused", "connect", "dead")
@@ -499,7 +490,7 @@ def test_more_sessions_than_the_server_allows(make_sshd: Callable[..., Sshd]) ->
     with Pool(cluster_of(server.node("n"))) as pool:
         call = pool.start("n", Request(op="echo", args={}))
         next(call.messages())
-        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        (reply,) = pool.call({"n": HELLO})
         call.close()
     assert (reply.state, error_of(reply).phase) == ("refused", "open")
     assert "MaxSessions" in error_of(reply).hint
@@ -513,7 +504,7 @@ def test_a_session_waits_for_room(make_sshd: Callable[..., Sshd]) -> None:
         next(call.messages())
         closing = threading.Timer(0.5, call.close)
         closing.start()
-        (reply,) = pool.call({"n": Request(op="hello", args={})})
+        (reply,) = pool.call({"n": HELLO})
         closing.join()
     assert reply.ok, reply
 

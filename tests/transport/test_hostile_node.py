@@ -43,7 +43,7 @@ SCRIPT: dict[str, list[dict[str, object]]] = {
     "prune": [{"kept": [ESCAPES], "end": True}],
     "checkpoints": [{"candidates": [5, {"name": "$(id)", "path": "../.."}], "end": True}],
     "sync-compare": [
-        {"error": {"kind": ESCAPES, "message": ESCAPES, "hint": EVIL_HINT}, "end": True},
+        {"error": {"kind": ESCAPES, "message": ESCAPES, "hint": EVIL_HINT}, "end": True}
     ],
     "share-clear": [{"end": True}],
     "collect-facts": [{"time": ESCAPES}, {"answers": [[1]], "end": True}],
@@ -118,10 +118,7 @@ VERBS: dict[str, tuple[list[str], int]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_ends_with_its_exit_code_and_names_the_host(
-    verb: str,
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    verb: str, host: Host, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words, code = VERBS[verb]
     monkeypatch.setenv("CLUSTERCTL_STATE", str(host.state))

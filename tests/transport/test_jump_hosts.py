@@ -12,17 +12,15 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
-from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh import control_master
 from clusterctl.transport.ssh.control_master import ControlMaster, PersonsMaster
 from clusterctl.transport.ssh.host_keys import own_file
 from clusterctl.transport.ssh.jump_hosts import ProxySocket
 from tests.failed_reply import error_of
-from tests.sshd_servers import USER, Sshd, cluster_of, make_key
+from tests.sshd_servers import HELLO, USER, Sshd, cluster_of, make_key
 from tests.waiting import wait_until
-
-HELLO = Request(op="hello", args={})
 
 
 def hello(*nodes: Node, accept_new: bool = False) -> list[Reply]:

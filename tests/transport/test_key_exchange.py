@@ -15,7 +15,7 @@ import pytest
 from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh.paramiko_connection import BriefThreads, Transport
-from tests.sshd_servers import USER, Sshd, cluster_of
+from tests.sshd_servers import USER, Sshd, cluster_of, hello
 from tests.waiting import wait_until
 
 WITHOUT_X25519 = """\
@@ -94,8 +94,7 @@ def test_the_systems_ssh_keeps_to_the_persons_key_exchange(
     gate = make_sshd("LogLevel DEBUG1")
     ssh_config.write_text("Host *\n  KexAlgorithms ecdh-sha2-nistp384\n")
     node = gate.node("n", via="openssh", jump=f"{USER}@127.0.0.1:{gate.port}")
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": Request(op="hello", args={})})
+    reply = hello(node)
     assert reply.ok, reply
     chosen = [line for line in gate.log.splitlines() if "kex: algorithm: " in line]
     assert len(chosen) == 2

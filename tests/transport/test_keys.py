@@ -23,7 +23,7 @@ from clusterctl.transport.ssh import keys
 from clusterctl.transport.ssh.keys import Keyring, Offer, read_key
 from clusterctl.transport.ssh.ssh_config import Endpoint
 from tests.failed_reply import error_of
-from tests.sshd_servers import USER, Sshd, cluster_of, make_key
+from tests.sshd_servers import USER, Sshd, cluster_of, hello, make_key, opened
 
 
 def endpoint(
@@ -133,13 +133,11 @@ def test_a_full_agents_key_that_ssh_config_names_is_offered_first(
     add(server.identity)
     server.identity.rename(tmp_path / "elsewhere")
     use_config(tmp_path, monkeypatch, f"IdentityFile {server.identity}\n")
-    with Pool(cluster_of(server.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(server.node("n", identity=None))
     assert reply.ok, reply
 
     use_config(tmp_path, monkeypatch, "")
-    with Pool(cluster_of(server.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(server.node("n", identity=None))
     assert (reply.state, error_of(reply).phase) == ("auth", "auth")
     assert "hung up (Too many authentication failures) after the agent" in error_of(reply).message
     assert "1 more not tried" in error_of(reply).message
@@ -153,8 +151,7 @@ def test_six_keys_may_be_offered_to_a_server_with_default_limits(
     for number in range(5):
         add(make_key(tmp_path / f"other{number}"))
     add(server.identity)
-    with Pool(cluster_of(server.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(server.node("n", identity=None))
     assert reply.ok, reply
 
 
@@ -175,8 +172,7 @@ def test_files_that_ssh_config_names_and_that_are_missing_are_reported(
 ) -> None:
     missing = tmp_path / "keys"
     use_config(tmp_path, monkeypatch, f"IdentityFile {missing}/%r@%h\n")
-    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(sshd.node("n", identity=None))
     assert reply.state == "auth"
     assert "no key to offer (no ssh-agent)" in error_of(reply).message
     assert f"{missing}/{USER}@127.0.0.1: No such file or directory" in error_of(reply).message
@@ -189,16 +185,14 @@ def test_a_key_file_with_tokens_in_its_name_opens(
     sshd.identity.rename(tmp_path / f"{USER}@127.0.0.1")
     monkeypatch.setenv("MY_KEYS", str(tmp_path))
     use_config(tmp_path, monkeypatch, "IdentityFile ${MY_KEYS}/%r@%h\n")
-    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(sshd.node("n", identity=None))
     assert reply.ok, reply
 
 
 def test_no_key_anywhere(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = "".join(f"IdentityFile {tmp_path}/home/.ssh/id_{kind}\n" for kind in ("rsa", "xmss"))
     use_config(tmp_path, monkeypatch, names)
-    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(sshd.node("n", identity=None))
     assert error_of(reply).message.endswith(": no key to offer (no ssh-agent, none in ~/.ssh)")
 
 
@@ -207,8 +201,7 @@ def test_an_agent_that_does_not_answer_is_named(
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "nothing"))
     use_config(tmp_path, monkeypatch, f"IdentityFile {tmp_path}/id_rsa\n")
-    with Pool(cluster_of(sshd.node("n", identity=None))) as pool:
-        (reply,) = pool.open()
+    reply = opened(sshd.node("n", identity=None))
     assert (
         f"the ssh-agent at {tmp_path}/nothing does not answer: No such file"
         in error_of(reply).message
@@ -297,8 +290,7 @@ def test_a_certificate_under_another_name_opens(
         key.unlink()
     ssh_config.write_text(f"CertificateFile {tmp_path}/of-%h.pub\nIdentityFile {key}\n")
     node = server.node("n", identity=None)
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": Request(op="hello", args={})})
+    reply = hello(node)
     assert reply.ok, reply
     assert "-CERT" in server.log
 

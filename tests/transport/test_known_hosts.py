@@ -86,9 +86,7 @@ def test_an_authority_vouches_for_nothing_here() -> None:
     assert not hosts.has_authority("a.other")
 
 
-def test_a_line_that_cannot_be_read_is_skipped_and_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_line_that_cannot_be_read_is_skipped_and_said(caplog: pytest.LogCaptureFixture) -> None:
     bad = [
         "h ssh-ed25519 not-base64!",
         "h ssh-ed25519",

@@ -22,14 +22,13 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sandbox.loopback import free_port
 from clusterctl.transport.connector import Connector
-from clusterctl.transport.interface import Request, Timeouts
+from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh import control_master, paramiko_login
 from tests.failed_reply import error_of
-from tests.sshd_servers import Sshd, cluster_of, make_key
+from tests.sshd_servers import HELLO, Sshd, cluster_of, hello, make_key
 from tests.waiting import BUSY, wait_until
 
-HELLO = Request(op="hello", args={})
 URL = "https://login.tailscale.com/a/1234"
 
 
@@ -130,18 +129,14 @@ def test_a_refused_login_says_what_the_server_said(
     (tmp_path / "banner").write_bytes(b"\x1b[2JAsk ops@example.org for a key\n")
     server = make_sshd(f"Banner {tmp_path}/banner")
     node = server.node("n", identity=str(make_key(tmp_path / "wrong")))
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node)
     assert reply.state == "auth"
     assert "; the server says: Ask ops@example.org for a key" in error_of(reply).message
 
 
-def test_a_server_that_takes_no_keys_is_offered_none(
-    make_sshd: Callable[..., Sshd],
-) -> None:
+def test_a_server_that_takes_no_keys_is_offered_none(make_sshd: Callable[..., Sshd]) -> None:
     server = make_sshd("PubkeyAuthentication no", "LogLevel VERBOSE")
-    with Pool(cluster_of(server.node("n"))) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(server.node("n"))
     assert reply.state == "auth"
     assert "the server takes no keys" in error_of(reply).message
     assert "publickey" not in server.log
@@ -192,17 +187,12 @@ def children() -> list[psutil.Process]:
     ],
 )
 def test_a_proxy_command_that_fails_is_named_and_max_startups_is_not(
-    own_state: Path,
-    ssh_config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    said: str,
+    own_state: Path, ssh_config: Path, monkeypatch: pytest.MonkeyPatch, command: str, said: str
 ) -> None:
     monkeypatch.setattr(paramiko_login, "RETRY_SECONDS", 0.001)
     ssh_config.write_text(f"ProxyCommand {command}\n")
     node = Node(host="127.0.0.1", name="n", ssh=Ssh(port=free_port()))
-    with Pool(cluster_of(node), timeouts=Timeouts(handshake=2)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node, timeouts=Timeouts(handshake=2))
     error = error_of(reply)
     assert "ProxyCommand" in error.message + error.hint
     assert said in error.message
@@ -226,8 +216,7 @@ def test_a_connection_that_breaks_in_the_key_exchange_is_not_max_startups(own_st
 
         threading.Thread(target=run, daemon=True).start()
         node = Node(host="127.0.0.1", name="n", ssh=Ssh(port=listener.getsockname()[1], user="u"))
-        with Pool(cluster_of(node)) as pool:
-            (reply,) = pool.call({"n": HELLO})
+        reply = hello(node)
     error = error_of(reply)
     assert (error.state, error.phase) == ("lost", "kex")
     assert error.hint == f"try: ssh -v -p {node.ssh.port} -l u 127.0.0.1 true"
@@ -289,7 +278,7 @@ def test_a_login_leaves_no_garbage(sshd: Sshd) -> None:
     try:
         before = refusals()
         with Pool(cluster_of(sshd.node("n"))) as pool:
-            (reply,) = pool.call({"n": Request(op="hello", args={})})
+            (reply,) = pool.call({"n": HELLO})
             assert reply.ok, reply
             wait_until(lambda: refusals() == before)
     finally:

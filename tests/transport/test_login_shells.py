@@ -52,8 +52,7 @@ def test_every_login_shell(make_sandbox: MakeSandbox) -> None:
     box = make_sandbox(nodes=len(SHELLS), shells=SHELLS)
     args = json.dumps({"argv": HOSTILE, "env": {value: value for value in HOSTILE}})
     done = box.run(
-        [sys.executable, "-c", SCRIPT, str(box.inventory), args],
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-c", SCRIPT, str(box.inventory), args], cwd=Path(__file__).parents[2]
     )
     assert done.returncode == 0, done.stderr
     replies = json.loads(done.stdout)

@@ -233,9 +233,7 @@ def test_many_threads_send_to_one_node_while_one_reads(sshd: Sshd) -> None:
     assert found == [list(range(10))] * 4
 
 
-def test_connections_are_opened_once_and_closed_at_the_end(
-    make_sshd: Callable[..., Sshd],
-) -> None:
+def test_connections_are_opened_once_and_closed_at_the_end(make_sshd: Callable[..., Sshd]) -> None:
     server = make_sshd("LogLevel VERBOSE")
     with Pool(cluster_of(server.node("n"))) as pool:
         for _ in range(3):

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from clusterctl.transport.connector import Connector
-from clusterctl.transport.interface import Request, Timeouts
-from clusterctl.transport.pool import Pool
+from clusterctl.transport.interface import Timeouts
 from clusterctl.transport.ssh.paramiko_connection import ParamikoConnection
 from tests.failed_reply import error_of
-from tests.sshd_servers import Sshd, cluster_of
+from tests.sshd_servers import Sshd, hello
 
-HELLO = Request(op="hello", args={})
 VIAS = ("paramiko", "openssh")
 
 
@@ -53,10 +51,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("via", VIAS)
 @pytest.mark.usefixtures("agent")
 def test_no_agent_display_or_port_is_forwarded(
-    make_sshd: Callable[..., Sshd],
-    ssh_settings: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    via: str,
+    make_sshd: Callable[..., Sshd], ssh_settings: Path, monkeypatch: pytest.MonkeyPatch, via: str
 ) -> None:
     monkeypatch.setenv("DISPLAY", ":7")
     ssh_settings.write_text(
@@ -64,8 +59,7 @@ def test_no_agent_display_or_port_is_forwarded(
         "RemoteForward 0 localhost:9\nLocalForward 9 localhost:9\n"
     )
     server = make_sshd("LogLevel DEBUG1", "X11Forwarding yes")
-    with Pool(cluster_of(server.node("n", via=via))) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(server.node("n", via=via))
     assert reply.ok, reply
     assert "session_input_channel_req" in server.log, "the log names requests"
     for request in ("auth-agent-req", "x11-req", "tcpip-forward", "direct-tcpip"):
@@ -78,8 +72,7 @@ def test_an_unknown_host_is_refused_whatever_ssh_config_says(
 ) -> None:
     ssh_settings.write_text("StrictHostKeyChecking no\nCheckHostIP no\n")
     server = make_sshd("LogLevel DEBUG1", known=False)
-    with Pool(cluster_of(server.node("n", via=via))) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(server.node("n", via=via))
     assert reply.state == "hostkey", reply
     assert "KEX done" in server.log or "Connection from" in server.log, "it was reached"
     assert "userauth-request" not in server.log, "no key was offered"
@@ -87,10 +80,7 @@ def test_an_unknown_host_is_refused_whatever_ssh_config_says(
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        "KexAlgorithms diffie-hellman-group14-sha1",
-        "KexAlgorithms diffie-hellman-group1-sha1",
-    ],
+    ["KexAlgorithms diffie-hellman-group14-sha1", "KexAlgorithms diffie-hellman-group1-sha1"],
 )
 @pytest.mark.parametrize("via", VIAS)
 def test_a_server_that_offers_sha_1_alone_is_refused(
@@ -98,8 +88,7 @@ def test_a_server_that_offers_sha_1_alone_is_refused(
 ) -> None:
     server = make_sshd(setting)
     node = server.node("n", via=via)
-    with Pool(cluster_of(node)) as pool:
-        (reply,) = pool.call({"n": HELLO})
+    reply = hello(node)
     assert not reply.ok, reply
     assert error_of(reply).message
     assert "Accepted" not in server.log
@@ -118,8 +107,7 @@ def test_an_rsa_host_key_is_proven_with_sha_2_only(
         kind, text, *_ = key.with_suffix(".pub").read_text().split()
         known = own_state / "clusterctl" / "t" / "known_hosts"
         known.write_text(f"[127.0.0.1]:{server.port} {kind} {text}\n")
-        with Pool(cluster_of(server.node("n"))) as pool:
-            (reply,) = pool.call({"n": HELLO})
+        reply = hello(server.node("n"))
         states[algorithm] = reply.ok
     assert states == {"rsa-sha2-512": True, "ssh-rsa": False}
 

@@ -185,7 +185,6 @@ def test_the_tokens_and_variables_of_identity_files_are_expanded(
 ) -> None:
     """OpenSSH's own debug output is the judge: `ssh -G` leaves them as they are written."""
     monkeypatch.setenv("KEYS", "/k")
-    monkeypatch.delenv("NOWHERE", raising=False)
     values = ["~/.ssh/keys/%r@%h", "${KEYS}%d/%n-%p", "/a%%b/%i-%u-%k-%L-%l", "/%C"]
     text = "Host gpu1\n  HostName 127.0.0.1\n  Port 2200\n  User me\n"
     text += "".join(f"  IdentityFile {value}\n" for value in values)
@@ -202,11 +201,6 @@ def test_the_tokens_and_variables_of_identity_files_are_expanded(
     ).stderr
     theirs = re.findall(r"identity file (.*) type", said)
     assert [str(path) for path in found] == [p for p in theirs if not p.endswith("-cert")]
-
-    (tmp_path / "config").write_text("IdentityFile ${NOWHERE}/id\n")
-    assert SshConfigResolver(config=tmp_path / "config").resolve(NODE).identities == (
-        Path("${NOWHERE}/id"),
-    )
 
 
 def test_an_agent_that_ssh_config_names() -> None:
