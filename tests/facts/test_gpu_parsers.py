@@ -55,8 +55,14 @@ def recorded(name: str) -> Gpu:
 
 
 def test_all_that_the_recorded_h200_reports() -> None:
-    (gpu,) = parse_nvidia_smi(H200).devices
+    found = parse_nvidia_smi(H200)
+    (gpu,) = found.devices
 
+    assert (found.tool, gpu.name, gpu.processes) == ("nvidia-smi", "NVIDIA H200", ())
+    assert found.driver.startswith("580.")
+    assert gpu.memory_mib in range(140_000, 145_000)
+    assert (gpu.mig, gpu.ecc_uncorrected, gpu.remap_pending) == (False, 0, False)
+    assert gpu.recovery_action == ""
     assert gpu.memory == GpuMemory(
         ecc=True, uncorrected_ever=0, sram_threshold=False, remap_failure=False,
         repair_pending=False, unrepairable=False,
@@ -397,10 +403,7 @@ AMD_METRIC = {
     "mem_usage": {"used_vram": {"value": 285, "unit": "MB"}},
     "throttle": {"ppt_violation_status": "ACTIVE", "socket_thermal_violation_status": "ACTIVE"},
 }
-AMD_PROCESS = {
-    "gpu": 0,
-    "process_list": [{"process_info": {"name": "python3", "pid": 4242}}],
-}
+AMD_PROCESS = {"gpu": 0, "process_list": [{"process_info": {"name": "python3", "pid": 4242}}]}
 
 
 def amd_facts(metric: object, process: object, static: object = AMD_STATIC) -> Gpu:

@@ -61,12 +61,6 @@ def test_a_killed_owners_folder_is_free_at_once(
     assert not list(tmp_path.iterdir())
 
 
-def test_another_process_with_the_same_number_is_no_owner(tmp_path: Path) -> None:
-    mine = Process.here()
-    (tmp_path / run_lock.NAME).write_text(json.dumps(asdict(replace(mine, began="1"))))
-    take(tmp_path)()
-
-
 @pytest.mark.parametrize("text", ["", '{"pid": 1}', None])
 def test_a_sign_of_life_from_elsewhere_is_enough(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / run_lock.NAME
@@ -87,24 +81,6 @@ def test_what_nobody_touches_is_taken_over(tmp_path: Path) -> None:
     assert json.loads((tmp_path / run_lock.NAME).read_text()) == asdict(Process.here())
     release()
     assert not list(tmp_path.iterdir())
-
-
-def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path) -> None:
-    (tmp_path / run_lock.NAME).write_text(json.dumps(asdict(replace(Process.here(), began="1"))))
-    got: list[Any] = []
-
-    def attempt() -> None:
-        try:
-            got.append(take(tmp_path))
-        except ConfigError:
-            return
-
-    together = [threading.Thread(target=attempt) for _ in range(8)]
-    for thread in together:
-        thread.start()
-    for thread in together:
-        thread.join()
-    assert len(got) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
