@@ -47,6 +47,12 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """Return a workdir, which is not there yet."""
+    return tmp_path / "work"
+
+
 def node(name: str, workdir: Path) -> Node:
     """Return a node that is this machine itself: the same agent, without sshd."""
     return Node(host="localhost", name=name, ssh=Ssh(), workdir=str(workdir), local=True)
@@ -72,8 +78,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_new_workdir_gets_the_files(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_new_workdir_gets_the_files(source: Path, work: Path) -> None:
     result = mirrored(source, work)
     assert [n.state for n in result.nodes] == ["updated"], result
     assert files(work) == files(source)
@@ -104,8 +109,7 @@ def test_with_nothing_to_do_each_node_is_asked_one_question(
     assert sorted(asked) == [("a", "sync-compare"), ("b", "sync-compare")]
 
 
-def test_only_what_was_placed_is_deleted(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_only_what_was_placed_is_deleted(source: Path, work: Path) -> None:
     (work / "pkg").mkdir(parents=True)
     (work / "pkg" / "theirs.py").write_text("mine\n")
     (work / "output").mkdir()
@@ -122,8 +126,7 @@ def test_only_what_was_placed_is_deleted(source: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_that_is_empty_by_it_goes_too(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_folder_that_is_empty_by_it_goes_too(source: Path, work: Path) -> None:
     mirrored(source, work)
     (source / "pkg" / "a.py").unlink()
     (source / "pkg").rmdir()
@@ -132,8 +135,7 @@ def test_a_folder_that_is_empty_by_it_goes_too(source: Path, tmp_path: Path) -> 
     assert (work / "pkg").read_text() == "a file now\n"
 
 
-def test_a_file_of_the_users_makes_way_and_is_kept(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_file_of_the_users_makes_way_and_is_kept(source: Path, work: Path) -> None:
     work.mkdir()
     (work / "train.py").write_text("their own version\n")
     cluster = Cluster(name="t", nodes=(node("n", work),))
@@ -146,8 +148,7 @@ def test_a_file_of_the_users_makes_way_and_is_kept(source: Path, tmp_path: Path)
     assert [e.text for e in events if isinstance(e, Notice) and "train.py" in e.text]
 
 
-def test_an_edit_on_the_node_is_kept_too(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_an_edit_on_the_node_is_kept_too(source: Path, work: Path) -> None:
     mirrored(source, work)
     (work / "train.py").write_text("edited there\n")
     (work / "pkg" / "a.py").write_text("edited there too\n")
@@ -159,8 +160,7 @@ def test_an_edit_on_the_node_is_kept_too(source: Path, tmp_path: Path) -> None:
     assert kept == {"edited there\n", "edited there too\n"}
 
 
-def test_an_equal_file_of_the_users_stays_theirs(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_an_equal_file_of_the_users_stays_theirs(source: Path, work: Path) -> None:
     work.mkdir()
     (work / "train.py").write_text("print(1)\n")
     first = mirrored(source, work)
@@ -173,9 +173,8 @@ def test_an_equal_file_of_the_users_stays_theirs(source: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_what_cannot_make_way_is_named_and_nothing_changes(
-    source: Path, tmp_path: Path, kind: str
+    source: Path, tmp_path: Path, work: Path, kind: str
 ) -> None:
-    work = tmp_path / "work"
     work.mkdir()
     if kind == "folder":
         (work / "train.py").mkdir()
@@ -277,9 +276,8 @@ def test_the_folder_itself_is_recognized(source: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_sync_is_repeated_without_a_word(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = tmp_path / "work"
     mirrored(source, work)
     (source / "train.py").write_text("print(2)\n")
     (source / "new.py").write_text("new\n")
@@ -301,7 +299,7 @@ def test_an_interrupted_sync_is_repeated_without_a_word(
     assert files(work) == files(source)
 
 
-def test_git_says_what_belongs_to_the_code(source: Path, tmp_path: Path) -> None:
+def test_git_says_what_belongs_to_the_code(source: Path, work: Path) -> None:
     git(source, "init", "-q")
     (source / ".gitignore").write_text("*.log\nbuild/\n!build/keep.txt\n")
     (source / "build").mkdir()
@@ -318,7 +316,6 @@ def test_git_says_what_belongs_to_the_code(source: Path, tmp_path: Path) -> None
     (source / "out").mkdir()
     (source / "out" / "shard.pt").write_bytes(b"0")
     (source / "train.py").write_text("print(2)\n")
-    work = tmp_path / "work"
     job = Job(checkpoints=str(work / "out"))
     cluster = Cluster(name="t", nodes=(node("n", work),), job=job)
     result, _ = run_sync(cluster, source)
@@ -339,12 +336,11 @@ def git(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("checkpoints", ["out-{run}", "./out-{run}/a", "{workdir}/out-{run}"])
-def test_the_checkpoints_of_no_run_are_code(source: Path, tmp_path: Path, checkpoints: str) -> None:
+def test_the_checkpoints_of_no_run_are_code(source: Path, work: Path, checkpoints: str) -> None:
     code = files(source)
     (source / "out-lab-1").mkdir()
     (source / "out-lab-1" / "step-1.pt").write_text("x")
     (source / "out-utils.py").write_text("x")
-    work = tmp_path / "work"
     job = Job(checkpoints=checkpoints.replace("{workdir}", str(work)))
     run_sync(Cluster(name="t", nodes=(node("n", work),), job=job), source)
     assert set(files(work)) == {*code, "out-utils.py"}
@@ -352,18 +348,16 @@ def test_the_checkpoints_of_no_run_are_code(source: Path, tmp_path: Path, checkp
 
 @pytest.mark.parametrize("checkpoints", ["{run}", "./{name}-out", "{workdir}/{run}/a"])
 def test_checkpoints_that_may_be_any_folder_are_refused(
-    source: Path, tmp_path: Path, checkpoints: str
+    source: Path, work: Path, checkpoints: str
 ) -> None:
-    work = tmp_path / "work"
     job = Job(checkpoints=checkpoints.replace("{workdir}", str(work)))
     with pytest.raises(UsageError, match="expected a folder of all runs in workdir"):
         run_sync(Cluster(name="t", nodes=(node("n", work),), job=job), source)
     assert not work.exists()
 
 
-def test_an_ignore_file_leaves_out(source: Path, tmp_path: Path) -> None:
+def test_an_ignore_file_leaves_out(source: Path, work: Path) -> None:
     (source / ".clusterctlignore").write_text("# data\n*.sh\n/pkg/\n")
-    work = tmp_path / "work"
     mirrored(source, work)
     assert set(files(work)) == {".clusterctlignore", "train.py"}
 
@@ -381,8 +375,7 @@ def test_an_empty_folder_is_a_usage_error(tmp_path: Path) -> None:
         mirrored(empty, tmp_path / "work")
 
 
-def test_a_dead_node_leaves_the_others_synced(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_dead_node_leaves_the_others_synced(source: Path, work: Path) -> None:
     dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=1), workdir="/nowhere")
     result, _ = run_sync(Cluster(name="t", nodes=(dead, node("n", work))), source)
     assert [n.state for n in result.nodes] == ["unreachable", "updated"]
@@ -397,8 +390,7 @@ def test_a_workdir_that_cannot_be_made(source: Path, tmp_path: Path) -> None:
     assert "Not a directory" in result.nodes[0].words
 
 
-def test_a_damaged_manifest_makes_nothing_ours(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_damaged_manifest_makes_nothing_ours(source: Path, work: Path) -> None:
     mirrored(source, work)
     (work / ".clusterctl" / "manifest.json").write_text("{")
     (source / "train.py").unlink()
@@ -406,8 +398,7 @@ def test_a_damaged_manifest_makes_nothing_ours(source: Path, tmp_path: Path) -> 
     assert (work / "train.py").exists()
 
 
-def test_an_unchanged_file_is_not_read_again(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_an_unchanged_file_is_not_read_again(source: Path, work: Path) -> None:
     mirrored(source, work)
     manifest = Manifest(os.fsencode(work))
     manifest._written += 10**9  # as if the sync had been a second ago
@@ -518,10 +509,7 @@ def test_a_run_in_the_source_itself_is_no_hindrance(
     assert [n.state for n in result.nodes] == ["source", "source"]
 
 
-def test_a_node_that_was_left_out_is_asked_only_before_a_change(
-    source: Path, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
+def test_a_node_that_was_left_out_is_asked_only_before_a_change(source: Path, work: Path) -> None:
     dead = Node(host="127.0.0.1", name="dead", ssh=Ssh(port=1), workdir=str(work))
     cluster = Cluster(name="t", nodes=(node("n", work), dead)).with_nodes((node("n", work),))
     result, events = run_sync(cluster, source)
@@ -532,8 +520,7 @@ def test_a_node_that_was_left_out_is_asked_only_before_a_change(
     assert not [e for e in run_sync(cluster, source)[1] if isinstance(e, Notice)]
 
 
-def test_two_syncs_do_not_meet_in_one_folder(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_two_syncs_do_not_meet_in_one_folder(source: Path, work: Path) -> None:
     (work / ".clusterctl").mkdir(parents=True)
     with (work / ".clusterctl" / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -596,9 +583,8 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def test_a_folder_without_the_code_deletes_nothing(
-    source: Path, tmp_path: Path, elsewhere: Path
+    source: Path, work: Path, elsewhere: Path
 ) -> None:
-    work = tmp_path / "work"
     mirrored(source, work)
     before = files(work)
     with pytest.raises(SyncRefused) as refused:
@@ -617,8 +603,7 @@ def test_a_folder_without_the_code_deletes_nothing(
     assert set(files(work)) == {"hosts.yaml"}
 
 
-def test_a_file_of_the_command_is_not_deleted(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_file_of_the_command_is_not_deleted(source: Path, work: Path) -> None:
     mirrored(source, work)
     (source / "run.sh").unlink()
     with pytest.raises(SyncRefused, match=r"run\.sh that the command needs"):
@@ -630,8 +615,7 @@ def test_a_file_of_the_command_is_not_deleted(source: Path, tmp_path: Path) -> N
     assert mirrored(source, work, command=("train.py",)).nodes[0].deleted == 2
 
 
-def test_most_of_what_was_placed_is_not_deleted(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_most_of_what_was_placed_is_not_deleted(source: Path, work: Path) -> None:
     for number in range(20):
         (source / f"m{number}.py").write_text(f"# {number}\n")
     mirrored(source, work)
@@ -644,8 +628,7 @@ def test_most_of_what_was_placed_is_not_deleted(source: Path, tmp_path: Path) ->
     assert files(work) == before
 
 
-def test_files_that_moved_are_not_missing(source: Path, tmp_path: Path, elsewhere: Path) -> None:
-    work = tmp_path / "work"
+def test_files_that_moved_are_not_missing(source: Path, work: Path, elsewhere: Path) -> None:
     mirrored(source, work)
     source.rename(elsewhere / "src")
     assert mirrored(elsewhere, work).nodes[0].deleted == 3
@@ -653,9 +636,8 @@ def test_files_that_moved_are_not_missing(source: Path, tmp_path: Path, elsewher
 
 
 def test_a_manifest_without_an_origin_still_protects(
-    source: Path, tmp_path: Path, elsewhere: Path
+    source: Path, work: Path, elsewhere: Path
 ) -> None:
-    work = tmp_path / "work"
     mirrored(source, work)
     path = work / ".clusterctl" / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -756,9 +738,8 @@ def test_two_trees_at_once_never_leave_both_behind(source: Path, tmp_path: Path)
 
 
 def test_an_interrupt_while_files_are_sent_leaves_no_token(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = tmp_path / "work"
     sending, done = threading.Event(), threading.Event()
 
     def never(*_: Any) -> PushResult:
@@ -786,8 +767,7 @@ def test_an_interrupt_while_files_are_sent_leaves_no_token(
             done.set()
 
 
-def test_tokens_of_a_sync_that_was_cut_off_are_removed_later(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_tokens_of_a_sync_that_was_cut_off_are_removed_later(source: Path, work: Path) -> None:
     seen = work / ".clusterctl" / "seen"
     seen.mkdir(parents=True)
     (seen / "old").touch()
@@ -850,10 +830,9 @@ def test_what_is_newly_ignored_and_still_here_stays_on_the_nodes(
 
 
 def test_what_was_still_here_when_all_agreed_stays_though_it_goes_now(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a node deletes what nobody counted, and what a line calls kept."""
-    work = tmp_path / "work"
     (source / "w.bin").write_bytes(b"precious")
     mirrored(source, work)
     (source / ".clusterctlignore").write_text("w.bin\n")
@@ -871,8 +850,9 @@ def test_what_was_still_here_when_all_agreed_stays_though_it_goes_now(
     assert len(kept_lines(events)) == 1
 
 
-def test_a_path_behind_a_new_link_is_not_still_here(source: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def test_a_path_behind_a_new_link_is_not_still_here(
+    source: Path, tmp_path: Path, work: Path
+) -> None:
     mirrored(source, work)
     (source / "pkg").rename(tmp_path / "elsewhere")
     (source / "pkg").symlink_to(tmp_path / "elsewhere")
