@@ -135,6 +135,8 @@ class StatusDocument(Document):
     """Which attempt of a run that restarts it is, or was the last; 1 of any other run."""
     attempts: int
     """The most that it may have."""
+    restart_reason: str | None
+    """Why the attempt before this one ended; null: this is the first."""
     again: Again | None
     """The attempt that is about to begin; null: there is none."""
     no_restart: str | None

@@ -32,6 +32,7 @@ from typing_extensions import is_typeddict
 
 from clusterctl.inventory.settings import settings_of
 from clusterctl.plan.plan import Plan
+from clusterctl.verbs.events import Waiting
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
 from clusterctl.verbs.pull.result import PullResult
 from clusterctl.verbs.push.result import PushResult
@@ -57,6 +58,7 @@ the [exit code](exit-codes.md) is the same as without `--json`.
 
 EVENTS = {
     "check": nodes.CheckDocument,
+    "waiting": Waiting,
     "sync": nodes.SyncDocument,
     "checkpoint": runs.CheckpointEvent,
     "plan": Plan,

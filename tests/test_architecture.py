@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "checks": {"plan", "network", "facts", "inventory", "wire"},
     "plan": {"network", "facts", "model", "inventory", "node", "wire", "errors"},
     "logs": {"facts", "node", "safe_text", "wire"},
-    "hang": {"logs", "model", "safe_text"},
+    "hang": {"logs", "model", "node", "safe_text"},
     "state_folder": set(),
     "transport": {
         "inventory", "wire", "errors", "safe_text", "node", "own_files", "state_folder",

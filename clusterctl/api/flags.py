@@ -37,6 +37,7 @@ class LaunchFlags(TypedDict, total=False):
     lost_after: float | None
     restarts: int | None
     hang_after: float | None
+    hang_action: str | None
     debug: bool
     no_check: bool
     no_sync: bool
@@ -44,6 +45,8 @@ class LaunchFlags(TypedDict, total=False):
     yes: bool | Callable[[LargeCopy], bool]
     """Copy however much the sync has to; a function is asked."""
     force: bool
+    wait: float | None
+    """Seconds to wait until no one else uses the nodes; None: a busy node refuses the launch."""
     run_id: str | None
     """The id that the run gets; None: a new one."""
     origins: Mapping[str, str] | None
@@ -100,6 +103,7 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
         delete=bool(flags.get("delete")),
         may_copy=agreement(flags.get("yes", False)),
         force=bool(flags.get("force")),
+        wait=flags.get("wait") or 0.0,
         exclude_unhealthy=bool(flags.get("exclude_unhealthy")),
     )
 

@@ -264,8 +264,10 @@ class Session(NodeCommands):
 
     def _start(self, cluster: Cluster, options: LaunchOptions, on_event: OnEvent | None) -> Run:
         from clusterctl.verbs.launch.launch import launch
+        from clusterctl.verbs.launch.wait_until_free import launch_when_free
 
-        plan, record = launch(
+        start = launch_when_free if options.wait else launch
+        plan, record = start(
             cluster, self._pool(cluster), self._records, options, emit=on_event or log_warning
         )
         return self._run(plan.run, record.cluster, record, plan)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.facts.answers import Answers
-from clusterctl.facts.fact import FACTS, Unreadable
+from clusterctl.facts.fact import FACTS, Fact, Unreadable
 from clusterctl.facts.gpu import gpus
 from clusterctl.facts.machine import kernel_log, machine_state, system
 from clusterctl.facts.machine.system import Clock
@@ -28,7 +28,7 @@ EVERY_FACT = tuple(FACTS[name] for name in sorted(FACTS))
 
 def read_arguments(wanted: FactRequest) -> dict[str, Any]:
     """Return the arguments of the node's `read`."""
-    asked = [fact.ask(wanted) for fact in EVERY_FACT]
+    asked = [fact.ask(wanted) for fact in _wanted_facts(wanted)]
 
     def all_of(name: str) -> list[Any]:
         return list(dict.fromkeys(one for each in asked for one in getattr(each, name)))
@@ -43,6 +43,10 @@ def read_arguments(wanted: FactRequest) -> dict[str, Any]:
         "lock": wanted.lock,
         "clock": CLOCK_ROUNDS,
     }
+
+
+def _wanted_facts(wanted: FactRequest) -> tuple[Fact, ...]:
+    return tuple(fact for fact in EVERY_FACT if not wanted.only or fact.name in wanted.only)
 
 
 def _may_hang(pattern: str) -> bool:
@@ -71,7 +75,7 @@ def parse_facts(
     answers = Answers(by_key=answers.by_key, wanted=wanted)
     found: dict[str, Any] = {}
     gaps: list[UnknownFact] = []
-    for fact in EVERY_FACT:
+    for fact in _wanted_facts(wanted):
         try:
             value = answers.once(fact.parse)
         except Unreadable as unknown:

@@ -58,6 +58,8 @@ class FactRequest:
     """The launcher's own configuration: a path, `~` for the home; empty: it has none."""
     build_locks: tuple[str, ...] = ()
     """Patterns of the locks of torch's extension builds; `~` for the home."""
+    only: frozenset[str] = frozenset()
+    """Names of the facts that are wanted; empty: all."""
     listeners: bool = True
     """Ask which ports are in use: only the master, where the rendezvous needs one."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
+from clusterctl.node.hang.blame import DRIVER, MOUNT
 from clusterctl.values import dataclass
 
 _SHOWN = 120
@@ -45,15 +46,11 @@ _FORKED = re.compile(r"/multiprocessing/(?:process|resource_tracker|forkserver)\
 _FOR_A_SERVER, _FOR_A_DRIVER = "waits for a file server", "waits for the driver of a GPU"
 _FOR_A_CHILD = "waits for a process that it started"
 _FOR_A_LOCK, _FOR_DATA = "waits for a lock or another thread", "waits for a socket or a pipe"
-_MOUNT = (
-    r"\bfuse_|\bnfs4?_|\brpc_wait|\blustre|\bll_|\bcl_sync|\bceph_|\bcifs_|\bsmb2?_|\bv9fs_|\bp9_"
-    r"|\bgpfs|\brequest_wait_answer"
-)
 _WAITS = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        (_MOUNT, _FOR_A_SERVER),
-        (r"\bnvidia|\buvm_|\bnvkms|\b_?nv\d+rm|\bos_acquire|\bamdgpu|\bkfd_", _FOR_A_DRIVER),
+        (MOUNT, _FOR_A_SERVER),
+        (DRIVER, _FOR_A_DRIVER),
         (r"folio_wait|io_schedule|wait_on_page|blkdev|jbd2|ext4|xfs_|btrfs", "waits for a disk"),
         (r"nanosleep", "sleeps"),
         (r"futex", _FOR_A_LOCK),

@@ -104,7 +104,8 @@ class Hang:
     """Seconds."""
     action: str = setting(
         kinds.HANG_ACTION,
-        "report: the run continues, and a message reports it; stop: it ends",
+        "report: the run continues, and a message reports it; stop: it ends for good; restart: it"
+        " ends, and `restart` starts it again",
         "report",
     )
 

@@ -178,13 +178,6 @@ def _read_duration(value: object) -> float:
     return seconds
 
 
-def _read_hang_action(value: object) -> str:
-    """Read what becomes of a run that is hung."""
-    if value == "restart":
-        raise InvalidValue("stop (after which job.restart starts it again)", value)
-    return _choice("report", "stop")(value)
-
-
 def _read_pattern(value: object) -> str:
     """Read a regular expression of at most 500 characters."""
     text = value if isinstance(value, str) else ""
@@ -316,7 +309,7 @@ DURATION: Kind[float] = Kind(
     },
     bounds=(0, _DAY),
 )
-HANG_ACTION: Kind[str] = Kind(_read_hang_action, {"enum": ["report", "stop"]})
+HANG_ACTION = one_of("report", "stop", "restart")
 SUBNET = _string(addresses.read_subnet)
 LOCAL_PATH = _string(_read_local_path)
 NODE_PATH = _string(_read_path)

@@ -321,6 +321,8 @@ class NodeRun:
     """Which of the attempts of a run that restarts; of a node that joined again, its part."""
     attempts: Count = 1
     """The most that the run may have."""
+    restart_reason: str = ""
+    """Of a further attempt: why the one before ended."""
     again: Again | None = None
     """null: no attempt is about to begin."""
     blamed: Mapping[str, Blamed] = field(default_factory=dict)

@@ -48,14 +48,15 @@ def _node(node: Node, options: Options) -> Node:
 
 def _job(job: Job, options: Options) -> Job:
     _require_ranks(options.launcher or job.launcher, options.procs_per_node or job.procs_per_node)
-    env, after, most = dict(options.env), options.hang_after, options.restarts
+    env, most = dict(options.env), options.restarts
+    after = job.hang.after if options.hang_after is None else options.hang_after
     names = filter(options.says, _OVERRIDES)
     given: dict[str, Any] = {name: getattr(options, name) for name in names}
     return replace(
         _relaunched(job, options),
         env=tuple({**dict(job.env), **env}.items()),
         env_from=tuple(name for name in job.env_from if name not in env),
-        hang=job.hang if after is None else replace(job.hang, after=after),
+        hang=replace(job.hang, after=after, action=options.hang_action or job.hang.action),
         restart=job.restart if most is None else replace(job.restart, max=most),
         **given,
     )

@@ -145,6 +145,7 @@ def require_command(cluster: Cluster) -> None:
 def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
     """Return the settings of the whole run, each with its origin."""
     job = cluster.job
+    hang = "job.hang" if job.hang != Hang() else "built-in"
     port = "network.master_port" if cluster.master_port else network.master_port_why
     found = (
         ("launcher", job.launcher, "job.launcher"),
@@ -157,7 +158,8 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
             str(job.restart.max),
             "job.restart" if job.restart != Restart() else "built-in",
         ),
-        ("hang_after", f"{job.hang.after:g} s", "job.hang" if job.hang != Hang() else "built-in"),
+        ("hang_after", f"{job.hang.after:g} s", hang),
+        ("hang_action", job.hang.action, hang),
     )
     return tuple(
         Setting(name=name, value=value, origin=cluster.origin(name, otherwise))

@@ -6,6 +6,7 @@ from dataclasses import field, fields
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
 from clusterctl.inventory.cluster import Job, LauncherName
+from clusterctl.inventory.problems import InvalidValue
 from clusterctl.inventory.settings import Setting, setting, settings_of
 from clusterctl.values import dataclass
 
@@ -61,6 +62,11 @@ class Options:
         flag="time without a sign of life until the run is hung, such as 90s or 5m; 0: never",
         metavar="T",
     )
+    hang_action: str | None = setting(
+        kinds.HANG_ACTION,
+        flag="what becomes of a run that is hung: report, stop or restart",
+        metavar="ACTION",
+    )
     debug: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
     """Field, or `env.NAME` → the origin of its value, such as `--gpus` or `CLUSTERCTL_GPUS`."""
@@ -69,6 +75,8 @@ class Options:
         """Raise UsageError for a number that is out of bounds."""
         for name, flagged in FLAGGED.items():
             value, (least, most) = getattr(self, name), flagged.bounds or (None, None)
+            if flagged.kind is kinds.HANG_ACTION and value is not None:
+                _require_action(value)
             if value is None or least is None:
                 continue
             if not (least <= value <= most and value < kinds.INFINITE):
@@ -83,6 +91,13 @@ class Options:
         """Return the origin of a field's value."""
         usual = "after `--`" if name == "command" else "--" + name.replace("_", "-")
         return self.origins.get(name, usual)
+
+
+def _require_action(value: object) -> None:
+    try:
+        kinds.HANG_ACTION.read(value)
+    except InvalidValue as error:
+        raise UsageError(f"hang_action: expected {error.wanted}, found {value!r}") from None
 
 
 def _flagged() -> dict[str, Setting]:

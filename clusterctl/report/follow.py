@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from clusterctl.inventory.ranges import name_hosts
 from clusterctl.logs.first_cause import signal_name
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import LinePrinter
+from clusterctl.report.status import duration
 from clusterctl.values import dataclass
 from clusterctl.verbs.dump.explain import HangExplained
-from clusterctl.verbs.events import Event, NodeEvent, Notice
+from clusterctl.verbs.events import Event, NodeEvent, Notice, Waiting
 from clusterctl.verbs.follow import LogLines, NodeBack, NodeLost
 from clusterctl.verbs.logs import Collected
 
@@ -37,14 +39,11 @@ class EventPrinter:
                 self.lines.show(lines)
             case Notice():
                 self.screen.say(event)
-            case NodeLost(node=node, message=message):
-                why = f" ({message})" if message else ""
-                text = f"connection lost{why}; the run continues, reconnecting"
-                self.screen.say(Notice(node=node, text=text, level="warning"))
-            case NodeBack(node=node):
-                self.screen.say(Notice(node=node, text="reconnected, no log line was lost"))
-            case Collected(node=node, folder=folder, size=size):
-                self.screen.say(Notice(node=node, text=f"{size} bytes in {folder}"))
+            case NodeLost() | NodeBack() | Collected():
+                self.screen.say(_notice_of(event))
+            case Waiting():
+                for text in _waiting(event):
+                    self.screen.err.print(safe_text(text, "yellow" if event.nodes else ""))
             case HangExplained(result=result):
                 self._explain(result)
             case NodeEvent(event={"kind": "hung" | "running-again" | "again"} as happened):
@@ -69,6 +68,18 @@ class EventPrinter:
 
         both = Screen(self.screen.err, self.screen.err)
         show_dump(both, result, every_thread=False, folder=None)
+
+
+def _notice_of(event: NodeLost | NodeBack | Collected) -> Notice:
+    match event:
+        case NodeLost(node=node, message=message):
+            why = f" ({message})" if message else ""
+            text = f"connection lost{why}; the run continues, reconnecting"
+            return Notice(node=node, text=text, level="warning")
+        case NodeBack(node=node):
+            return Notice(node=node, text="reconnected, no log line was lost")
+        case Collected(node=node, folder=folder, size=size):
+            return Notice(node=node, text=f"{size} bytes in {folder}")
 
 
 def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for each kind)
@@ -101,6 +112,17 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
             return f"late: {event.get('message')}"
         case _:
             return ""
+
+
+def _waiting(event: Waiting) -> Iterator[str]:
+    """Yield a line for each holder, with the nodes that it uses."""
+    if not event.nodes:
+        yield f"the nodes are free, after {duration(event.waited_s)}"
+        return
+    yield f"waiting for others, {duration(event.limit_s)} at most; Ctrl-C ends it:"
+    for what in dict.fromkeys(event.nodes.values()):
+        names = name_hosts(node for node, words in event.nodes.items() if words == what)
+        yield f"  {names}: {what}"
 
 
 def _next_attempt(event: Mapping[str, object]) -> str:

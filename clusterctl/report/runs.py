@@ -143,6 +143,7 @@ def _row(run: ListedRun, shorts: Mapping[str, str]) -> dict[str, str]:
         "began": day_and_time(run.began),
         "took": _took(run),
         "step": _step(run),
+        "attempt": f"{run.attempt} of {run.attempts}" if run.attempt > 1 else "",
         "name": run.name,
         "why": run.reason,
         "command": ("" if run.verified else "unverified: ") + command_line(run.command),

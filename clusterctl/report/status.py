@@ -160,7 +160,8 @@ def _slow_rank(node: str, one: Straggler) -> str:
 def _attempt(console: Console, view: RunStatus) -> None:
     """Print which attempt it is of a run that restarts."""
     if view.attempts > 1:
-        console.print(safe_text(f"  attempt  {view.attempt} of {view.attempts}"))
+        why = f", after: {view.restart_reason}" if view.restart_reason else ""
+        console.print(safe_text(f"  attempt  {view.attempt} of {view.attempts}{why}"))
     if view.again:
         wait = max(0.0, view.again.at - time.time())
         text = f"attempt {view.again.attempt} in {duration(wait)}: {view.again.why}"

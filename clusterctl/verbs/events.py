@@ -85,6 +85,20 @@ class NodeEvent(Event):
     event: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Event):
+    """The launch waits for nodes that others use; told again only when that changes."""
+
+    kind = "waiting"
+
+    nodes: Mapping[str, str]
+    """By node, who uses it; none: all are free now, and the launch begins."""
+    waited_s: float
+    """So far."""
+    limit_s: float
+    """The longest that it waits."""
+
+
 Emit = Callable[[Event], object]
 """Hears the events of a use case; what it raises ends the use case."""
 

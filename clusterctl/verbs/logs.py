@@ -76,7 +76,7 @@ class LogQuery:
                 f"--grep: expected a regular expression, found {self.grep!r}: {error}"
             ) from error
         since = None if self.since is None else moment(self.since, now)
-        return Filter(ranks=wanted, since=since, pattern=pattern)
+        return Filter(ranks=wanted, attempts=not self.uncut, since=since, pattern=pattern)
 
 
 def show_logs(

@@ -76,7 +76,12 @@ def test_a_launch_follows_its_run_from_one_attempt_to_the_next(restarting: Proje
     status = restarting.status()
     shown = {name: status[name] for name in ("state", "attempt", "attempts", "first_cause")}
     assert shown == {"state": "finished", "attempt": 2, "attempts": 3, "first_cause": None}
-    assert "attempt  2 of 3" in restarting.run("status").stdout
+    assert "attempt  2 of 3, after: it was killed by a signal" in restarting.run("status").stdout
+    assert "2 of 3" in restarting.run("runs").stdout
+    of_one = restarting.run("logs", "--rank", "1").stdout
+    dies, again = of_one.index("rank 1 dies"), of_one.index("attempt 2 of 3, from checkpoint")
+    assert dies < again < of_one.index("rank 1 is done"), "the attempts of one rank are apart, too"
+    assert "attempt" not in restarting.run("logs", "--rank", "1", "--raw").stdout
 
 
 @pytest.mark.torch

@@ -388,8 +388,7 @@ def test_a_time_is_seconds_or_has_a_unit(write: Write, text: str, seconds: float
     [
         ("after: 25h", "expected a time such as 300, 10s, 5m or 2h, of at most a day"),
         ("after: soon", "expected a time such as"),
-        ("action: restart", "expected stop (after which job.restart starts it again)"),
-        ("action: stp", "expected stop (one of report, stop)"),
+        ("action: stp", "expected stop (one of report, stop, restart)"),
     ],
 )
 def test_what_becomes_of_a_hang_is_refused_in_words(

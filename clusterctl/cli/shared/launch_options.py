@@ -12,6 +12,7 @@ from clusterctl.cli.shared.options import (
     add_login,
     add_selection,
     add_setting,
+    duration,
     flag_or_variable,
 )
 from clusterctl.cli.sync import DELETE_HELP, YES_HELP
@@ -26,12 +27,15 @@ logger = logging.getLogger("clusterctl")
 _VALUES = tuple(name for name, one in FLAGGED.items() if one.kind is not kinds.BOOLEAN)
 """The settings that a flag has a value for, or a variable."""
 
+_WAIT = 7200.0
+"""Seconds, of `--wait` without a time."""
+
 OURS_ALONE = frozenset({
     "--accept-new", "--detach", "--dry-run", "--exclude", "--exclude-quarantined",
-    "--exclude-unhealthy", "--fanout", "--hang-after",
+    "--exclude-unhealthy", "--fanout", "--hang-action", "--hang-after",
     "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
     "--nodes",
-    "--procs-per-node", "--restarts", "--start-timeout",
+    "--procs-per-node", "--restarts", "--start-timeout", "--wait",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 
@@ -59,6 +63,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--delete", action="store_true", help=DELETE_HELP)
     add("--yes", action="store_true", help=YES_HELP)
     add("--force", action="store_true", help="launch even if checks failed")
+    add(
+        "--wait",
+        nargs="?",
+        type=duration,
+        const=_WAIT,
+        metavar="T",
+        help="wait until no one else uses the nodes, at most so long, such as 30m (default: 2h)",
+    )
     add_login(parser)
     add("--json", action="store_true", help="print one JSON object per line")
     add("--run-id", help=argparse.SUPPRESS)  # of a batch job: see `clusterctl/verbs/batch/`

@@ -32,6 +32,10 @@ def submits(args: argparse.Namespace, cluster: Cluster) -> bool:
 
 def submit_and_follow(args: argparse.Namespace, cluster: Cluster, overrides: Options) -> int:
     """Submit this command line as a batch job, and follow it; exit codes as `launch`."""
+    if args.wait:
+        raise UsageError(
+            "--wait: expected none with the launcher slurm, whose queue waits", hint="leave it out"
+        )
     cluster = effective(cluster, overrides)
     if args.verb == "launch":
         require_job(cluster)  # not inside of the job, perhaps hours later

@@ -91,6 +91,7 @@ _ENDING: Dict[str, Tuple[type, ...]] = {
     "lost": (str, type(None)),
     "grace": (int, float, type(None)),
     "lines_grace": (int, float, type(None)),
+    "refuses": (bool,),
 }
 """What an ending is made of; the first three are always there.
 

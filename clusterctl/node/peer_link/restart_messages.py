@@ -46,8 +46,8 @@ def parse_after(found: object) -> PeerMessage:
     """Return what a node tells after an attempt.
 
     That is `failures` (each with `at`, `rank`, `exit_code`, `signal`, `oom` and `lines`), `stuck`,
-    `step`, `check` (name → why the node is unfit, empty for fit, null for unknown), and `sight`,
-    which `read_sight` reads.
+    `blame` (why the node may be the reason of a hang; empty: it is not), `step`, `check` (name →
+    why the node is unfit, empty for fit, null for unknown), and `sight`, which `read_sight` reads.
 
     Raises:
         MessageError: it cannot be.
@@ -60,6 +60,7 @@ def parse_after(found: object) -> PeerMessage:
     return {
         "failures": [_failure(_dict(each, "a failure")) for each in failures],
         "stuck": told.get("stuck") is True,
+        "blame": _text(told.get("blame", ""), "blame", WHY_LIMIT),
         "step": _number(told.get("step"), "step"),
         "sight": _dict(told.get("sight"), "sight"),
         "check": {

@@ -9,6 +9,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from clusterctl.node.printed_cause import PrintedCause, cause_of
 from clusterctl.node.restart.agreement import Agreement, Checkpoint
+from clusterctl.node.restart.own_rules import Asked, FoundPatterns, RestartLimits, asked_by
 
 NO_PROGRESS = 4
 """The exit code of a run that was ended because restarts brought it no further."""
@@ -21,8 +22,6 @@ The first costs little: most failures pass at once. The next let a network come 
 """
 JITTER = 0.2
 """Part of a wait by which it may be longer or shorter: runs that failed at once come apart."""
-LINE_CHARACTERS = 2000
-"""Of a line in which a pattern is looked for."""
 _SHOWN = 300
 """Characters of a printed line that a reason has."""
 _SIGNALS = 128
@@ -66,22 +65,14 @@ class AttemptEnd(NamedTuple):
     """Nodes that fell silent."""
     stuck: Tuple[str, ...] = ()
     """Nodes with processes that no signal ended."""
+    blamed: Tuple[Tuple[str, str], ...] = ()
+    """Nodes that may be the reason of a hang, not all of them, each with why."""
     step: Optional[int] = None
     """The newest that was printed."""
     start: Optional[Checkpoint] = None
     """What the attempt was started from; None: from the beginning."""
-
-
-class RestartLimits(NamedTuple):
-    """`job.restart`."""
-
-    max: int
-    """Most restarts of the run: attempts are one more."""
-    on_exit_codes: Tuple[int, ...] = ()
-    on_patterns: Tuple[str, ...] = ()
-    """Regular expressions, looked for in each of the last lines of what failed."""
-    never_exit_codes: Tuple[int, ...] = ()
-    never_patterns: Tuple[str, ...] = ()
+    patterns: FoundPatterns = FoundPatterns()
+    """Which of the job's are in what failed."""
 
 
 class Decision(NamedTuple):
@@ -158,6 +149,7 @@ def _rules() -> Dict[str, Rule]:
         "no-space": "the disk is full",
         "failed-write": "a checkpoint could not be written",
         "io-error": "the disk fails",
+        "hang-node": "no rank showed a sign of life, and a node keeps its rank from running",
     }
     a_package = "a package is missing or does not fit"
     versions = "the versions do not fit"
@@ -249,7 +241,7 @@ def decide(
     return Decision("again", why, _wait(since, seed, end.attempt))
 
 
-def _final(cause: Cause, rule: Rule, asked: Optional[_Asked]) -> str:
+def _final(cause: Cause, rule: Rule, asked: Optional[Asked]) -> str:
     """Return why no other attempt can help or is wanted; empty: one may."""
     if cause.kind == "stop":
         return cause.words
@@ -266,6 +258,10 @@ def first_cause(end: AttemptEnd) -> Cause:
     if end.by == "start-timeout":
         # Of the first attempt the start itself is wrong; later ones came together before.
         kind = "start" if end.attempt == 1 else "late"
+    if kind == "hang" and end.blamed:
+        more = "; ".join("%s: %s" % each for each in end.blamed)
+        nodes = tuple(node for node, _ in end.blamed)
+        return Cause("hang-node", _words(RULES["hang-node"].words, more), nodes)
     if kind in ("stop", "world", "supervisor", "hang", "start", "late"):
         return Cause(kind, _words(RULES[kind].words, end.reason))
     known = [(failure, cause_of(failure.lines)) for failure in end.failures]
@@ -312,38 +308,12 @@ def _words(words: str, more: str) -> str:
     return "%s: %s" % (words, more[:_SHOWN]) if more else words
 
 
-class _Asked(NamedTuple):
-    """What the job's own rules want."""
-
-    again: bool
-    words: str
-
-
-def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[_Asked]:
-    """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
-    for pattern in (*limits.never_patterns, *limits.on_patterns):
-        try:
-            re.compile(pattern)
-        except re.error as error:  # the controller's Python is newer
-            return _Asked(False, "the node's Python cannot read %r: %s" % (pattern, error))
-    never = _matching(end, limits.never_exit_codes, limits.never_patterns)
-    if never:
-        return _Asked(False, "%s is in job.restart.never" % never)
-    on = _matching(end, limits.on_exit_codes, limits.on_patterns)
-    return _Asked(True, "%s is in job.restart.on" % on) if on else None
-
-
-def _matching(end: AttemptEnd, exit_codes: Sequence[int], patterns: Sequence[str]) -> str:
-    for failure in end.failures:
-        code = failure.exit_code
-        if failure.signal is not None:
-            code = _SIGNALS + failure.signal
-        if code in exit_codes:
-            return "exit code %s" % code
-        for pattern in patterns:
-            if any(re.search(pattern, line[:LINE_CHARACTERS]) for line in failure.lines):
-                return pattern
-    return ""
+def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[Asked]:
+    """Return what the job's own rules say of an attempt; None: nothing."""
+    codes = [
+        each.exit_code if each.signal is None else _SIGNALS + each.signal for each in end.failures
+    ]
+    return asked_by(codes, limits, end.patterns)
 
 
 def _since_progress(ends: Sequence[AttemptEnd], newest: Optional[Checkpoint]) -> List[AttemptEnd]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from clusterctl.node.file_io import read_json
 from clusterctl.node.peer_link.messages import PeerMessage
@@ -15,9 +15,9 @@ from clusterctl.node.restart.judgement import (
     AttemptEnd,
     Decision,
     Failure,
-    RestartLimits,
     decide,
 )
+from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import write_json
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -35,15 +35,22 @@ class Decided(NamedTuple):
 
 
 def decide_next(
-    job: NodeJob, paths: NodePaths, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
+    job: NodeJob,
+    paths: NodePaths,
+    causes: Sequence[Cause],
+    afters: Mapping[str, PeerMessage],
+    patterns: FoundPatterns,
 ) -> Decided:
     """Decide by what all nodes told, the master first; keep the ends of all attempts.
+
+    `patterns`: which of the job's are in what failed.
 
     Raises:
         ValueError: a node told what cannot be.
         OSError: the ends cannot be written, so the next attempt would not know of this one.
     """
-    ends = [*read_ends(paths, before=run_attempt(job)), attempt_end(job, causes, afters)]
+    end = attempt_end(job, causes, afters)._replace(patterns=patterns)
+    ends = [*read_ends(paths, before=run_attempt(job)), end]
     sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
     checks = {node: after["check"] for node, after in afters.items()}
     found = agree(sights, job["run"])
@@ -106,9 +113,16 @@ def attempt_end(
         ),
         lost=tuple(lost_nodes(causes)),
         stuck=tuple(node for node, after in afters.items() if after["stuck"]),
+        blamed=_blamed(afters),
         step=max(steps, default=None),
         start=Checkpoint(**start) if start else None,
     )
+
+
+def _blamed(afters: Mapping[str, PeerMessage]) -> Tuple[Tuple[str, str], ...]:
+    """Return the nodes that may be the reason of a hang; none if all are: then no node is."""
+    found = tuple((node, after["blame"]) for node, after in afters.items() if after["blame"])
+    return found if len(found) < len(afters) else ()
 
 
 def _failure(told: Dict[str, Any]) -> Failure:
@@ -118,7 +132,8 @@ def _failure(told: Dict[str, Any]) -> Failure:
 def _plain(end: AttemptEnd) -> Dict[str, Any]:
     start = end.start._asdict() if end.start else None
     failures = [failure._asdict() for failure in end.failures]
-    return {**end._asdict(), "failures": failures, "start": start}
+    patterns = end.patterns._asdict()
+    return {**end._asdict(), "failures": failures, "start": start, "patterns": patterns}
 
 
 def read_ends(paths: NodePaths, *, before: int) -> List[AttemptEnd]:
@@ -128,6 +143,10 @@ def read_ends(paths: NodePaths, *, before: int) -> List[AttemptEnd]:
     for one in kept:
         failures = [_failure(each) for each in one["failures"]]
         start = Checkpoint(**one["start"]) if one["start"] else None
-        told = {name: tuple(one[name]) for name in ("lost", "stuck")}
+        told: Dict[str, Any] = {name: tuple(one[name]) for name in ("lost", "stuck")}
+        told["blamed"] = tuple(map(tuple, one["blamed"]))
+        told["patterns"] = FoundPatterns(
+            **{name: tuple(each) for name, each in one["patterns"].items()}
+        )
         ends.append(AttemptEnd(**{**one, **told, "failures": tuple(failures), "start": start}))
     return [end for end in ends if end.attempt < before]

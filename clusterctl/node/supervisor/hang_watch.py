@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang import life, sample
+from clusterctl.node.hang.blame import blame
 from clusterctl.node.hang.life import RankLife, RunLife
 from clusterctl.node.hang.sample import RankSample
 from clusterctl.node.hang.saved import save_dump
@@ -65,7 +66,7 @@ class HangWatch:
         self._snapshots, self._on_change = snapshots, on_change
         hang = job.get("hang") or {"after": 0.0, "action": "report"}
         self.after: float = hang["after"]
-        self.stops: bool = hang["action"] == "stop"
+        self.stops: bool = hang["action"] != "report"
         unseen = job["launcher"] == "ray" or started_by_client(job)
         self.on = self.after > 0 and not unseen
         self._ranks: Dict[int, _Rank] = {}
@@ -87,6 +88,8 @@ class HangWatch:
         self._before = 1000 * (job.get("attempt", 1) - 1)
         """Who follows all attempts tells their alarms apart: those of attempt 2 begin at 1001."""
         self._false_alarms = 0
+        self.blame = ""
+        """Why this node alone may keep a rank from running, by the stacks of the last hang."""
         self.stacks_kept = False
         """Some tell why a rank has waited in vain."""
 
@@ -302,6 +305,8 @@ class HangWatch:
             self._record.event("dump-failed", message=message)
         elif timed_out:
             self.stacks_kept = True
+        else:
+            self.blame = told["blame"]
 
 
 def _rdma_bytes() -> Dict[str, Any]:
@@ -329,4 +334,4 @@ def _save(
 ) -> Dict[str, Any]:
     """Keep the stacks of all ranks; runs in a child."""
     dump = {**dump_ranks(paths, ranks, quiet=quiet), "timed_out": timed_out}
-    return {"saved": save_dump(paths, dump)}
+    return {"saved": save_dump(paths, dump), "blame": blame(dump)}

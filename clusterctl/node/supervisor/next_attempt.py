@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
+PATTERNS_SECONDS = 20.0
+"""How long the search for all patterns of the job may take."""
 TELL_SECONDS = 0.5
 """How long the master stays after it has told that there is no next attempt."""
 HEARD_SECONDS = 3.0
 """How long a worker stays that refuses, until the master, or its next supervisor, knows."""
-REFUSED = "no next attempt: "
-"""How the reason of a node begins that refuses one; such an ending was not ordered."""
 MOST_CAUSES = 4
 """Of each kind that are kept: the first ones tell."""
 
@@ -78,7 +78,9 @@ class NextAttempt:
         self.master_finished = False
         """The job has finished on the master, which starts nothing again then."""
         self._looking = False
-        """A child finds out what a next attempt needs to know."""
+        """A child finds out what a next attempt, or the decision on it, needs to know."""
+        self._patterns: Optional[Dict[str, Any]] = None
+        """Which of the job's are in what failed; None: not looked for yet."""
         self.exit_code: Optional[int] = None
         """Of a run that restarts brought no further; None: that of the attempt."""
 
@@ -108,12 +110,14 @@ class NextAttempt:
 
     def see(self, cause: Cause) -> None:
         """Take what ends the attempt, here or on another node; a stop makes its end final."""
-        if cause.by == "stop" and cause.reason.startswith(REFUSED):
-            self.give_up("%s: %s" % (cause.node, cause.reason[len(REFUSED) :]))
+        if cause.refuses:
+            self.give_up("%s: %s" % (cause.node, cause.reason))
         elif cause.by == "stop":
             self.give_up("it was stopped")
         elif cause.by == "supervisor":
             self.give_up("the supervisor on %s had died" % cause.node)
+        elif cause.by == "hang" and self._job["hang"]["action"] == "stop":
+            self.give_up("it was hung, and job.hang.action is stop")
         elif cause.lost == self._job["master"]["node"]:
             self.give_up("%s, whose supervisor decides, is lost" % cause.lost)
         if len(self._causes) < MOST_CAUSES:
@@ -133,17 +137,22 @@ class NextAttempt:
 
     # What this node knows after it.
 
-    def look(self, end: Dict[str, Any], *, oom: bool, then: Callable[[], None]) -> None:
-        """Find out what there is to know before a next attempt, if there may be one."""
+    def look(self, end: Dict[str, Any], *, oom: bool, blame: str, then: Callable[[], None]) -> None:
+        """Find out what there is to know before a next attempt, if there may be one.
+
+        `blame`: why this node may be the reason of a hang.
+        """
         self._require_guard()
         if not self._on or self.why_not or end["state"] == "finished":
             self._on = self._on and end["state"] != "finished"
             then()
             return
 
+        more = {"stuck": bool(end["left"]), "blame": blame}
+
         def take(found: Dict[str, Any]) -> None:
             self._looking = False
-            self._own = {**found, "stuck": bool(end["left"])} if found else None
+            self._own = {**found, **more} if found else None
             then()
 
         self._looking = True
@@ -203,8 +212,8 @@ class NextAttempt:
         elif not self.master_finished and not (
             self._peers.again and self._peers.again["attempt"] == 0
         ):
-            reason = REFUSED + self.why_not
-            self._peers.send_ending({"by": "stop", "reason": reason, "node": self._job["node"]})
+            refusal = Cause("stop", self.why_not, self._job["node"], refuses=True)
+            self._peers.send_ending(refusal._asdict())
             if not any(one.lost == self._job["master"]["node"] for one in self._causes):
                 self._told_until = time.monotonic() + HEARD_SECONDS
 
@@ -236,7 +245,7 @@ class NextAttempt:
 
     def _poll_master(self, *, late: bool) -> str:
         if self.again is None:
-            if self._peers.all_done or (late and self._peers.missing):
+            if not self._looking and (self._peers.all_done or (late and self._peers.missing)):
                 self._decide()
             return OPEN
         if time.monotonic() < self._due:
@@ -272,19 +281,21 @@ class NextAttempt:
             WHY_LIMIT,
             parse_after,
         )
+        from clusterctl.node.restart.own_rules import FoundPatterns  # noqa: PLC0415
         from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
 
-        attempt = run_attempt(self._job)
         lost = decide_next.lost_nodes(self._causes)
         silent = sorted(set(self._job["workers"]) - set(told) - set(lost))
-        if attempt >= self._most:
-            self.give_up("it was attempt %d of %d" % (attempt, self._most))
-            return
         if silent:
             self.give_up("%s did not say what it has" % ", ".join(silent))
             return
         afters = {self._job["node"]: parse_after(self.after), **told}
-        found = decide_next.decide_next(self._job, self._record.paths, self._causes, afters)
+        if self._patterns is None and self._look_for_patterns(afters):
+            return
+        looked = self._patterns or {}
+        patterns = FoundPatterns(**{name: tuple(each) for name, each in looked.items()})
+        paths = self._record.paths
+        found = decide_next.decide_next(self._job, paths, self._causes, afters, patterns)
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
             self.give_up(found.decision.why + decide_next.way_on(self._job, found.decision))
@@ -292,7 +303,7 @@ class NextAttempt:
         newest = found.checkpoint
         self._take(
             {
-                "attempt": attempt + 1,
+                "attempt": run_attempt(self._job) + 1,
                 "checkpoint": newest.path if newest else None,
                 "step": newest.step if newest else None,
                 "wait_s": found.decision.wait_s,
@@ -302,6 +313,26 @@ class NextAttempt:
             }
         )
         self._peers.send_again(self.again or {})
+
+    def _look_for_patterns(self, afters: Mapping[str, PeerMessage]) -> bool:
+        """Find out in a child which of the job's patterns are in what failed; False: none is."""
+        restart = self._job["restart"]
+        assert restart is not None
+        wanted = [*restart["never"].get("patterns", ()), *restart["on"].get("patterns", ())]
+        failures = [each for after in afters.values() for each in after["failures"]]
+        lines = [line for each in failures for line in each["lines"]]
+        if not wanted or not lines:
+            return False
+
+        def take(found: Dict[str, Any]) -> None:
+            self._looking = False
+            self._patterns = found or {"late": wanted}
+            for pattern in self._patterns["late"]:
+                self._record.event("pattern-late", pattern=pattern)
+
+        self._looking = True
+        run_apart(self._loop, partial(_find, wanted, lines), take, seconds=PATTERNS_SECONDS)
+        return True
 
     def announce(self) -> None:
         """Write into the log what the next attempt is, before its first line."""
@@ -320,6 +351,13 @@ class NextAttempt:
 def _shown(again: PeerMessage) -> Dict[str, Any]:
     """Return what people are shown of the next attempt."""
     return {name: again[name] for name in ("attempt", "checkpoint", "step", "wait_s", "why")}
+
+
+def _find(patterns: Sequence[str], lines: Sequence[str]) -> Dict[str, Any]:
+    """Look for patterns; runs in a child, which alone imports what it takes."""
+    from clusterctl.node.restart.patterns import find_patterns  # noqa: PLC0415
+
+    return find_patterns(patterns, lines)
 
 
 def _look(

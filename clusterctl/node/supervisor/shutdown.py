@@ -45,6 +45,8 @@ class Cause(NamedTuple):
     """Of a stop: seconds for the ranks, if not the job's."""
     lines_grace: Optional[float] = None
     """Of a rank that only echoes another's end: seconds for the lines of the others."""
+    refuses: bool = False
+    """A node lets no next attempt begin; by `stop`, so that all hear of it, but not ordered."""
 
     @property
     def waited(self) -> bool:

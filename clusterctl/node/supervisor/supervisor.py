@@ -24,7 +24,7 @@ from clusterctl.node.supervisor.hang_judge import HangJudge
 from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.members import Members
-from clusterctl.node.supervisor.next_attempt import GO, OVER, REFUSED, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OVER, NextAttempt
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.ranks.spawn import Spawner
@@ -281,7 +281,7 @@ class Supervisor:
         """End with another node, and note why that ends."""
         cause = Cause.read(message)
         self._next.see(cause)
-        if self._ending is not None and cause.by == "stop" and cause.reason.startswith(REFUSED):
+        if self._ending is not None and cause.refuses:
             return  # it makes this end final, and hastens nothing
         if cause.by == "stop" or self._ending is not None:
             self._end_here(cause)
@@ -382,7 +382,7 @@ class Supervisor:
             ray_folder.clean(self._record.paths.folder)
         stop_file.remove(self._stop_file)  # left there it would stop the next run
         oom = bool(self._ranks.oom_kills())
-        self._next.look(self._end, oom=oom, then=self._tell_end)
+        self._next.look(self._end, oom=oom, blame=self._hang.blame, then=self._tell_end)
 
     def _tell_end(self) -> None:
         assert self._end is not None

@@ -47,7 +47,7 @@ CHECKED_ANYWAY = ("ssh", QUARANTINE)
 """What is judged with --no-check: nothing can start on a node that is not reached."""
 NEEDED_BY_SYNC = ("node.rsync",)
 """What is not judged with --no-sync."""
-_NOT_STARTED = "interrupted; nothing was started"
+NOT_STARTED = "interrupted; nothing was started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def prepare(
     # The record keeps the job as it was written: a resume fills in its own id.
     cluster = replace(with_run, job=as_written)
     # Whatever is forced: nothing can be planned for a node that is not reached.
-    _refuse([finding for finding in verdict.blocking if finding.check == SSH], verdict)
+    refuse([finding for finding in verdict.blocking if finding.check == SSH], verdict)
     resumes = options.resumed is not None
     notice_sharing(pool, with_run, as_written, run, resumes=resumes, emit=emit)
     plan = make_plan(
@@ -134,9 +134,36 @@ def launch(
         UsageError: the job or the options cannot be launched.
     """
     try:
-        require_secrets(cluster)
-        require_key(records.root)  # before any node is asked
+        ready(cluster, records)
         cluster, plan, verdict = prepare(cluster, pool, options, emit=emit)
+    except KeyboardInterrupt:
+        raise Interrupted(NOT_STARTED) from None
+    return begin(cluster, pool, records, plan, verdict, options, emit=emit)
+
+
+def ready(cluster: Cluster, records: Records) -> None:
+    """Refuse, before any node is asked, what this machine lacks for a launch.
+
+    Raises:
+        UsageError: a variable that `env_from` names is not set here.
+        ClusterError: no key to sign records with can be kept.
+    """
+    require_secrets(cluster)
+    require_key(records.root)
+
+
+def begin(
+    cluster: Cluster,
+    pool: Pool,
+    records: Records,
+    plan: Plan,
+    verdict: CheckResult,
+    options: LaunchOptions,
+    *,
+    emit: Emit,
+) -> tuple[Plan, RunRecord]:
+    """Sync and start what was prepared; arguments, result and errors as of `launch`."""
+    try:
         _stop_if_blocked(verdict, options)
         synced = sync_code(cluster, pool, options, emit=emit)
         verdict = _check_synced(cluster, pool, plan, verdict, options, emit=emit)
@@ -144,7 +171,7 @@ def launch(
         facts = to_document(verdict.facts)
         records.write(record, diff=synced.diff if synced else "", facts=facts)
     except KeyboardInterrupt:
-        raise Interrupted(_NOT_STARTED) from None
+        raise Interrupted(NOT_STARTED) from None
     try:
         _start(pool, records, record, plan, force=options.force, emit=emit)
     except BaseException as error:
@@ -267,7 +294,7 @@ def _start(
         emit(Planned(plan=plan))
         launched = prove(record, plan, records.root)
     except KeyboardInterrupt:
-        raise Interrupted(_NOT_STARTED) from None
+        raise Interrupted(NOT_STARTED) from None
     start_run(
         pool,
         record.cluster,
@@ -297,10 +324,10 @@ def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
     What not even `--force` can start is refused by the node (`Check.final`).
     """
     if not options.force:
-        _refuse(verdict.blocking, verdict)
+        refuse(verdict.blocking, verdict)
 
 
-def _refuse(findings: Sequence[Finding], verdict: CheckResult) -> None:
+def refuse(findings: Sequence[Finding], verdict: CheckResult) -> None:
     """Refuse the launch if there are findings.
 
     Raises:

@@ -40,15 +40,22 @@ class LaunchOptions:
     """What is remembered against nodes, by name."""
     left_out: tuple[Quarantined, ...] = ()
     """The nodes that are left out for that."""
+    wait: float = 0.0
+    """Seconds to wait until the nodes are free; 0: a busy node refuses the launch."""
     resumed: Resumed | None = None
     """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
 
     def __post_init__(self) -> None:
-        """Refuse a name that no file could have.
+        """Refuse a name that no file could have, and to wait for nodes that are left out.
 
         Raises:
-            UsageError: it is one.
+            UsageError: it is one, or they are.
         """
+        if self.wait and self.exclude_unhealthy:
+            raise UsageError(
+                "--wait waits for busy nodes, and --exclude-unhealthy leaves them out: expected one"
+                " of them, found both"
+            )
         if self.name and not _NAME.fullmatch(self.name):
             expected = "letters, digits, '.', '_', '-'"
             raise UsageError(f"--name: expected {expected}, found {self.name!r}")

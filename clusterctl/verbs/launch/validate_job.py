@@ -39,6 +39,16 @@ def require_job(cluster: Cluster) -> None:
     require_no_launcher(cluster)
     _require_planned_ranks(cluster)
     _require_fixed_nodes(cluster.job)
+    _require_restarts(cluster.job)
+
+
+def _require_restarts(job: Job) -> None:
+    """Raise UsageError for a run that is to start again once it is hung, but never restarts."""
+    if job.hang.action == "restart" and not job.restart.max:
+        raise UsageError(
+            "hang_action: restart expects restarts, found none",
+            hint="--restarts 2, or --hang-action stop",
+        )
 
 
 def _require_fixed_nodes(job: Job) -> None:

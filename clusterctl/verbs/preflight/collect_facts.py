@@ -78,6 +78,8 @@ class FactsSession:
     cluster: Cluster
     packages: tuple[str, ...] = ()
     """To be asked for, besides those that the job names."""
+    only: frozenset[str] = frozenset()
+    """Names of the facts that are wanted; empty: all."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     """What the nodes of this session know each other by."""
     calls: dict[str, Call] = field(default_factory=dict)
@@ -131,7 +133,7 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
     pings = Pings(session.cluster)
     try:
         for node in session.cluster.nodes:
-            wanted = fact_request(session.cluster, node, session.packages)
+            wanted = _wanted(session, node)
             args = {**read_arguments(wanted), "word": session.nonce}
             # To read keeps a node busy, and a thousand of them may be one machine.
             request = Request(op="collect-facts", args=args, turn_until="answers")
@@ -147,6 +149,10 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
         }
     finally:
         pings.close()
+
+
+def _wanted(session: FactsSession, node: Node) -> FactRequest:
+    return replace(fact_request(session.cluster, node, session.packages), only=session.only)
 
 
 def fact_request(cluster: Cluster, node: Node, packages: tuple[str, ...] = ()) -> FactRequest:
@@ -223,7 +229,7 @@ def _listen(session: FactsSession, *, emit: Emit) -> None:
 
 
 def _learned(session: FactsSession, name: str, message: Message) -> NodeFacts:
-    wanted = fact_request(session.cluster, session.cluster.node(name), session.packages)
+    wanted = _wanted(session, session.cluster.node(name))
     clock = session.clocks[name]
     seconds = time.monotonic() - clock.began
     try:

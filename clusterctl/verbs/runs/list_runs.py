@@ -62,6 +62,10 @@ class ListedRun:
     """The step that its ranks printed last."""
     total: int | None = None
     """All steps of it, if its ranks print that."""
+    attempt: int = 1
+    """Which attempt of a run that restarts it is, or was the last one."""
+    attempts: int = 1
+    """The most that it may have."""
     commit: str = ""
     """The git commit of its code; empty: there was none, or it is not known."""
     dirty: bool = False
@@ -275,6 +279,8 @@ def _progressed(
         "checkpoint": resumed.checkpoint if resumed else "",
         "step": progress.step if progress else None,
         "total": progress.total if progress else None,
+        "attempt": view.attempt if view else 1,
+        "attempts": view.attempts if view else 1,
         "ended": ((view.ended if view else None) or end.ended) if over else None,
         "reason": reason_of(view, end) if over else "",
     }

@@ -26,7 +26,7 @@ _INSTEAD = {
     "checkpoints": "--checkpoint PATH",
     "resume_args": "-- COMMAND",
     "restart": "--restarts N",
-    "hang": "--hang-after T",
+    "hang": "--hang-after T --hang-action ACTION",
 }
 """Words of `resume` that do without a key of `job:`."""
 _COMPARED = [name for name, one in _KEYS.items() if one.resumed != "file's" and name != "env"]
@@ -94,7 +94,8 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
         for key in _COMPARED
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
-    flagged = {"hang": given.hang_after, "restart": given.restarts}
+    hang = given.hang_after if given.hang_action is None else given.hang_action
+    flagged = {"hang": hang, "restart": given.restarts}
     keys = [key for key in keys if flagged.get(key) is None]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
     return [*keys, *(f"env.{name}" for name in sorted(variables))]
@@ -104,20 +105,21 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     """Return the job in a run's inventory; for keys that a flag set, the current value."""
     old, then = record.options, record.cluster.job
     flagged = set(dict(old.get("env") or ()))
+    set_then = {name for name, value in old.items() if value is not None}
     env = {name: value for name, value in then.env if name not in flagged}
     env |= {name: value for name, value in now.env if name in flagged}
     same_names = set(then.env_from) == set(now.env_from) - flagged
     # Those of --max-restarts are among the launcher's arguments.
-    args_flagged = any(old.get(name) is not None for name in ("launcher_args", "max_restarts"))
-    set_by_flag = {name: getattr(now, name) for name in _FLAGS if old.get(name) is not None}
+    args_flagged = {"launcher_args", "max_restarts"} & set_then
+    set_by_flag = {name: getattr(now, name) for name in _FLAGS if name in set_then}
     written = replace(
         replace(then, **set_by_flag),
         launcher=now.launcher if args_flagged else then.args_for or then.launcher,
         launcher_args=now.launcher_args if args_flagged else then.launcher_args,
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
-        hang=then.hang if old.get("hang_after") is None else now.hang,
-        restart=then.restart if old.get("restarts") is None else now.restart,
+        hang=now.hang if {"hang_after", "hang_action"} & set_then else then.hang,
+        restart=then.restart if "restarts" not in set_then else now.restart,
         env_from=now.env_from if same_names else then.env_from,
     )
     return completed(written, now)[0]

@@ -265,6 +265,13 @@ class RunStatus:
         return max((one.attempts for one in self.node_runs.values()), default=1)
 
     @property
+    def restart_reason(self) -> str:
+        """Why the attempt before this one ended; empty: this is the first one."""
+        found = [one for one in self.node_runs.values() if one.attempts > 1]
+        newest = max(found, key=lambda one: one.attempt, default=None)
+        return newest.restart_reason if newest else ""
+
+    @property
     def again(self) -> Again | None:
         """The attempt that is about to begin; None: there is none."""
         return next((one.again for one in self.node_runs.values() if one.again), None)
@@ -386,6 +393,7 @@ class RunStatus:
             "restarts": self.restarts,
             "attempt": self.attempt,
             "attempts": self.attempts,
+            "restart_reason": self.restart_reason or None,
             "again": plain(self.again),
             "no_restart": self.no_restart or None,
             "hung": plain(self.hung),

@@ -40,6 +40,7 @@ def _flags(cluster: Cluster) -> Iterator[str]:
         "lost_after": job.lost_after,
         "restarts": job.restart.max,
         "hang_after": job.hang.after,
+        "hang_action": job.hang.action,
     }
     flags = [key for key, origin in cluster.origins if origin.startswith("--")]
     for key in flags:

@@ -648,6 +648,7 @@ AFTER = {
         {"at": 9.0, "rank": 1, "exit_code": 137, "signal": 9, "oom": False, "lines": ["a"]}
     ],
     "stuck": False,
+    "blame": "",
     "step": 4,
     "sight": {"workdir": "/w", "checkpoints": []},
     "check": {"clock": "", "xid": None},

@@ -25,6 +25,7 @@ FAILURE: dict[str, Any] = {
 AFTER: dict[str, Any] = {
     "failures": [FAILURE],
     "stuck": True,
+    "blame": "rank 1 (pid 7) waits for a disk",
     "step": 4,
     "sight": {"workdir": "/w", "checkpoints": [{"name": "c", "files": {"f": "h"}}]},
     "check": {"clock": "", "xid": None},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from clusterctl.node.restart.judgement import (
     AttemptEnd,
     Decision,
     Failure,
-    RestartLimits,
     decide,
     first_cause,
 )
+from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
 
 TEXTS: list[str] = [
     str(entry["text"])
@@ -58,8 +59,17 @@ def end(*failures: Failure, attempt: int = 1, by: str = "rank", **more: Any) -> 
     return AttemptEnd(attempt, by, failures=failures, **more)
 
 
+def searched(one: AttemptEnd, limits: RestartLimits) -> AttemptEnd:
+    """Look for the limits' patterns, all of them harmless ones."""
+    lines = [line for each in one.failures for line in each.lines]
+    patterns = (*limits.never_patterns, *limits.on_patterns)
+    found = (each for each in patterns if any(re.search(each, line) for line in lines))
+    return one if one.patterns.unreadable else one._replace(patterns=FoundPatterns(tuple(found)))
+
+
 def decision(*ends: AttemptEnd, limits: RestartLimits = THREE, **more: Any) -> Decision:
     more = {"found": NEVER_SAVED, "checks": GOOD, **more}
+    ends = (*ends[:-1], searched(ends[-1], limits))
     return decide(ends, limits, more.pop("found"), more.pop("checks"), **more)
 
 
@@ -241,6 +251,16 @@ def test_no_restart_takes_a_checkpoint_that_nodes_do_not_agree_on() -> None:
     assert "/ck/step-10" in vanished.why
 
 
+def test_a_hang_is_tried_again_twice_unless_a_node_is_to_blame() -> None:
+    hang: dict[str, Any] = {"by": "hang", "reason": "no rank has shown a sign of life for 300 s"}
+    ends = [end(attempt=number, **hang) for number in (1, 2, 3)]
+    assert [decision(*ends[:n]).action for n in (1, 2, 3)] == ["again", "again", "end"]
+    assert decision(*ends).exit_code == NO_PROGRESS
+    found = decision(end(**hang, blamed=(("b", "rank 1 (pid 7) is stopped by a signal"),)))
+    assert (found.action, found.without) == ("without", ("b",))
+    assert "b: rank 1 (pid 7) is stopped by a signal" in found.why
+
+
 def test_the_jobs_own_rules_come_first() -> None:
     broken = end(failed("ModuleNotFoundError: No module named 'x'"))
     rules = RestartLimits(3, on_patterns=("No module named",))
@@ -255,8 +275,9 @@ def test_the_jobs_own_rules_come_first() -> None:
 
 
 def test_a_pattern_that_only_a_newer_python_reads_ends_the_run() -> None:
-    unreadable = RestartLimits(3, on_patterns=("(",))
-    found = decision(end(failed(RESET)), limits=unreadable)
+    limits = RestartLimits(3, on_patterns=("(",))
+    unreadable = FoundPatterns(unreadable=("'(': missing )",))
+    found = decision(end(failed(RESET), patterns=unreadable), limits=limits)
     assert found.action == "end"
     assert "cannot read '('" in found.why
 

@@ -176,7 +176,7 @@ def test_a_node_is_followed_across_attempts_to_the_end_of_the_last(make_run: Mak
     follower.join()
     (node,) = found
     assert (node["state"], node["attempt"], node["end"]["exit_code"]) == ("failed", 2, 143)
-    assert node["end"]["no_restart"] == "it was attempt 2 of 2"
+    assert node["end"]["no_restart"].endswith("; attempt 2 of 2 was the last")
     assert [end["attempt"] for end in kinds(run, 0, "end")] == [1, 2]
     assert not run.left()
 
@@ -309,7 +309,7 @@ print("done")
 
 @SOAK
 def test_a_hang_is_followed_by_the_next_attempt(make_run: MakeRun) -> None:
-    job = Job(stop=Stop(grace=5), hang=Hang(after=5.0, action="stop"))
+    job = Job(stop=Stop(grace=5), hang=Hang(after=5.0, action="restart"))
     run = of_attempts(make_run, STANDS_STILL, job=job).start()
     for n in (0, 1):
         run.wait_for_log(n, b"begin", n)
@@ -402,3 +402,12 @@ def test_whatever_dies_and_whenever_it_is_stopped_no_two_attempts_live_at_once(
             sent = b"".join(m.body for m in tailed if m.head.get("data") == f"ranks/{n}.log")
             assert sent == printed, ("a line is lost", shown)
         print(number, *shown[2:])
+
+
+def test_a_pattern_that_never_ends_blocks_no_supervisor(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, f"print('{'a' * 60}!'); 1 / 0", nodes=1)
+    run.change["restart"]["on"] = {"patterns": ["(a+)+$"]}
+    end = run.start().ended()
+    assert (end["state"], end["attempt"]) == ("failed", 2)
+    assert end["end"]["no_restart"].endswith("; the same as in the attempt before")
+    assert [one["pattern"] for one in kinds(run, 0, "pattern-late")] == ["(a+)+$"] * 2

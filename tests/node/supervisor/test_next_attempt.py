@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterctl.node.peer_link.restart_messages import parse_again
+from clusterctl.node.restart.judgement import FRUITLESS, NO_PROGRESS
 from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.supervisor import decide_next
-from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, REFUSED, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
 from clusterctl.node.supervisor.shutdown import Cause
 
 AGAIN: dict[str, Any] = {
@@ -19,7 +21,7 @@ AGAIN: dict[str, Any] = {
 }  # fmt: skip
 SEEN = {"workdir": "/w", "checkpoints": [{"name": "c-4", "path": "/w/ckpt/c-4"}]}
 OWN: dict[str, Any] = {
-    "failures": [], "stuck": False, "step": None, "check": {}, "sight": SEEN,
+    "failures": [], "stuck": False, "blame": "", "step": None, "check": {}, "sight": SEEN,
 }  # fmt: skip
 
 
@@ -42,6 +44,7 @@ class Node:
         job: Any = {
             "node": f"n{rank}", "node_rank": rank, "workdir": "/w", "attempt": 1, "run": "r",
             "master": {"node": "n0"}, "workers": [], "link": {"lost_after": 5.0},
+            "hang": {"action": "restart"},
             "restart": {"max": 2, "on": {}, "never": {}, "resumed_argv": []}, **changes,
         }  # fmt: skip
         record: Any = SimpleNamespace(event=lambda kind, **_: self.events.append(kind), paths=None)
@@ -134,7 +137,7 @@ def test_a_master_waits_for_all_and_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (lambda node: node.peers.silences.update(n1=6.0), "n1 has been silent for 6 s"),
         (lambda node: node.next.see(Cause("stop", "s", "n0")), "it was stopped"),
-        (lambda node: node.next.see(Cause("stop", REFUSED + "no guard", "n1")), "n1: no guard"),
+        (lambda node: node.next.see(Cause("stop", "no guard", "n1", refuses=True)), "n1: no guard"),
         (lambda node: node.next.see(Cause("supervisor", "s", "n1")), "supervisor on n1 had died"),
     ],
 )
@@ -157,7 +160,6 @@ def test_until_it_goes_a_stop_or_a_loss_is_final(
     ("changes", "afters", "why"),
     [
         ({"workers": ["n1"]}, {}, "n1 did not say what it has"),
-        ({"attempt": 3}, {}, "it was attempt 3 of 3"),
     ],
 )
 def test_a_master_that_lacks_something_does_not_decide(
@@ -176,6 +178,42 @@ def test_a_decision_that_fails_costs_the_next_attempt_alone(
     node = Node()
     node.poll()
     assert "ZeroDivisionError" in node.next.why_not
+
+
+def test_restarts_that_brought_nothing_have_their_own_exit_code_also_at_the_last(
+    tmp_path: Path,
+) -> None:
+    reset = ["RuntimeError: Connection closed by peer [10.0.0.2]"]
+    failure = {"at": 1.0, "rank": 0, "exit_code": 1, "signal": None, "oom": False, "lines": reset}
+    restart = {"max": FRUITLESS, "on": {}, "never": {}, "resumed_argv": []}
+    node = Node()
+    for attempt in range(1, FRUITLESS + 2):
+        node = Node(attempt=attempt, restart=restart)
+        node.next._record.paths = SimpleNamespace(attempts=str(tmp_path / "attempts"))  # type: ignore[assignment]
+        node.next._own = {**OWN, "failures": [failure], "sight": {"workdir": "/w"}}
+        node.next.see(Cause("rank", "it failed", "n0", exit_code=1, rank=0))
+        node.poll()
+        assert (node.next.again is None) == (attempt > FRUITLESS)
+    assert node.next.verdict["run_exit_code"] == NO_PROGRESS
+
+
+def test_a_node_that_keeps_its_rank_from_running_is_to_be_left_out(tmp_path: Path) -> None:
+    node = Node(workers=["n1"])
+    node.next._record.paths = SimpleNamespace(attempts=str(tmp_path / "attempts"))  # type: ignore[assignment]
+    node.next._own = {**OWN, "sight": {"workdir": "/w"}}
+    blamed = {**OWN, "sight": {"workdir": "/w"}, "blame": "rank 1 (pid 7) waits for a file server"}
+    node.peers.afters = {"n1": blamed}
+    node.next.see(Cause("hang", "no rank has shown a sign of life for 300 s", "n0"))
+    node.poll()
+    assert "n1: rank 1 (pid 7) waits for a file server" in node.next.why_not
+    assert node.next.why_not.endswith("clusterctl resume r --checkpoint latest --exclude n1")
+
+
+def test_a_run_that_is_to_end_if_it_is_hung_does_not_restart() -> None:
+    node = Node(hang={"action": "stop"})
+    node.next.see(Cause("hang", "no rank has shown a sign of life for 300 s", "n0"))
+    node.poll()
+    assert node.next.why_not == "it was hung, and job.hang.action is stop"
 
 
 @pytest.mark.parametrize("changes", [{"restart": None}, {"elastic": {"max_nodes": 2}}])

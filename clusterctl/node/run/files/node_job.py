@@ -24,7 +24,7 @@ class HangLimits(TypedDict):
     after: float
     """Seconds; 0: never."""
     action: str
-    """report or stop."""
+    """report, stop or restart."""
 
 
 class Restart(TypedDict):

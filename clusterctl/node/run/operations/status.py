@@ -139,6 +139,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "resumed": job.get("resumed"),
         "attempt": job.get("attempt", 1),
         "attempts": snapshot.get("attempts", 1),
+        "restart_reason": (job.get("again") or {}).get("why", ""),
         "again": snapshot.get("again") if state == "starting" else None,
         "blamed": read_json(paths.attempts).get("blamed", {}) if job.get("restart") else {},
         "nodes": snapshot.get("nodes"),

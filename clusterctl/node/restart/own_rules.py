@@ -1,0 +1,59 @@
+"""The job's own rules of restarts, `on` and `never`: which of them apply. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Sequence, Tuple
+
+
+class RestartLimits(NamedTuple):
+    """`job.restart`."""
+
+    max: int
+    """Most restarts of the run: attempts are one more."""
+    on_exit_codes: Tuple[int, ...] = ()
+    on_patterns: Tuple[str, ...] = ()
+    """Regular expressions, looked for in each of the last lines of what failed."""
+    never_exit_codes: Tuple[int, ...] = ()
+    never_patterns: Tuple[str, ...] = ()
+
+
+class FoundPatterns(NamedTuple):
+    """Which patterns of a job are in the last lines of what failed."""
+
+    found: Tuple[str, ...] = ()
+    unreadable: Tuple[str, ...] = ()
+    """Those that the node's Python cannot read, each with why."""
+    late: Tuple[str, ...] = ()
+    """Those whose search did not end in time: they count as not found."""
+
+
+class Asked(NamedTuple):
+    """What the job's own rules want."""
+
+    again: bool
+    words: str
+
+
+def asked_by(
+    exit_codes: Sequence[Optional[int]], limits: RestartLimits, patterns: FoundPatterns
+) -> Optional[Asked]:
+    """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
+    for each in patterns.unreadable:  # the controller's Python is newer
+        return Asked(False, "the node's Python cannot read %s" % each)
+    never = _matching(exit_codes, patterns, limits.never_exit_codes, limits.never_patterns)
+    if never:
+        return Asked(False, "%s is in job.restart.never" % never)
+    on = _matching(exit_codes, patterns, limits.on_exit_codes, limits.on_patterns)
+    return Asked(True, "%s is in job.restart.on" % on) if on else None
+
+
+def _matching(
+    exit_codes: Sequence[Optional[int]],
+    patterns: FoundPatterns,
+    wanted: Sequence[int],
+    listed: Sequence[str],
+) -> str:
+    code = next((one for one in exit_codes if one in wanted), None)
+    if code is not None:
+        return "exit code %d" % code
+    return next((one for one in listed if one in patterns.found), "")
