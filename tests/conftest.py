@@ -86,6 +86,7 @@ LONGEST = (
     "tests/cli/test_open_ports.py",
     "tests/cli/test_unverified.py",
     "tests/chaos/test_chaos.py::test_schedules_of_faults",
+    "tests/chaos/test_healing.py::test_a_training_heals_itself",
     "tests/cli/test_push.py::test_an_interrupted_push",
     "tests/test_outputs.py::test_a_page_shows_what_its_commands_print[resume-a-run]",
     "tests/cli/test_other_hosts.py",

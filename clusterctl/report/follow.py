@@ -131,8 +131,8 @@ def _next_attempt(event: Mapping[str, object]) -> str:
     where = "the beginning" if checkpoint is None else f"checkpoint {checkpoint}"
     where = where if step is None else f"checkpoint step {step}"
     number = f"attempt {event.get('attempt')} of {event.get('of')}"
-    wait = event.get("wait_s")
-    return f"{number} begins in {wait} s, from {where}: {event.get('why')}"
+    when = f"in {wait} s" if (wait := event.get("wait_s")) else "now"
+    return f"{number} begins {when}, from {where}: {event.get('why')}"
 
 
 def _why_stopping(event: Mapping[str, object]) -> str:

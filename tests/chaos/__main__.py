@@ -1,4 +1,4 @@
-"""Plays chaos schedules: `python -m tests.chaos SEED…`, or `FIRST-LAST`.
+"""Plays chaos schedules: `python -m tests.chaos SEED…`, or `FIRST-LAST`; `--healing` others.
 
 Each worker has three hosts of its own and plays its seeds on them one after another. What a seed
 came to is a line of the summary; of one that failed everything that was printed is kept.
@@ -14,10 +14,10 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.chaos import faults
+from tests.chaos import faults, healing, schedule
+from tests.chaos import play as chaos
 from tests.chaos.invariants import describe
-from tests.chaos.play import Played, play
-from tests.chaos.schedule import draw
+from tests.chaos.play import Played
 from tests.chaos.stage import Stage
 
 
@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("seeds", nargs="+", metavar="SEED", help="7, or 100-199")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--out", type=Path, default=Path("/tmp/chaos"), help="for what they print")
+    parser.add_argument("--healing", action="store_true", help="trainings that restart themselves")
     args = parser.parse_args()
     seeds = seeds_of(args.seeds)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -43,13 +44,13 @@ def main() -> int:
     for number in range(min(args.jobs, len(seeds))):
         pid = os.fork()
         if pid == 0:
-            os._exit(work(number, seeds[number :: args.jobs], args.out))
+            os._exit(work(number, seeds[number :: args.jobs], args.out, heals=args.healing))
         workers.append(pid)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in workers]
     return 1 if any(codes) else 0
 
 
-def work(number: int, seeds: list[int], out: Path) -> int:
+def work(number: int, seeds: list[int], out: Path, *, heals: bool) -> int:
     """Play these seeds, on new hosts after each that failed; return whether any did."""
     any_failed = False
     while seeds:
@@ -57,7 +58,7 @@ def work(number: int, seeds: list[int], out: Path) -> int:
         try:
             with Stage.up(name, out / name) as stage:
                 while seeds:
-                    failed = one(stage, seeds.pop(0), out)
+                    failed = one(stage, seeds.pop(0), out, heals=heals)
                     any_failed = any_failed or failed
                     if failed:
                         break
@@ -68,14 +69,17 @@ def work(number: int, seeds: list[int], out: Path) -> int:
     return int(any_failed)
 
 
-def one(stage: Stage, seed: int, out: Path) -> bool:
+def one(stage: Stage, seed: int, out: Path, *, heals: bool) -> bool:
     """Play one seed, report it, and return whether it failed."""
     began = time.monotonic()
-    schedule = draw(seed)
+    drawn = healing.draw(seed) if heals else schedule.draw(seed)
     try:
-        played = play(stage, schedule)
+        if isinstance(drawn, healing.Healing):
+            played = healing.play(stage, drawn)
+        else:
+            played = chaos.play(stage, drawn)
     except Exception:  # noqa: BLE001  (the other seeds are played all the same)
-        played = Played(schedule, wrong=[f"the harness: {traceback.format_exc()}"])
+        played = Played(drawn, wrong=[f"the harness: {traceback.format_exc()}"])
     report(played, time.monotonic() - began, out)
     if played.wrong:
         keep(stage, played, out / f"seed-{seed}")
@@ -93,7 +97,8 @@ def report(played: Played, seconds: float, out: Path) -> None:
     shown = describe(played.schedule, played.dones)
     line = f"{played.schedule.seed} [{shown}] {seconds:.1f} s{took} {what}"
     if played.wrong:
-        line += f" | replay: python -m tests.chaos {played.schedule.seed}"
+        heals = "--healing " if isinstance(played.schedule, healing.Healing) else ""
+        line += f" | replay: python -m tests.chaos {heals}{played.schedule.seed}"
     with (out / "summary.txt").open("a") as file:
         file.write(line.replace("\n", " / ") + "\n")
     print(line, flush=True)

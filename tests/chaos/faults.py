@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.chaos.schedule import PAUSE, SHORT_CUT, Fault, Kind
+from tests.chaos.schedule import AWAY, PAUSE, SHORT_CUT, SILENCE, Fault, Kind
 from tests.chaos.stage import CHECKPOINT, CODE, Seen, Stage, Verb
 
 SSHD_AWAY = 1.5
@@ -16,6 +16,8 @@ SSHD_AWAY = 1.5
 DISK = "4m"
 STATE = "/var/tmp/clusterctl-0"
 FILLER = f"{STATE}/filler"
+CHECKPOINTS = "/workspace/checkpoints"
+"""Of a run that has them on each node."""
 
 _CUT = """
 table inet {name} {{
@@ -32,6 +34,8 @@ class Target:
 
     stage: Stage
     launch: Verb
+    checkpoints: str = ""
+    """Where the nodes see them."""
     stops: list[Verb] = field(default_factory=list)
     resumes: list[Verb] = field(default_factory=list)
     _run: str = ""
@@ -70,19 +74,27 @@ def heal(stage: Stage) -> None:
 def clear(stage: Stage) -> None:
     """Take away what `prepare` made; no run is left."""
     for node in stage.nodes:
-        _on(stage, node, "sh", "-c", 'mountpoint -q "$1" && umount --lazy "$1"', "clear", STATE)
+        for folder in (STATE, CHECKPOINTS):
+            _unmount(stage, node, folder)
+
+
+def _unmount(stage: Stage, node: str, folder: str) -> bool:
+    script = 'grep -q " $1 " /proc/mounts && umount --lazy --no-canonicalize "$1"'
+    return _on(stage, node, "sh", "-c", script, "unmount", folder)
 
 
 def _controller(target: Target, _node: str) -> bool:
     return target.launch.kill()
 
 
-def _kill(find: Callable[[Target, str], list[Seen]]) -> Callable[[Target, str], bool]:
-    def kill(target: Target, node: str) -> bool:
+def _signal(
+    find: Callable[[Target, str], list[Seen]], number: signal.Signals = signal.SIGKILL
+) -> Callable[[Target, str], bool]:
+    def send(target: Target, node: str) -> bool:
         found = find(target, node)
-        return bool([seen for seen in found if target.stage.signal(node, seen, signal.SIGKILL)])
+        return bool([seen for seen in found if target.stage.signal(node, seen, number)])
 
-    return kill
+    return send
 
 
 def _keeper(target: Target, node: str, pid: object) -> list[Seen]:
@@ -119,12 +131,15 @@ def _pause(target: Target, node: str) -> bool:
     return bool(found)
 
 
-def _cut(target: Target, node: str) -> bool:
-    if not _cut_as(target, node, "chaos_short"):
-        return False
-    whole = "table inet chaos_short\ndelete table inet chaos_short\n"
-    target.stage.after(SHORT_CUT, lambda: _nft(target.stage, node, whole))
-    return True
+def _cut(seconds: float) -> Callable[[Target, str], bool]:
+    def cut(target: Target, node: str) -> bool:
+        if not _cut_as(target, node, "chaos_short"):
+            return False
+        whole = "table inet chaos_short\ndelete table inet chaos_short\n"
+        target.stage.after(seconds, lambda: _nft(target.stage, node, whole))
+        return True
+
+    return cut
 
 
 def _cut_off(target: Target, node: str) -> bool:
@@ -170,6 +185,33 @@ def _disk(target: Target, node: str) -> bool:
     return _on(target.stage, node, "sh", "-c", script, "fill", FILLER)
 
 
+def _mount(target: Target, node: str) -> bool:
+    if not _mount_off(target, node):
+        return False
+    target.stage.after(AWAY, lambda: _unmount(target.stage, node, target.checkpoints))
+    return True
+
+
+def _mount_off(target: Target, node: str) -> bool:
+    """Mount what is dead: all access fails as it does after the end of a FUSE's program."""
+    if target.stage.first(node) is None:
+        return False
+    target.stage.box.fault(node, "hung-mount", target.checkpoints)
+    hung = [s for s in target.stage.processes(node) if "hung-mount" in s.argv]
+    return bool([s for s in hung if target.stage.signal(node, s, signal.SIGKILL)])
+
+
+def _fill(target: Target, node: str) -> bool:
+    script = 'head -c 1G /dev/zero > "$1/filler"; test -s "$1/filler"'
+    return _on(target.stage, node, "sh", "-c", script, "fill", target.checkpoints)
+
+
+def _full(target: Target, node: str) -> bool:
+    path = f"{target.checkpoints}/filler"
+    target.stage.after(AWAY, lambda: _on(target.stage, node, "rm", "-f", path))
+    return _fill(target, node)
+
+
 def _stop(target: Target, _node: str) -> bool:
     if not target.run:
         return False
@@ -196,20 +238,26 @@ def resume(stage: Stage, run: str) -> Verb:
 
 _FAULTS: dict[Kind, Callable[[Target, str], bool]] = {
     "controller": _controller,
-    "guard": _kill(_guard),
+    "guard": _signal(_guard),
     "pause": _pause,
-    "cut": _cut,
+    "cut": _cut(SHORT_CUT),
     "sessions": _sessions,
     "sshd": _sshd,
     "resume": _resume,
-    "rank": _kill(_rank),
-    "agent": _kill(_agent),
-    "supervisor": _kill(_supervisor),
+    "rank": _signal(_rank),
+    "agent": _signal(_agent),
+    "supervisor": _signal(_supervisor),
     "cut-off": _cut_off,
     "power": _power,
     "disk": _disk,
     "stop": _stop,
     "stops": _stops,
+    "hang": _signal(_rank, signal.SIGSTOP),
+    "silence": _cut(SILENCE),
+    "mount": _mount,
+    "mount-off": _mount_off,
+    "full": _full,
+    "full-off": lambda target, node: _fill(target, node) and _signal(_rank)(target, node),
 }
 
 

@@ -20,7 +20,6 @@ from tests.chaos.schedule import (
     SHORT_CUT,
     Fault,
     Kind,
-    Schedule,
 )
 
 NOTICED = 2.0
@@ -337,8 +336,8 @@ def wrong_code(who: str, code: int | None, *right: int) -> list[str]:
 
 
 FOLDER = re.compile(
-    r"agent\.py|job\.json|hostfile|supervisor\.json|events\.jsonl|end\.json"
-    r"|launcher\.(log|times|dropped)|nccl|torchrun(/.*)?|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|__pycache__.*"
+    r"agent\.py|job\.json|hostfile|supervisor\.json|events\.jsonl|(end|attempts)\.json"
+    r"|launcher\.(log|times|dropped)|nccl|torchrun(/.*)?|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|hang(/.*)?|__pycache__.*"
 )
 
 
@@ -354,7 +353,7 @@ def wrong_files(node: str, names: Iterable[str], *, lost_power: bool = False) ->
     ]
 
 
-def describe(schedule: Schedule, dones: Sequence[Done]) -> str:
+def describe(schedule: object, dones: Sequence[Done]) -> str:
     """Return a schedule with what was done of it."""
     missed = [f"{done.fault.kind}: no victim" for done in dones if not done.hit]
     return f"{schedule}{f' ({chr(44).join(missed)})' if missed else ''}"

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.chaos import faults, invariants
 from tests.chaos.faults import Target
@@ -13,6 +14,9 @@ from tests.chaos.invariants import Done
 from tests.chaos.lateness import Meter, slack
 from tests.chaos.schedule import LOST_AFTER, NODES, OUTLIVED, Schedule
 from tests.chaos.stage import Stage, Verb
+
+if TYPE_CHECKING:
+    from tests.chaos.healing import Healing
 
 START = 180.0
 """Seconds that ranks may take to begin; torch is slow to import on a busy machine."""
@@ -29,7 +33,7 @@ LAST_WAIT = 10.0
 class Played:
     """What came of a schedule."""
 
-    schedule: Schedule
+    schedule: Schedule | Healing
     dones: list[Done] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     """The invariants that did not hold."""
@@ -63,9 +67,9 @@ def play(stage: Stage, schedule: Schedule) -> Played:
         _judge(target, played)
         if later:
             enough.unlink(missing_ok=True)
-            _resume(target, played, enough)
+            _resume(target, schedule, played, enough)
     played.run = target.run
-    _judge_remains(stage, played)
+    judge_remains(stage, played)
     played.late = stage.meter.late
     faults.clear(stage)
     return played
@@ -252,12 +256,12 @@ def _judge_early_resume(verb: Verb, played: Played) -> None:
         played.wrong.append(f"early resume: {ended}")
 
 
-def _resume(target: Target, played: Played, enough: Path) -> None:
+def _resume(target: Target, schedule: Schedule, played: Played, enough: Path) -> None:
     """Resume the run, now that it is over and the hosts are whole, and let it finish."""
     stage = target.stage
     verb = faults.resume(stage, target.run)
     after = Target(stage=stage, launch=verb)
-    begun = _begun(after, played.schedule)
+    begun = _begun(after, schedule)
     enough.touch()
     if not begun or not stage.wait(verb.over, START):
         played.wrong.append("resume: its ranks did not begin, or did not end")
@@ -269,7 +273,7 @@ def _resume(target: Target, played: Played, enough: Path) -> None:
     played.wrong += invariants.wrong_lines("resume", lines, witnesses, whole=True)
 
 
-def _judge_remains(stage: Stage, played: Played) -> None:
+def judge_remains(stage: Stage, played: Played) -> None:
     """Judge what is left on the hosts and on stderr, now that all is over."""
 
     def strangers() -> dict[str, list[str]]:

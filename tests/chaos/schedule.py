@@ -15,6 +15,9 @@ GRACE = 2.0
 """Seconds that the job asks for at a stop."""
 PAUSE = 4.0
 SHORT_CUT = 3.0
+SILENCE = 9.0
+AWAY = 4.0
+"""Seconds until a mount of checkpoints is there again, or its disk has room."""
 LONGEST_GAP = 4.0
 
 Form = Literal["plain", "shell", "daemons", "deaf"]
@@ -26,7 +29,11 @@ data network cut for a while, SSH sessions or the whole sshd killed, a resume of
 Hard = Literal["rank", "agent", "supervisor", "cut-off", "power", "disk", "stop", "stops"]
 """What ends the run: kill -9 of a rank, of torchrun or of the supervisor, a data network cut for
 good, a node without power, a full disk under the run's folder, a `stop`, two at the same time."""
-Kind = Mild | Hard
+Healing = Literal["hang", "silence", "mount", "mount-off", "full", "full-off"]
+"""What only runs that restart are given, see `healing`: a rank stopped for good; a data network cut
+for so long that the ranks give up; the mount of the checkpoints dead for a while, or for good; its
+disk full for a while, or for good as a rank dies there."""
+Kind = Mild | Hard | Healing
 
 MILD: tuple[Mild, ...] = get_args(Mild)
 HARD: tuple[Hard, ...] = get_args(Hard)

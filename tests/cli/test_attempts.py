@@ -64,7 +64,7 @@ def test_a_launch_follows_its_run_from_one_attempt_to_the_next(restarting: Proje
     )
     said, printed = answer.stderr, answer.stdout
     assert answer.returncode == 0, printed + said
-    assert said.count("attempt 2 of 3 begins in ") == 1, said
+    assert said.count("attempt 2 of 3 begins now, from checkpoint step 40: ") == 1, said
     where = printed.index("attempt 2 of 3, from checkpoint step 40: ")
     first, second = printed[:where], printed[where:]
     assert "rank 1 dies" in first

@@ -130,11 +130,12 @@ def test_the_next_attempt_is_said_once_although_every_node_tells_it() -> None:
     for attempt, step in ((2, 40), (3, None)):
         for node in ("a", "b"):
             person.show(NodeEvent(node=node, event={**told, "attempt": attempt, "step": step}))
-    person.show(NodeEvent(node="a", event={**told, "attempt": 4, "checkpoint": None}))
+    last = {**told, "attempt": 4, "checkpoint": None, "wait_s": 0.0}
+    person.show(NodeEvent(node="a", event=last))
     assert stream.getvalue().splitlines() == [
         "attempt 2 of 3 begins in 4.7 s, from checkpoint step 40: rank 1 died",
         "attempt 3 of 3 begins in 4.7 s, from checkpoint /c/4: rank 1 died",
-        "attempt 4 of 3 begins in 4.7 s, from the beginning: rank 1 died",
+        "attempt 4 of 3 begins now, from the beginning: rank 1 died",
     ]
 
 

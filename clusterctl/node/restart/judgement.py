@@ -18,7 +18,8 @@ FRUITLESS = 3
 WAITS = (1.0, 15.0, 60.0)
 """Seconds before a restart: longer each time, until a newer checkpoint is there.
 
-The first costs little: most failures pass at once. The next let a network come back.
+The first costs little: most failures pass at once. The next let a network come back. After one
+process that was killed, there is nothing to wait for: the first restart comes at once.
 """
 JITTER = 0.2
 """Part of a wait by which it may be longer or shorter: runs that failed at once come apart."""
@@ -394,6 +395,11 @@ def _unfit(end: AttemptEnd, cause: Cause, checks: Checks, *, leave: bool) -> Dic
 
 def _wait(since: Sequence[AttemptEnd], seed: str, attempt: int) -> float:
     """Return how long to wait, jitter included."""
+    end = since[-1]
+    killed = [one for one in end.failures if one.rank is not None and one.signal is not None]
+    alone = len(killed) == 1 and not end.lost and first_cause(end).kind == "killed"
+    if alone and len(since) == 1:
+        return 0.0
     usual = WAITS[len(since) - 1]  # of FRUITLESS restarts in a row
     drawn = random.Random("%s %d" % (seed, attempt)).uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
     return round(usual * drawn, 1)

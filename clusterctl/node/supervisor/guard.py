@@ -86,6 +86,8 @@ class Supervisor:
             OSError: no process can be started.
         """
         reader, writer = channel(start["job"])
+        if may_restart(start["job"]):  # once for all attempts, which share it: each begins sooner
+            import clusterctl.node.supervisor.main  # noqa: F401, PLC0415  (the guard stays small)
         if answer < 0:  # before it can die: then its end is ours to write
             os.write(writer, encode_line({"link_port": start["job"]["link"]["port"]}))
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # our handler must not take the child's

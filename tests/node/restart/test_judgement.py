@@ -241,6 +241,19 @@ def test_waits_grow_until_a_newer_checkpoint_is_there() -> None:
     assert len(set(drawn)) > 1
 
 
+def test_after_one_process_that_was_killed_the_first_restart_comes_at_once() -> None:
+    killed, same = failed(signal=9), Agreement(saved(10))
+    echo = failed(RESET, node="a", at=2.0)
+    first = end(killed, echo, start=saved(9))
+    assert decision(first, found=same).wait_s == 0
+    again = end(killed, attempt=2, start=saved(10))
+    assert decision(first, again, found=same, limits=MANY).wait_s >= 0.8 * WAITS[1]
+    several = end(killed, failed(node="a", signal=9), start=saved(9))
+    assert decision(several, found=same).wait_s > 0
+    aborted = end(failed(signal=6), start=saved(9))
+    assert decision(aborted, found=same).wait_s > 0
+
+
 def test_no_restart_takes_a_checkpoint_that_nodes_do_not_agree_on() -> None:
     found = decision(end(failed(RESET)), found=Agreement(why="step-5: it is missing on b"))
     assert found.action == "end"

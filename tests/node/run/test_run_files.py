@@ -106,6 +106,17 @@ def test_a_deleted_folder_is_no_reason_to_wait(tmp_path: Path) -> None:
     assert record.end({"state": "finished"})
 
 
+def test_a_line_of_an_attempt_never_continues_one_of_the_attempt_before(paths: NodePaths) -> None:
+    logs = {0: b"step 1\nstep 2: 45%", 1: b"step 1\n", 2: b""}
+    for rank, printed in logs.items():
+        Path(paths.folder, f"ranks/{rank}.log").write_bytes(printed)
+    record = RunFiles(paths)
+    record.begin_attempt()
+    kept = [Path(paths.folder, f"ranks/{rank}.log").read_bytes() for rank in logs]
+    assert kept == [b"step 1\nstep 2: 45%\n", b"step 1\n", b""]
+    assert [record.begins_at(f"ranks/{rank}.log") for rank in logs] == list(map(len, kept))
+
+
 def test_the_time_index_grows_with_the_log_only(paths: NodePaths) -> None:
     record = RunFiles(paths)
     log = Path(paths.folder, "ranks/3.log")

@@ -76,9 +76,13 @@ class RunFiles:
     def begin_attempt(self) -> None:
         """Note where the logs are now: what is in them was printed by earlier attempts."""
         for log in self.paths.logs():
-            with contextlib.suppress(OSError):
-                size = os.stat(os.path.join(self.paths.folder, log)).st_size
-                self._begin[log] = self._sizes[log] = size
+            path = os.path.join(self.paths.folder, log)
+            with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
+                size = self._begin[log] = self._sizes[log] = file.seek(0, os.SEEK_END)
+                # What was killed within a line must not begin that of another.
+                file.seek(max(0, size - 1))
+                if file.read(1) not in (b"", b"\n"):
+                    self._begin[log] = self._sizes[log] = size + (file.write(b"\n") or 0)
 
     def begins_at(self, log: str) -> int:
         """Return where this attempt begins in a log."""

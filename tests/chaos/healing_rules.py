@@ -1,0 +1,113 @@
+"""What must hold of a training that restarts itself, whatever goes wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clusterctl.node.restart.judgement import JITTER, WAITS
+from tests.chaos.invariants import Done
+from tests.chaos.schedule import NODES, Kind
+
+RESTARTS = 6
+RESTARTED: tuple[Kind, ...] = ("rank", "agent", "hang", "silence")
+"""Faults after which the run starts again."""
+OUTLIVED: tuple[Kind, ...] = ("controller", "guard", "pause", "cut", "sessions", "sshd")
+ENDING: dict[Kind, frozenset[str]] = {
+    "supervisor": frozenset({"failed", "lost"}),
+    "cut-off": frozenset({"lost"}),
+    "power": frozenset({"lost"}),
+    "mount-off": frozenset({"failed"}),
+    "full-off": frozenset({"failed"}),
+    "stop": frozenset({"stopped", "failed", "lost"}),
+    "stops": frozenset({"stopped", "failed", "lost"}),
+}
+"""Faults that end the run → its states."""
+SPOILS: dict[Kind, frozenset[str]] = {
+    "guard": frozenset({"failed"}),
+    "mount": frozenset({"failed"}),
+    "full": frozenset({"failed"}),
+}
+"""Faults that end the run only if it would be started again meanwhile → its states."""
+SILENT: tuple[Kind, ...] = ("pause", "cut", "silence", "cut-off")
+"""Of these a run has one: silences on end are a long one."""
+NAMED: tuple[Kind, ...] = ("mount-off", "full-off")
+"""What `no_restart` must name the node of."""
+LEFT_OUT: frozenset[Kind] = frozenset()
+"""Faults of nodes that an attempt begins without; with spares: `cut-off`, `power`."""
+
+
+def wrong_end(document: Mapping[str, Any], dones: list[Done], nodes: list[str]) -> list[str]:
+    """Say why a run must not have ended as `status` tells."""
+    hit = [done.fault for done in dones if done.hit]
+    kinds = {fault.kind for fault in hit}
+    state, why = document.get("state"), str(document.get("no_restart") or "")
+    ends = {kind for kind in kinds & set(ENDING) if kind not in LEFT_OUT}
+    states = frozenset[str]().union(*(ENDING[kind] for kind in kinds & set(ENDING)))
+    if kinds & set(RESTARTED):
+        states |= frozenset[str]().union(*(SPOILS[kind] for kind in kinds & set(SPOILS)))
+        # A node that is lost between two attempts leaves the state of the last one.
+        states |= {"failed"} if ends else frozenset()
+    if not ends:
+        states |= {"finished"}
+    wrong = []
+    if state not in states:
+        wrong.append(f"the run is {state} ({why}), expected {' or '.join(sorted(states))}")
+    if state in {"failed", "lost"} and not why:
+        wrong.append(f"the run is {state}, and nothing says why it was not started again")
+    for fault in hit:
+        named = nodes[fault.node] in why
+        if fault.kind in NAMED and len(ends) == 1 and not named:
+            wrong.append(f"no_restart does not name {nodes[fault.node]}: {why}")
+    return wrong
+
+
+def wrong_attempts(
+    begins: list[dict[str, Any]], events: Mapping[str, list[dict[str, Any]]]
+) -> list[str]:
+    """Say which attempts overlapped, or began from another checkpoint than the newest."""
+    wrong = [
+        f"attempt {one['attempt']} began while {one['overlaps']} lived"
+        for one in begins
+        if one["overlaps"]
+    ]
+    for attempt in sorted({one["attempt"] for one in begins} - {1}):
+        ranks = [one for one in begins if one["attempt"] == attempt]
+        everywhere = set.intersection(*(set(one["complete"]) for one in ranks))
+        newest = max(everywhere, default=None)
+        for path in {one["resumed"] for one in ranks}:
+            step = int(path.rpartition("step-")[2]) if path else None
+            if step != newest and len(ranks) == NODES:
+                wrong.append(f"attempt {attempt} began from step {step}, expected {newest}")
+    for node, found in events.items():
+        ups = [one for one in found if one["kind"] == "supervisor-up"]
+        if len(ups) > RESTARTS + 1:
+            wrong.append(f"{node}: {len(ups)} attempts, expected {RESTARTS + 1} at most")
+    return wrong
+
+
+def wrong_waits(events: list[dict[str, Any]]) -> list[str]:
+    """Say which attempt the master began too soon, by its own events."""
+    wrong = []
+    fruitless, before = 0, ""  # no attempt yet; None: from the beginning
+    for again in (one for one in events if one["kind"] == "again"):
+        fruitless = fruitless + 1 if again["checkpoint"] == before else 0
+        before = again["checkpoint"]
+        least = WAITS[min(fruitless, len(WAITS) - 1)] * (1 - JITTER) if fruitless else 0.0
+        if again["wait_s"] < least:
+            wrong.append(f"attempt {again['attempt']} waited {again['wait_s']} s, not {least}")
+        ups = [one["time"] for one in events if one["kind"] == "supervisor-up"]
+        after = min((up for up in ups if up > again["time"]), default=None)
+        if after is not None and after < again["time"] + again["wait_s"] - 0.1:
+            wrong.append(f"attempt {again['attempt']} began {after - again['time']:.1f} s later")
+    return wrong
+
+
+def wrong_after_stop(stopped: float, events: Mapping[str, list[dict[str, Any]]]) -> list[str]:
+    """Say where an attempt began after a stop was verified."""
+    return [
+        f"{node}: an attempt began {one['time'] - stopped:.1f} s after the stop"
+        for node, found in events.items()
+        for one in found
+        if one["kind"] == "supervisor-up" and one["time"] > stopped
+    ]
