@@ -18,7 +18,7 @@ SOURCES := $(shell find clusterctl -not -name '__pycache__' -not -name '*.pyc')
 # Rooms whose tests take seconds: most start no process.
 ROOMS ?= checks facts inventory logs model network plan report
 
-.PHONY: setup demo docs test lint coverage bench gpu soak clean
+.PHONY: setup demo docs test lint style types pytest coverage bench gpu soak clean
 
 setup: .venv/ready
 
@@ -33,9 +33,13 @@ docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	@echo build/site/index.html
 
-lint: setup
+lint: style types
+
+style: setup
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
+
+types: setup
 	$(PYTHON) -m mypy
 
 # This folder's own time is that of a new file or one removed: build/tree has a link to each.
@@ -43,9 +47,13 @@ build/ready: . .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
 	@.ci/wheel
 	@touch $@
 
-test: lint build/ready
+# mypy uses one core, for over a minute where nothing is cached: beside all the rest.
+test: style
+	@$(MAKE) --no-print-directory -j2 pytest types
+
+pytest: build/ready
 	@.ci/setup optional
-	.ci/test -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
+	MAKEFLAGS= .ci/test -n $(WORKERS) --dist worksteal -m "not soak" --durations 10 $(TESTS)
 
 coverage: setup
 	@rm -f .coverage*

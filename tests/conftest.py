@@ -101,6 +101,8 @@ LONGEST = (
 
 Those of Ray are left out: it gives each of its processes 30 s to start, and these are all busy.
 """
+TRAININGS = ("tests/train/", "tests/strict_nccl/")
+"""Most of their tests use torch in the test process, or ranks forked from one that has it."""
 WORKERS_LIMIT = 16
 
 IMPORTED = pytest.StashKey[frozenset[str]]()
@@ -138,6 +140,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deal the longest tests out: each worker starts with its share, so that none ends the run.
 
     `--dist worksteal` gives each worker one piece of the list, all of about the same length.
+    Trainings go to half of the workers, until others have nothing else to do: torch and the process
+    that ranks are forked from take each of them 15 s of CPU time to start.
     """
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     longest = sorted(
@@ -146,9 +150,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     taken = {id(item) for item in longest}
     others = [item for item in items if id(item) not in taken]
+    trainings = [item for item in longest + others if item.nodeid.startswith(TRAININGS)]
+    if workers == 1 or 2 * len(trainings) > len(items):  # each worker trains
+        trainings = []
+    apart = {id(item) for item in trainings}
+    longest = [item for item in longest if id(item) not in apart]
+    others = [item for item in others if id(item) not in apart]
+    share = -(-len(trainings) // -(-workers // 2))
     dealt: list[pytest.Item] = []
     for worker in range(workers):
-        piece = longest[worker::workers]
+        piece = longest[worker::workers] + trainings[worker * share : (worker + 1) * share]
         length = (len(items) - len(dealt)) // (workers - worker)
         cut = max(0, length - len(piece))
         dealt += piece + others[:cut]

@@ -96,3 +96,19 @@ def test_few_failures_are_tried_again_alone(
     assert done.returncode == code, done.stdout + done.stderr
     assert said in done.stderr
     assert ("flaky" in done.stderr) == ("flaky" in said)
+
+
+LINTER = '#!/bin/sh\ncase "$*" in *{failing}*) echo "{failing} failed"; exit 1; esac\n'
+
+
+@pytest.mark.parametrize("failing", ["ruff check", "mypy", "nothing"])
+def test_what_ruff_or_mypy_finds_fails_the_tests(checkout: Path, failing: str) -> None:
+    (checkout / ".venv" / "bin").mkdir()
+    for name, text in ((".venv/bin/python", LINTER), (".ci/test", "#!/bin/sh\necho tested\n")):
+        (checkout / name).write_text(text.format(failing=failing))
+        (checkout / name).chmod(0o755)
+    done = subprocess.run(
+        ["make", "test"], cwd=checkout, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode == 0) == (failing == "nothing"), done.stderr
+    assert ("tested" in done.stdout) == (failing != "ruff check")  # types are checked beside them
