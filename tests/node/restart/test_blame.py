@@ -12,6 +12,7 @@ from clusterctl.node.file_io import read_json
 from clusterctl.node.restart.agreement import tell_sight
 from clusterctl.node.restart.blame import LOST, blamed
 from clusterctl.node.restart.judgement import AttemptEnd, Failure
+from clusterctl.node.restart.own_rules import FoundPatterns
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import node_status
 from clusterctl.node.supervisor.decide_next import decide_next
@@ -96,7 +97,8 @@ def test_the_master_notes_whom_each_attempt_blames(tmp_path: Path) -> None:
             "stuck": False,
         }
         bad = {**after, "failures": [{**failure, "lines": [text]}], "check": {"xid": check}}
-        decide_next(job, paths, [Cause("rank", "so", "b")], {"a": after, "b": bad, "c": after})
+        afters = {"a": after, "b": bad, "c": after}
+        decide_next(job, paths, [Cause("rank", "so", "b")], afters, FoundPatterns())
 
     decide("RuntimeError: NVML: GPU is lost", "")
     decide("ValueError: no", "")
