@@ -95,6 +95,7 @@ def test_the_master_notes_whom_each_attempt_blames(tmp_path: Path) -> None:
             "sight": tell_sight("/w", []),
             "check": {"xid": ""},
             "stuck": False,
+            "blame": "",
         }
         bad = {**after, "failures": [{**failure, "lines": [text]}], "check": {"xid": check}}
         afters = {"a": after, "b": bad, "c": after}
