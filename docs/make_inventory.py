@@ -12,14 +12,14 @@ import re
 from pathlib import Path
 
 import clusterctl.inventory
-from clusterctl.inventory.cluster import Ends, Hang, Job, Restart, Ssh, Stop
+from clusterctl.inventory.cluster import Ends, Hang, Job, Notify, Restart, Ssh, Stop
 from clusterctl.inventory.schema import DefaultsSection, HostsFile, NetworkSection, json_schema
 from clusterctl.inventory.settings import Setting, keys_of
 
 PAGE = Path(__file__).parent / "reference" / "inventory.md"
 SCHEMA = Path(clusterctl.inventory.__file__).parent / "hosts.schema.json"
 HEAD = "| key | value | default |\n|---|---|---|\n"
-TABLES = (HostsFile, Ssh, DefaultsSection, NetworkSection, Job, Stop, Hang, Restart, Ends)
+TABLES = (HostsFile, Ssh, DefaultsSection, NetworkSection, Job, Stop, Hang, Restart, Ends, Notify)
 """In the order of the page."""
 _SECTIONS = {"ssh", "defaults", "network", "job"}
 """Keys of the top with a table of their own."""

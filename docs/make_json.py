@@ -90,6 +90,7 @@ DOCUMENTS = {
     "status": runs.StatusDocument,
     "dump": runs.DumpDocument,
     "stop": runs.StopDocument,
+    "notify": nodes.NotifyDocument,
     "runs": runs.RunsDocument,
     "runs-prune": runs.PruneDocument,
     "runs-show": runs.RunDocument,

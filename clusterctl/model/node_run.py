@@ -310,6 +310,10 @@ class NodeRun:
     """The most that the run may have."""
     again: Again | None = None
     """null: no attempt is about to begin."""
+    notify_problem: str = ""
+    """What a receiver of `job.notify` was not told, and why; the first time."""
+    time_left_s: float | None = None
+    """Of a live run with a time limit, on the master."""
 
     @property
     def why_gone(self) -> str:

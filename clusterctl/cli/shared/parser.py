@@ -31,6 +31,7 @@ VERBS: dict[str, str] = {
     "dump": "show where every rank of a run is: its stacks",
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
+    "notify": "test the receivers of messages about runs",
     "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
@@ -69,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dump": ("clusterctl dump", "clusterctl dump --rank 3", "clusterctl dump --output stacks"),
     "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),
     "runs": ("clusterctl runs", "clusterctl runs --prune 5"),
+    "notify": ("clusterctl notify --test",),
     "export": (
         "clusterctl export --to deepspeed",
         "clusterctl export --to ansible --nodes gpu1,gpu2",

@@ -33,6 +33,7 @@ from clusterctl.verbs.launch.validate_job import (
     require_job,
     require_script,
     require_secrets,
+    require_webhooks,
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
@@ -132,6 +133,7 @@ def launch(
     """
     try:
         require_secrets(cluster)
+        require_webhooks(cluster.job)
         require_key(records.root)  # before any node is asked
         cluster, plan, verdict = prepare(cluster, pool, options, emit=emit)
         _stop_if_blocked(verdict, options)

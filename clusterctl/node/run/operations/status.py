@@ -140,6 +140,8 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "attempt": job.get("attempt", 1),
         "attempts": snapshot.get("attempts", 1),
         "again": snapshot.get("again") if state == "starting" else None,
+        "notify_problem": snapshot.get("notify_problem", ""),
+        "time_left_s": live.get("seconds_left") if live else None,
         "nodes": snapshot.get("nodes"),
         "hung": snapshot.get("hung") if state == "running" else None,
         "false_alarms": snapshot.get("false_alarms", 0),
