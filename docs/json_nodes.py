@@ -15,6 +15,7 @@ from clusterctl.checks.network.choices import LibraryChoice
 from clusterctl.facts.ladder import Dcgm, GpuTrial, Rail
 from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.inventory.other_programs.export import ExportedNode
+from clusterctl.model.answers import Told
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.sandbox.faults.registry import ActiveFault
 from clusterctl.sandbox.layout import Host
@@ -273,6 +274,15 @@ class QuarantineDocument(Document):
 
     nodes: list[Quarantined]
     """Those that stay longest come first."""
+
+
+class NotifyDocument(Document):
+    """`notify --test`: what became of the test."""
+
+    node: str
+    """The node that sent it: the master."""
+    receivers: list[Told]
+    """In the order of `job.notify`."""
 
 
 class SandboxDocument(Document):

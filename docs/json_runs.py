@@ -141,6 +141,10 @@ class StatusDocument(Document):
     """The attempt that is about to begin; null: there is none."""
     no_restart: str | None
     """Why a run that restarts was not started again."""
+    time_left_s: float | None
+    """Seconds until `job.max_time` stops it; null: it has no limit, or is over."""
+    notify_problem: str | None
+    """What a receiver of `job.notify` was not told, and why."""
     hung: Hung | None
     """That no rank has shown a sign of life for too long; null: it is not hung."""
     verdict: Verdict | None

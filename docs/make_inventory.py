@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import clusterctl.inventory
-from clusterctl.inventory.cluster import Ends, Hang, Job, Restart, Ssh, Stop
+from clusterctl.inventory.cluster import Ends, Hang, Job, Notify, Restart, Ssh, Stop
 from clusterctl.inventory.schema import (
     DefaultsSection,
     HostsFile,
@@ -27,7 +27,7 @@ SCHEMA = Path(clusterctl.inventory.__file__).parent / "hosts.schema.json"
 HEAD = "| key | value | default |\n|---|---|---|\n"
 TABLES = (
     HostsFile, Ssh, DefaultsSection, NetworkSection, QuarantineSection, Job, Stop, Hang, Restart,
-    Ends,
+    Ends, Notify,
 )  # fmt: skip
 """In the order of the page."""
 _SECTIONS = {"ssh", "defaults", "network", "quarantine", "job"}

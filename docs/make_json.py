@@ -93,6 +93,7 @@ DOCUMENTS = {
     "status": runs.StatusDocument,
     "dump": runs.DumpDocument,
     "stop": runs.StopDocument,
+    "notify": nodes.NotifyDocument,
     "runs": runs.RunsDocument,
     "runs-prune": runs.PruneDocument,
     "runs-show": runs.RunDocument,

@@ -33,6 +33,7 @@ class LaunchFlags(TypedDict, total=False):
     env: Mapping[str, str] | None
     master_port: int | None
     max_restarts: int | None
+    max_time: float | None
     start_timeout: float | None
     lost_after: float | None
     restarts: int | None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.api.report import CheckReport
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.exec import ExecResult
+    from clusterctl.verbs.notify import NotifyResult
     from clusterctl.verbs.pull.result import PullResult
     from clusterctl.verbs.push.result import PushResult
     from clusterctl.verbs.quarantine.quarantine import QuarantineList
@@ -191,6 +192,22 @@ class NodeCommands:
         cluster = self._select(nodes, exclude)
         options = ExecOptions(cwd=cwd, timeout=timeout)
         return exec_command(self._pool(cluster), command, options, emit=on_event or log_warning)
+
+    def notify_test(self, *, on_event: OnEvent | None = None) -> NotifyResult:
+        """Let the master send a test to all that `job.notify` names.
+
+        Args:
+            on_event: called with each event while it runs.
+
+        Raises:
+            UsageError: there is no receiver, or a variable that is needed is not set here.
+            ClusterError: the master does not answer.
+        """
+        from clusterctl.verbs.notify import notify_test
+
+        master = self.cluster.with_nodes(self.cluster.nodes[:1])
+        emit = on_event or log_warning
+        return notify_test(master, self._pool(master), os.environ, emit=emit)
 
     def push(
         self,

@@ -132,6 +132,24 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Who gets messages about a run, and which."""
+
+    on: tuple[str, ...] = setting(
+        kinds.EVENTS, "events to send: started, restarted, hung, failed, ended", ()
+    )
+    every: float | None = setting(
+        kinds.PING_TIME, "how often to send that the run is alive, such as 10m"
+    )
+    command: tuple[str, ...] = setting(
+        kinds.WORDS, "a command on the master that reads the event as JSON on stdin", ()
+    )
+    webhook_from: str | None = setting(
+        kinds.VARIABLE, "instead, a variable of this machine with the URL to post to; never stored"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What is launched; the command line overrides it."""
 
@@ -214,6 +232,34 @@ class Job:
     restart: Restart = setting(
         Restart, "whether the nodes start a run again that failed", Restart()
     )
+    before: str | None = setting(
+        kinds.SHELL_LINE,
+        "a shell line run on every node before the ranks of each attempt",
+        on_nodes=True,
+    )
+    after: str | None = setting(
+        kinds.SHELL_LINE,
+        "a shell line run on every node once all ranks have ended, also after a failure",
+        on_nodes=True,
+    )
+    before_after_timeout: float = setting(
+        kinds.DURATION, "time that before and after may each take", 600.0, on_nodes=True
+    )
+    notify: tuple[Notify, ...] = setting(
+        kinds.sections(Notify, "a list of receivers"),
+        "who gets messages about the run",
+        (),
+        on_nodes=True,
+        resumed="run's or file's",
+    )
+    max_time: float | None = setting(
+        kinds.RUN_TIME,
+        "time after which the run is stopped, such as 12h, over all its attempts",
+        flag="time after which the run is stopped, such as 90m, 12h or 7d",
+        metavar="T",
+        on_nodes=True,
+    )
+    """Seconds from the start on the master; None: no limit."""
     start_timeout: float = setting(
         kinds.TIMEOUT,
         default=600.0,
@@ -233,6 +279,11 @@ class Job:
         kinds.BOOLEAN, default=False, flag="set the debug variables of NCCL and torch"
     )
     """Let NCCL and torch log all that they can."""
+
+    @property
+    def webhooks(self) -> tuple[str, ...]:
+        """The variables of the controller that have the URLs of `notify`."""
+        return tuple(dict.fromkeys(one.webhook_from for one in self.notify if one.webhook_from))
 
     @property
     def args(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import yaml
 
-from clusterctl.inventory.cluster import Cluster, Ends, Hang, Job, Node, Restart, Ssh, Stop
+from clusterctl.inventory.cluster import Cluster, Ends, Hang, Job, Node, Notify, Restart, Ssh, Stop
 from clusterctl.inventory.ranges import folds
 from clusterctl.inventory.settings import keys_of
 from clusterctl.safe_text import escape_controls
@@ -118,15 +118,13 @@ def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
 
 
 def _job(job: Job) -> dict[str, object]:
-    section = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in _changed(job, Job()).items()
-    }
+    section = _listed(_changed(job, Job()))
     stop = _written(_changed(job.stop, Stop()))
     hang = _written(_changed(job.hang, Hang()))
     restart = _restart(job.restart)
+    told = [_written(_listed(_changed(one, Notify()))) for one in job.notify]
     maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop, "hang": hang}
-    return _written({**section, **maps, "restart": restart})
+    return _written({**section, **maps, "restart": restart, "notify": told})
 
 
 def _restart(restart: Restart) -> dict[str, object]:
@@ -135,10 +133,16 @@ def _restart(restart: Restart) -> dict[str, object]:
 
 
 def _ends(ends: Ends) -> dict[str, object]:
-    return {name: list(getattr(ends, name)) for name in _changed(ends, Ends())}
+    return _listed(_changed(ends, Ends()))
 
 
-_Section = Ssh | Job | Stop | Hang | Restart | Ends
+def _listed(values: dict[str, object]) -> dict[str, object]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+    }
+
+
+_Section = Ssh | Job | Stop | Hang | Restart | Ends | Notify
 
 
 def _changed(value: _Section, default: _Section) -> dict[str, object]:

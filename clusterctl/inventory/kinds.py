@@ -21,15 +21,15 @@ INFINITE = float("inf")
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,3})?")
-_DURATION = re.compile(r"((?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,3})?)([smh]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DURATION = re.compile(r"((?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,3})?)([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
 _SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
-_DAY = 86400
+_DAY, _YEAR = 86400, 365 * 86400
 _LONGEST_PATTERN = 500
 
 OWN_SBATCH_OPTIONS = frozenset({
@@ -48,7 +48,8 @@ class Kind(Generic[T]):
 
     read: Callable[[object], Any]
     schema: Mapping[str, object]
-    items: Kind[Any] | None = None
+    items: Kind[Any] | type | None = None
+    """A type is a section."""
     names: Kind[str] | None = None
     """Of a mapping."""
     bounds: tuple[float, float] | None = None
@@ -133,6 +134,12 @@ def _list(items: Kind[T], read: Callable[[object], object]) -> Kind[tuple[T, ...
     return Kind(read, {"type": "array", "items": items.schema}, items)
 
 
+def sections(model: type[T], wanted: str) -> Kind[tuple[T, ...]]:
+    """Return the kind of lists of a section."""
+    items = {"$ref": f"#/$defs/{model.__name__}Section"}
+    return Kind(_shape(list, wanted), {"type": "array", "items": items}, model)
+
+
 def _mapping(names: Kind[str], wanted: str) -> Kind[tuple[tuple[str, str], ...]]:
     schema = {"type": "object", "patternProperties": {names.schema["pattern"]: WORD.schema}}
     return Kind(_shape(dict, wanted), schema, WORD, names)
@@ -169,13 +176,19 @@ def _read_seconds(value: object) -> float:
     return float(value)
 
 
-def _read_duration(value: object) -> float:
-    """Read a time such as 300, 10s, 5m or 2h, of at most a day."""
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    seconds = float(found[1]) * _UNITS[found[2]] if found else -1.0
-    if not 0 <= seconds <= _DAY:
-        raise InvalidValue("a time such as 300, 10s, 5m or 2h, of at most a day", value)
-    return seconds
+def _duration(wanted: str, low: float, high: float) -> Kind[float]:
+    """Return the kind of times in seconds, or with a unit."""
+
+    def read(value: object) -> float:
+        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        seconds = float(found[1]) * _UNITS[found[2]] if found else -1.0
+        if not low <= seconds <= high:
+            raise InvalidValue(wanted, value)
+        return seconds
+
+    number = {"type": "number", "minimum": low, "maximum": high}
+    text = {"type": "string", "pattern": f"^{_DURATION.pattern}$"}
+    return Kind(read, {"anyOf": [number, text]}, bounds=(low, high))
 
 
 def _read_pattern(value: object) -> str:
@@ -299,17 +312,13 @@ GPUS: Kind[int] = Kind(
 )
 BOOLEAN: Kind[bool] = Kind(_read_boolean, {"type": "boolean"})
 SECONDS: Kind[float] = Kind(_read_seconds, {"type": "number", "minimum": 0, "maximum": _DAY})
-DURATION: Kind[float] = Kind(
-    _read_duration,
-    {
-        "anyOf": [
-            {"type": "number", "minimum": 0, "maximum": _DAY},
-            {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
-        ]
-    },
-    bounds=(0, _DAY),
-)
+DURATION = _duration("a time such as 300, 10s, 5m or 2h, of at most a day", 0, _DAY)
+RUN_TIME = _duration("a time such as 90m, 12h or 7d, from 1 s to 365 days", 1, _YEAR)
 HANG_ACTION = one_of("report", "stop", "restart")
+PING_TIME = _duration("a time from 10s to 1d", 10, _DAY)
+EVENTS: Kind[tuple[str, ...]] = _list(
+    one_of("started", "restarted", "hung", "failed", "ended"), _shape(list, "a list of events")
+)
 SUBNET = _string(addresses.read_subnet)
 LOCAL_PATH = _string(_read_local_path)
 NODE_PATH = _string(_read_path)

@@ -88,6 +88,16 @@ def _judge_addresses(
             problems.add(where, wanted="an address of its own for each node", found=found)
 
 
+def _judge_receivers(job: Job, problems: Problems) -> None:
+    """Report receivers of events that nothing can be sent to."""
+    for at, one in enumerate(job.notify):
+        if bool(one.command) == bool(one.webhook_from):
+            found = "both" if one.command else "nothing"
+            problems.add(("job", "notify", at), wanted="command or webhook_from", found=found)
+        if not one.on and one.every is None:
+            problems.add(("job", "notify", at), wanted="on or every", found="nothing")
+
+
 def judge_job(job: Job, problems: Problems) -> None:
     """Report contradictions in the job, and warn about values that look like secrets."""
     in_env = {name for name, _ in job.env}
@@ -95,6 +105,7 @@ def judge_job(job: Job, problems: Problems) -> None:
         if name in in_env:
             found = f"{name} in env, too"
             problems.add(("job", "env_from", at), wanted="a variable once", found=found)
+    _judge_receivers(job, problems)
     for wanted, found in wrap_problems(job.wrap):
         problems.add(("job", "wrap"), wanted=wanted, found=found)
     for at, word in enumerate(job.resume_args):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from clusterctl.inventory import kinds
-from clusterctl.inventory.cluster import Ends, Hang, Job, Restart, Ssh, Stop
+from clusterctl.inventory.cluster import Ends, Hang, Job, Notify, Restart, Ssh, Stop
 from clusterctl.inventory.kinds import Kind
 from clusterctl.inventory.problems import InvalidValue, Path, Problems, nearest, printable, shown
 from clusterctl.inventory.settings import Section, Setting, keys_of, setting, title
@@ -168,6 +168,11 @@ def _read(kind: Kind[Any], value: object, path: Path, problems: Problems) -> obj
     items, names = kind.items, kind.names
     if items is None:
         return read
+    if isinstance(items, type):
+        sections = [
+            read_section(items, one, (*path, at), problems) or _WRONG for at, one in enumerate(read)
+        ]
+        return _WRONG if _WRONG in sections else tuple(sections)
     if names is None:
         found = [_read(items, one, (*path, at), problems) for at, one in enumerate(read)]
         return _WRONG if _WRONG in found else tuple(found)
@@ -205,8 +210,8 @@ def _schema_of(model: type) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a hosts.yaml, for editors."""
     inner = (
-        DefaultsSection, Ends, Hang, Job, NetworkSection, NodeSection, QuarantineSection, Restart,
-        Ssh, Stop,
+        DefaultsSection, Ends, Hang, Job, NetworkSection, NodeSection, Notify, QuarantineSection,
+        Restart, Ssh, Stop,
     )  # fmt: skip
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -23,7 +23,8 @@ from clusterctl.node.printed_cause import last_line
 from clusterctl.values import dataclass
 
 CauseKind = Literal[
-    "exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor", "world", "hang"
+    "exit", "signal", "launcher", "node-lost", "start-timeout", "supervisor", "world", "hang",
+    "before",
 ]  # fmt: skip
 
 FAILED = 1
@@ -43,6 +44,7 @@ _OWN_KIND = {
     "launcher": "launcher-ended",
     "supervisor": "supervisor-died",
     "lost": "peer-lost",
+    "before": "before-failed",
 }
 """Reason for the end of a node run, as its peers record it → the node's own event."""
 SLOW_START = "its env_init took"
@@ -262,7 +264,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
     kind = event.get("kind")
     if event.get("ordered"):
         return None
-    if kind in ("peer-lost", "start-timeout", "supervisor-died"):
+    if kind in ("peer-lost", "start-timeout", "supervisor-died", "before-failed"):
         return _cause_of_node(report, event, offset)
     if kind not in ("rank-ended", "launcher-ended"):
         return None
@@ -305,6 +307,11 @@ def _cause_of_node(report: NodeReport, event: Mapping[str, Any], offset: float) 
             kind="start-timeout",
             message=str(event.get("message")),
             remedy=LATE_REMEDY,
+        )
+    if kind == "before-failed":
+        message, remedy = str(event.get("message")), "correct job.before in the inventory"
+        return FirstCause(
+            node=report.node, time=time, kind="before", message=message, remedy=remedy
         )
     return FirstCause(
         node=report.node,

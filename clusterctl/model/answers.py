@@ -47,6 +47,25 @@ class DumpAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What became of a message to a receiver."""
+
+    receiver: str
+    """`webhook` with the name of its variable, or `command` with its program."""
+    ok: bool
+    """It was taken."""
+    answer: str
+    """What the server answered, or how the command ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyAnswer:
+    """`notify-test`."""
+
+    told: tuple[Told, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunsAnswer:
     """`runs`."""
 

@@ -327,6 +327,10 @@ class NodeRun:
     """null: no attempt is about to begin."""
     blamed: Mapping[str, Blamed] = field(default_factory=dict)
     """On the master: the nodes that were blamed between two attempts."""
+    notify_problem: str = ""
+    """What a receiver of `job.notify` was not told, and why; the first time."""
+    time_left_s: float | None = None
+    """Of a live run with a time limit, on the master."""
 
     @property
     def why_gone(self) -> str:

@@ -100,16 +100,21 @@ def node_part(node: NodePlan, *, state: str | None) -> NodePart:
 
 
 def node_secrets(
-    plan: Plan, node: NodePlan, identity: Identity, environment: Mapping[str, str]
+    plan: Plan,
+    node: NodePlan,
+    identity: Identity,
+    environment: Mapping[str, str],
+    webhooks: Sequence[str] = (),
 ) -> bytes:
     """Return the body of `start`, which is never written to disk.
 
-    Only the master gets the key and the run's token; a worker gets a token of its own. Of the
-    controller's `environment` only the names in `env_from` are used.
+    Only the master gets the key, the run's token and the URLs that `webhooks` name; a worker gets a
+    token of its own. Of the controller's `environment` only these and `env_from` are used.
     """
     secrets = worker_secrets(plan.env_from, environment, node_token(identity.token, node.node))
     if node.node_rank == 0:
         secrets.update(token=identity.token, key=identity.key)
+        secrets["webhooks"] = named_values(webhooks, environment)
     if plan.launcher == "ray":
         secrets["ray_token"] = ray_token(identity.token)
     return json.dumps(secrets).encode()
@@ -119,5 +124,9 @@ def worker_secrets(
     env_from: Sequence[str], environment: Mapping[str, str], token: str
 ) -> dict[str, Any]:
     """Return what a worker gets that is never written to disk."""
-    env = {name: environment[name] for name in env_from if name in environment}
-    return {"env": env, "token": token}
+    return {"env": named_values(env_from, environment), "token": token}
+
+
+def named_values(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are set."""
+    return {name: environment[name] for name in names if name in environment}

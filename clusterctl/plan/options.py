@@ -50,6 +50,7 @@ class Options:
     max_restarts: int | None = setting(
         kinds.COUNT, flag="let the launcher restart ranks", metavar="N"
     )
+    max_time: float | None = None
     start_timeout: float | None = None
     lost_after: float | None = None
     restarts: int | None = setting(

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from clusterctl.verbs.dump.dump import DumpResult
 
 _HUNG = "hung: no rank has shown a sign of life for long"
+_SENTENCES = {
+    "late": "late: {message}",
+    "before-failed": "{message}",
+    "after-failed": "{message}",
+    "notify-failed": "could not tell {receiver} of the event {event}: {message}",
+}
+"""Of events that a node describes in its own words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +115,9 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
             return f"the others no longer wait for rank {rank}"
         case "again":
             return _next_attempt(event)
-        case "late":
-            return f"late: {event.get('message')}"
-        case _:
-            return ""
+        case kind:
+            told = {name: event.get(name) for name in ("message", "event", "receiver")}
+            return _SENTENCES.get(str(kind), "").format(**told)
 
 
 def _waiting(event: Waiting) -> Iterator[str]:
@@ -145,7 +151,7 @@ def _why_stopping(event: Mapping[str, object]) -> str:
             return f"start timeout ({peer}): {message}"
         case "lost" if event.get("lost"):
             return f"{peer} lost {event['lost']}"
-        case "world" | "hang":
+        case "world" | "hang" | "before":
             return f"{peer}: {message}"
         case _:
             return f"{peer} failed"

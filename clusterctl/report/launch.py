@@ -16,7 +16,13 @@ from clusterctl.report.copies import deletions
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
 from clusterctl.report.quarantine import show_quarantined
-from clusterctl.report.status import END_THE_REST, show_cause, show_no_restart, unanswered
+from clusterctl.report.status import (
+    END_THE_REST,
+    show_cause,
+    show_no_restart,
+    show_time_over,
+    unanswered,
+)
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import CopyProgress, Event, Progress
@@ -59,6 +65,7 @@ class TerminalDisplay:
             show_cause(console, view.first_cause)
         show_no_restart(console, view)
         show_quarantined(console, view)
+        show_time_over(console, view)
         for answer in view.silent:
             console.print(safe_text(f"{answer.node.name}: {answer.error}", "yellow"))
         if view.silent:

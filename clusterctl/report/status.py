@@ -76,6 +76,9 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
         show_cause(screen.out, view.first_cause)
     show_no_restart(screen.out, view)
     show_quarantined(screen.out, view)
+    if view.notify_problem:
+        screen.out.print(safe_text(f"not sent: {view.notify_problem}", "yellow"))
+    show_time_over(screen.out, view)
 
 
 def _correction(event: Correction) -> str:
@@ -162,6 +165,8 @@ def _attempt(console: Console, view: RunStatus) -> None:
     if view.attempts > 1:
         why = f", after: {view.restart_reason}" if view.restart_reason else ""
         console.print(safe_text(f"  attempt  {view.attempt} of {view.attempts}{why}"))
+    if view.time_left_s is not None:
+        console.print(safe_text(f"  time     {duration(view.time_left_s)} left (max_time)"))
     if view.again:
         wait = max(0.0, view.again.at - time.time())
         text = f"attempt {view.again.attempt} in {duration(wait)}: {view.again.why}"
@@ -210,6 +215,14 @@ def show_no_restart(console: Console, view: RunStatus) -> None:
     """Print why a run that restarts was not started again; nothing of one that was stopped."""
     if view.no_restart and view.state in BAD_ENDS:
         console.print(safe_text(f"not started again: {view.no_restart}"))
+
+
+def show_time_over(console: Console, view: RunStatus) -> None:
+    """Print how a run continues that its time limit has stopped."""
+    saves = any(one.checkpoints for one in view.node_runs.values())
+    if view.ended_by == "max-time" and saves:
+        command = f"clusterctl resume {view.run} --checkpoint latest"
+        console.print(safe_text(f"hint: {command}"), soft_wrap=True)
 
 
 def unanswered(view: RunStatus) -> str:

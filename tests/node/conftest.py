@@ -94,6 +94,8 @@ class Run:
         )
         self.identity = make_identity(self.plan.run)
         self.secrets: dict[str, str] = {}
+        self.webhooks: dict[str, str] = {}
+        """The URLs of `job.notify`, by the names of their variables."""
         self.link_port = 0
         self.change: Head = {}
         """What to change of the job that is sent."""
@@ -126,7 +128,8 @@ class Run:
             self.plan, plan, self.identity, job=self.job, state=state, link_port=self.link_port
         )
         plan_ = replace(self.plan, env_from=tuple(self.secrets))
-        body = node_secrets(plan_, plan, self.identity, self.secrets)
+        environment = {**self.secrets, **self.webhooks}
+        body = node_secrets(plan_, plan, self.identity, environment, tuple(self.webhooks))
         return {"job": {**job, **self.change}}, body
 
     def start_node(self, n: int, **args: object) -> Head:

@@ -44,6 +44,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
         workdir="/other",
         master_port=29600,
         max_restarts=2,
+        max_time=60.0,
         start_timeout=5.0,
         lost_after=3.0,
         hang_after=90.0,
@@ -55,6 +56,7 @@ def test_every_option_is_laid_over_the_inventory() -> None:
     assert (job.command, job.env) == (("x.py",), (("A", "1"), ("B", "3"), ("C", "4")))
     assert job.launcher_args == ("--tee", "3", "--max-restarts=2")
     assert (job.start_timeout, job.lost_after, job.debug) == (5.0, 3.0, True)
+    assert job.max_time == 60.0
     assert job.hang == Hang(after=90.0, action="stop")
     assert job.restart == Restart(max=5, never=Ends(exit_codes=(3,)))
     assert [one.gpus_wanted for one in wanted.nodes] == [4, 2, None]

@@ -4,6 +4,7 @@ import argparse
 import logging
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
@@ -66,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--wait",
         nargs="?",
-        type=duration,
+        type=partial(duration, kinds.DURATION),
         const=_WAIT,
         metavar="T",
         help="wait until no one else uses the nodes, at most so long, such as 30m (default: 2h)",

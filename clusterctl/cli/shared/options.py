@@ -4,12 +4,14 @@ import argparse
 import os
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory import default_path, kinds, load
 from clusterctl.inventory.cluster import Cluster, LauncherName
+from clusterctl.inventory.kinds import Kind
 from clusterctl.inventory.load import DEFAULT, VARIABLE
 from clusterctl.inventory.problems import InvalidValue
 from clusterctl.plan.options import FLAGGED, node_folder
@@ -150,8 +152,8 @@ def _reader(name: str) -> Callable[[str], object]:
     kind, bounds = FLAGGED[name].kind, FLAGGED[name].bounds
     if kind is kinds.TIMEOUT:
         return positive_seconds
-    if kind is kinds.DURATION:
-        return duration
+    if kind in (kinds.DURATION, kinds.RUN_TIME):
+        return partial(duration, cast("Kind[float]", kind))
     if bounds:
         return whole(*bounds)
     return {kinds.FOLDER: workdir_argument, kinds.WORDS: _words}.get(kind, str)
@@ -196,14 +198,14 @@ def seconds(text: str) -> float:
     return number
 
 
-def duration(text: str) -> float:
+def duration(kind: Kind[float], text: str) -> float:
     """Read a time such as 90s or 5m.
 
     Raises:
         argparse.ArgumentTypeError: it is something else.
     """
     try:
-        return cast("float", kinds.DURATION.read(text))
+        return cast("float", kind.read(text))
     except InvalidValue as invalid:
         raise argparse.ArgumentTypeError(f"expected {invalid.wanted}, found {text!r}") from invalid
 

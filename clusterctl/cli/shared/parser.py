@@ -32,6 +32,7 @@ VERBS: dict[str, str] = {
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster",
     "quarantine": "list the nodes that are kept out after failures, add or remove some",
+    "notify": "test the receivers of messages about runs",
     "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
@@ -75,6 +76,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "clusterctl quarantine add gpu3 --reason 'ECC errors' --for 3d",
         "clusterctl quarantine remove gpu3",
     ),
+    "notify": ("clusterctl notify --test",),
     "export": (
         "clusterctl export --to deepspeed",
         "clusterctl export --to ansible --nodes gpu1,gpu2",

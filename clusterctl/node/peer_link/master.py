@@ -11,6 +11,7 @@ from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.listener import Listener, UnauthenticatedPeers
 from clusterctl.node.peer_link.messages import (
+    ORDERED,
     SILENT_SECONDS,
     PeerEvents,
     PeerMessage,
@@ -56,6 +57,9 @@ class Master:
         self._ending: Optional[PeerMessage] = None
         self._over: Optional[str] = None
         self._stopped = False
+        self._ready: Set[str] = set()
+        self.begun = False
+        """All nodes may start their ranks; of a job with a command before them."""
         self._hung: Optional[PeerMessage] = None
         self._slow: Dict[str, List[PeerMessage]] = {}
         self._lives: Dict[str, PeerMessage] = {}
@@ -102,6 +106,20 @@ class Master:
         return self._expected <= self._finished
 
     @property
+    def all_ready(self) -> bool:
+        """Every worker of the run has told that its ranks may start."""
+        return self._expected - self._finished <= self._ready
+
+    def tell_ready(self) -> None:
+        """Only workers tell the master."""
+
+    def send_begin(self) -> None:
+        """Let every worker, also one that comes later, start its ranks."""
+        self.begun = True
+        for channel in self._channels.values():
+            channel.send({"begin": True})
+
+    @property
     def others_over(self) -> bool:
         """The run is over on every other node."""
         return self.all_done
@@ -130,8 +148,9 @@ class Master:
         first = self._ending
         # The end of a rank that failed by itself does not wait behind that of an echo.
         echo = first is not None and first.get("lines_grace") is not None
-        stops = first is not None and message["by"] == "stop" and not self._stopped
-        self._stopped = self._stopped or message["by"] == "stop"
+        ordered = message["by"] in ORDERED
+        stops = first is not None and ordered and not self._stopped
+        self._stopped = self._stopped or ordered
         if first is None or (echo and message.get("lines_grace") is None):
             self._ending = message
         if self._ending is message or stops:  # that a run which failed must not start again
@@ -203,6 +222,8 @@ class Master:
         if "ping" in message:
             slow = self._slow.get(channel.name, [])
             channel.send({"pong": parse_time(message, "ping"), "at": time.time(), "slow": slow})
+            if message.get("ready") is True:
+                self._ready.add(channel.name)
             if "printed" in message:
                 self._lives[channel.name] = parse_life(message)
         elif "ending" in message:
@@ -237,6 +258,8 @@ class Master:
         self._channels[name] = channel
         self._last[name] = channel.last_received
         channel.send({"welcome": True})
+        if self.begun:
+            channel.send({"begin": True})
         if self._ending is not None:
             channel.send(told_ending(self._ending))
         if self._hung is not None:

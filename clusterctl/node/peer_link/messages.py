@@ -1,6 +1,8 @@
 """The messages between the supervisors of a run, and the events that these cause.
 
 The worker connects and says `hello` with its token; the master answers `welcome`, or closes.
+Of a job with a command before its ranks, a worker tells with its ping once it is `ready`; when all
+are, the master says `begin` to all.
 The worker sends `ping` at least every 2 s, and the master answers `pong` with its own clock.
 Either tells an `ending` at once. The master passes on the first, and a rank's own failure after an
 echo; none if the run continues without that node. A worker says `bye` once the run is over on it,
@@ -70,9 +72,11 @@ def heartbeat_seconds(lost_after: float) -> float:
     return min(2.0, lost_after / 5)
 
 
+ORDERED = ("stop", "max-time")
+"""Endings that are no failure: a user, or the job's own limit, wants them. No attempt follows."""
 REASON_LIMIT = 4096
 """Characters of a reason; the rest is cut off."""
-_WORD_LIMIT = 255
+_WORD_LIMIT, _LINE_LIMIT = 255, 500
 _NUMBER_LIMIT = 2**31
 _GRACE_LIMIT = 86400.0
 """The longest grace that an inventory allows."""
@@ -92,6 +96,7 @@ _ENDING: Dict[str, Tuple[type, ...]] = {
     "grace": (int, float, type(None)),
     "lines_grace": (int, float, type(None)),
     "refuses": (bool,),
+    "line": (str, type(None)),
 }
 """What an ending is made of; the first three are always there.
 
@@ -224,6 +229,8 @@ def parse_ending(message: PeerMessage) -> PeerMessage:
         if not isinstance(value, _ENDING[name]):
             raise MessageError("%s of an ending: found %.200r" % (name, value))
     ending["reason"] = ending["reason"][:REASON_LIMIT]
+    if ending.get("line"):
+        ending["line"] = ending["line"][:_LINE_LIMIT]
     for name in ("by", "node", "lost"):
         if len(ending.get(name) or "") > _WORD_LIMIT:
             raise MessageError("%s of an ending: found %.200r" % (name, ending[name]))

@@ -31,6 +31,8 @@ class NoPeers:
     port = 0
     acknowledged = True
     all_done = True
+    all_ready = True
+    begun = True
     others_over = True
     missing: FrozenSet[str] = frozenset()
     again: Optional[PeerMessage] = None
@@ -64,6 +66,12 @@ class NoPeers:
         """There is no peer to tell."""
 
     def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
+        """There is no peer to tell."""
+
+    def tell_ready(self) -> None:
+        """There is no peer to tell."""
+
+    def send_begin(self) -> None:
         """There is no peer to tell."""
 
     def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:

@@ -85,6 +85,11 @@ class Worker:
         self.port = 0
         self.others_over = False
         """The run is over on the master."""
+        self._ready: PeerMessage = {}
+        self.all_ready = True
+        """Only the master waits for others."""
+        self.begun = False
+        """The master lets all nodes start their ranks."""
         self.again: Optional[PeerMessage] = None
         """What becomes of the run, as the master said last."""
         self.afters: Dict[str, PeerMessage] = {}
@@ -130,6 +135,15 @@ class Worker:
 
     def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
         """Only the master judges."""
+
+    def tell_ready(self) -> None:
+        """Tell the master that this node's ranks may start, now and with each ping."""
+        self._ready = {"ready": True}
+        if self._welcome:
+            self._ping()
+
+    def send_begin(self) -> None:
+        """Only the master lets nodes begin."""
 
     def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
         """Tell the master that the run is over here, and wait until it knows.
@@ -202,6 +216,8 @@ class Worker:
         elif "over" in message:
             self._events.master_over(parse_over(message))
             self.others_over = True
+        elif "begin" in message:
+            self.begun = True
         elif "again" in message:
             self.again = parse_again(message["again"])
         elif "bye" in message:
@@ -230,7 +246,7 @@ class Worker:
 
     def _ping(self) -> None:
         if self._channel is not None:
-            self._channel.send({"ping": time.time(), **self._events.life()})
+            self._channel.send({"ping": time.time(), **self._ready, **self._events.life()})
 
     def _heartbeat(self) -> None:
         if self._given_up:

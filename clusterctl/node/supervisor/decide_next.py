@@ -21,7 +21,7 @@ from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import write_json
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.shutdown import Cause, first_of
 
 MOST_KEPT = 100
 """Attempts whose ends are kept."""
@@ -96,9 +96,7 @@ def attempt_end(
     job: NodeJob, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
 ) -> AttemptEnd:
     """Return how this attempt ended, as the master knows it."""
-    # What only echoes another's end is heard first at times.
-    first = next((one for one in causes if one.lines_grace is None), None)
-    first = first or next(iter(causes), None)
+    first = first_of(causes)
     steps = [after["step"] for after in afters.values() if after["step"] is not None]
     again: Any = job.get("again") or {}
     start = again.get("start")

@@ -99,6 +99,11 @@ class HangWatch:
         return self._hung is not None
 
     @property
+    def alarm(self) -> int:
+        """Which hang it is now; 0: the run is not hung."""
+        return self._alarm if self.hung else 0
+
+    @property
     def account(self) -> Dict[str, Any]:
         """Return what supervisor.json has of it."""
         return {"hung": self._hung, "false_alarms": self._false_alarms, **self.slow.account}

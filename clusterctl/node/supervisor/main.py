@@ -92,7 +92,8 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         control_socket: Optional[ControlSocket] = ControlSocket.acquire(job["lock"])
     except (OperationError, OSError):
         control_socket = None  # another run has begun here; this one only has its end to report
-    spawner = Spawner(paths, job, {})
+        job["after"] = None
+    spawner = Spawner(paths, job, encoded(start["env"]))
     try:
         supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
@@ -136,7 +137,7 @@ def start_supervisor(
     except OSError as error:
         message = "cannot write to %s: %s" % (paths.folder, error.strerror)
         raise OperationError("state-folder", message, hint=FREE_SPACE_HINT) from error
-    environment = {os.fsencode(name): os.fsencode(value) for name, value in start["env"].items()}
+    environment = encoded(start["env"])
     if not _makes_pipes(paths.folder):
         environment.pop(b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", None)  # torch would end the rank
     if job.get("launcher_program") and job["launcher"] == "ray":
@@ -155,6 +156,11 @@ def start_supervisor(
         raise OperationError("exec", "cannot start a process: %s" % error.strerror) from error
     record.write_snapshot(supervisor.snapshot())
     return supervisor, control_socket
+
+
+def encoded(env: Dict[str, str]) -> Environment:
+    """Return an environment that came as JSON."""
+    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
 def _makes_pipes(folder: str) -> bool:

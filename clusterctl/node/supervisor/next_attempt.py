@@ -22,7 +22,8 @@ from clusterctl.node.run.files.node_job import NodeJob, may_restart, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
-from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.around.time_limit import seconds_left
+from clusterctl.node.supervisor.shutdown import Cause, first_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,14 +107,21 @@ class NextAttempt:
         """No node has told of a failure or a stop."""
         return not self._causes
 
+    @property
+    def first_cause(self) -> Optional[Cause]:
+        """What brought the attempt down first, on any node; None: nothing has."""
+        return first_of(self._causes)
+
     # What happens in the attempt.
 
     def see(self, cause: Cause) -> None:
         """Take what ends the attempt, here or on another node; a stop makes its end final."""
         if cause.refuses:
             self.give_up("%s: %s" % (cause.node, cause.reason))
-        elif cause.by == "stop":
-            self.give_up("it was stopped")
+        elif cause.ordered:
+            self.give_up("it was stopped" if cause.by == "stop" else cause.reason)
+        elif cause.by == "before":
+            self.give_up("the command before the ranks failed on %s" % cause.node)
         elif cause.by == "supervisor":
             self.give_up("the supervisor on %s had died" % cause.node)
         elif cause.by == "hang" and self._job["hang"]["action"] == "stop":
@@ -299,6 +307,10 @@ class NextAttempt:
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
             self.give_up(found.decision.why + decide_next.way_on(self._job, found.decision))
+            return
+        left = seconds_left(self._job)
+        if left is not None and left <= found.decision.wait_s:
+            self.give_up("%s; its time is over before the next attempt" % found.decision.why)
             return
         newest = found.checkpoint
         self._take(

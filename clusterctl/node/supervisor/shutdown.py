@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.peer_link.messages import ORDERED
 from clusterctl.node.printed_error import CLOSED_GRACE
 from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
@@ -23,7 +24,7 @@ FAILURE_GRACE = 1.0
 LEFTOVER_GRACE = 5.0
 """Seconds for what a rank that ended well left behind (an upload, a logger), and again to KILL."""
 
-STATES = {"stop": "stopped", "lost": "lost"}
+STATES = {"stop": "stopped", "max-time": "stopped", "lost": "lost"}
 """Cause of the end → the state it leaves; anything else is a failure."""
 
 
@@ -31,7 +32,7 @@ class Cause(NamedTuple):
     """Why a run is ended on a node: what one supervisor tells the others."""
 
     by: str
-    """rank, launcher, stop, lost, peer, start-timeout, world or hang."""
+    """rank, launcher, stop, max-time, lost, peer, start-timeout, world, hang or before."""
     reason: str
     node: str
     """Where it began."""
@@ -46,12 +47,19 @@ class Cause(NamedTuple):
     lines_grace: Optional[float] = None
     """Of a rank that only echoes another's end: seconds for the lines of the others."""
     refuses: bool = False
-    """A node lets no next attempt begin; by `stop`, so that all hear of it, but not ordered."""
+    """A node lets no next attempt begin. It is by `stop`, so that all hear of it."""
+    line: Optional[str] = None
+    """What the rank printed of its error."""
 
     @property
     def waited(self) -> bool:
         """A rank has waited in vain for another one: it did not only lose the connection to it."""
         return (self.lines_grace or 0.0) > CLOSED_GRACE
+
+    @property
+    def ordered(self) -> bool:
+        """It is no failure: a user, or the job's own limit, ends the run."""
+        return self.by in ORDERED
 
     @property
     def state(self) -> str:
@@ -60,7 +68,7 @@ class Cause(NamedTuple):
 
     def phases(self, grace: float) -> Phases:
         """Return when to end what does not end by itself; `grace` is the job's for such an end."""
-        if self.by != "stop":
+        if not self.ordered:
             return Phases(term=grace, kill=grace)
         grace = grace if self.grace is None else self.grace
         return Phases(term=grace, kill=grace + TERM_TO_KILL)
@@ -69,6 +77,12 @@ class Cause(NamedTuple):
     def read(cls, message: Dict[str, Any]) -> Cause:
         """Return a cause from another node or an order; unknown keys are left out."""
         return cls(**{name: value for name, value in message.items() if name in cls._fields})
+
+
+def first_of(causes: Sequence[Cause]) -> Optional[Cause]:
+    """Return the first cause: what only echoes another's end is heard first at times."""
+    first = next((one for one in causes if one.lines_grace is None), None)
+    return first or next(iter(causes), None)
 
 
 class Phases(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from typing import Callable, Optional, Sequence
 
-from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.supervisor.shutdown import Cause
@@ -35,11 +35,14 @@ class StartWatch:
         self._loop, self._job, self._record = loop, job, record
         self._gathering, self._peers = gathering, peers
         self._is_ending, self._end, self._on_problem = is_ending, end, on_problem
+        self._timer: Optional[Timer] = None
 
-    def start(self) -> None:
-        """Look once the job's time is over."""
+    def start(self, *, more: float = 0.0) -> None:
+        """Look once the job's time is over, and so many seconds more; from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._job.get("start_timeout"):
-            self._loop.call_later(self._job["start_timeout"], self._check)
+            self._timer = self._loop.call_later(self._job["start_timeout"] + more, self._check)
 
     def _check(self) -> None:
         missing = sorted(self._peers.missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import REASON_LIMIT, PeerMessage
+from clusterctl.node.peer_link.messages import ORDERED, REASON_LIMIT, PeerMessage
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run.files import ray_folder, stop_file
 from clusterctl.node.run.files.node_job import NodeJob
@@ -17,9 +18,12 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.node.run.processes.containers import started_by_client
-from clusterctl.node.run.processes.processes import Process, living_descendants
+from clusterctl.node.run.processes.processes import Process, living_descendants, send_all
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.admission import Admission
+from clusterctl.node.supervisor.around.commands import AroundCommands
+from clusterctl.node.supervisor.around.notifier import Notifier
+from clusterctl.node.supervisor.around.time_limit import seconds_left, watch_time
 from clusterctl.node.supervisor.hang_judge import HangJudge
 from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
@@ -56,7 +60,7 @@ class Supervisor:
     def __init__(
         self,
         job: NodeJob,
-        secrets: Dict[str, str],
+        secrets: Dict[str, Any],
         spawner: Spawner,
         record: RunFiles,
         guard: Sequence[int],
@@ -76,14 +80,19 @@ class Supervisor:
         self._ending: Optional[Shutdown] = None
         self._end: Optional[Dict[str, Any]] = None
         self._stop_file = ""
+        self._settled = False
+        """The run is over on all nodes, as far as they tell: what is left is done alone."""
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
         self._echo = EchoGrace(loop, self._end_here, self._hang.timed_out)
         self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
         self._peers = connect(loop, job, secrets, self)
+        self._around = AroundCommands(loop, job, spawner, record, self._ranks.watch_child)
         self._next = NextAttempt(loop, job, record, self._peers, self._save, guard)
-        self._members = Members(job)
+        self._members = members = Members(job)
+        told, env = secrets.get("webhooks", {}), spawner.environment
+        self._notify = Notifier(loop, job, record, told, env, lambda: members.nodes, self.began)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
@@ -110,13 +119,46 @@ class Supervisor:
         keys = ("attempt", "env_init_s", "env_init_said")
         told = {key: value for key, value in self._job.items() if key in keys}
         self._record.event("supervisor-up", pid=os.getpid(), link_port=self.link_port, **told)
-        self._ranks.start()
+        if not self._job.get("before"):
+            self._ranks.start()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
         self._housekeeping.start()
-        self._start_watch.start()
+        if self._job.get("before"):
+            self._start_watch.start(more=self._around.limit)
+            self._around.before(self._before_ended)
+        else:
+            self._start_watch.start()
         if self._job["node_rank"] == 0:
             self._judge.start()
+            self._notify.start(self._is_up, lambda: self._hang.alarm)
+            watch_time(self.loop, self._job, self._end_everywhere)
+
+    def _before_ended(self, why: str) -> None:
+        """Start the ranks once the job's first command has ended well on all nodes."""
+        if self._ending is not None:
+            return
+        if why:
+            self._record.event("before-failed", message=why)
+            self._end_everywhere(Cause("before", why, self._job["node"]))
+            return
+        self._peers.tell_ready()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._ending is not None:
+            return
+        if not self._peers.all_ready or (self._job["node_rank"] and not self._peers.begun):
+            self.loop.call_later(SETTLE_POLL, self._begin)
+            return
+        self._peers.send_begin()
+        self._record.event("begin")
+        self._start_watch.start()
+        try:
+            self._ranks.start()
+        except OSError as error:
+            reason = "cannot start a process: %s" % error.strerror
+            self._end_everywhere(Cause("supervisor", reason, self._job["node"]))
 
     def run(self) -> None:
         """Handle events until the run is over here."""
@@ -140,10 +182,12 @@ class Supervisor:
             "began": self.began,
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.gathering.launcher_joined,
+            "seconds_left": seconds_left(self._job),
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "elsewhere": self._housekeeping.elsewhere,
             **self._hang.account,
             **self._next.account,
+            "notify_problem": self._notify.problem,
             "end": self._end,
         }
 
@@ -174,6 +218,8 @@ class Supervisor:
         reason, grace = str(order.get("reason") or "stopped"), order.get("grace")
         by = "start-timeout" if order.get("by") == "start-timeout" else "stop"
         cause = Cause(by=by, reason=reason, node=self._job["node"])
+        self._around.stop()
+        self._notify.hurry()
         self._end_everywhere(cause._replace(grace=None if grace is None else float(grace)))
 
     def give_up(self, reason: str) -> None:
@@ -250,6 +296,8 @@ class Supervisor:
 
     def peer_lost(self, node: str, words: str) -> None:
         """End the run, unless it is one that continues without this node."""
+        if self._settled:
+            return
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
         if self._continues_without(node, reason):
@@ -261,7 +309,8 @@ class Supervisor:
 
     def peer_leaves(self, ending: Dict[str, Any]) -> bool:
         """Tell whether the run continues without a node that ends its part."""
-        return ending["by"] != "stop" and self._continues_without(ending["node"], ending["reason"])
+        ordered, node = ending["by"] in ORDERED, ending["node"]
+        return not ordered and self._continues_without(node, ending["reason"])
 
     def _continues_without(self, node: str, words: str) -> bool:
         """Tell whether enough nodes are left; the launcher then starts the ranks again.
@@ -283,7 +332,7 @@ class Supervisor:
         self._next.see(cause)
         if self._ending is not None and cause.refuses:
             return  # it makes this end final, and hastens nothing
-        if cause.by == "stop" or self._ending is not None:
+        if cause.ordered or self._ending is not None:
             self._end_here(cause)
         else:
             reason = "%s: %s" % (cause.node, cause.reason)
@@ -323,10 +372,15 @@ class Supervisor:
 
     # The end.
 
+    def _is_up(self) -> bool:
+        return self._ranks.all_started and not self._peers.missing
+
     def _is_ending(self) -> bool:
         return self._ending is not None
 
     def _end_everywhere(self, cause: Cause) -> None:
+        if self._settled:
+            return
         cause = cause._replace(reason=cause.reason[:REASON_LIMIT])
         self._next.see(cause)
         self._peers.send_ending(cause._asdict())
@@ -337,9 +391,9 @@ class Supervisor:
         if self._ending is None:
             if self._echo.delays(cause, over=self._ranks.all_over):
                 return
-            if cause.by == "stop" and self._echo.cause is not None:
+            if cause.ordered and self._echo.cause is not None:
                 self._end_here(self._echo.cause)  # it failed before
-        own = self._job["stop"]["grace"] if cause.by == "stop" else self._failure_grace
+        own = self._job["stop"]["grace"] if cause.ordered else self._failure_grace
         phases = cause.phases(own)
         if self._ending is not None:
             self._ending.hasten(phases)
@@ -348,14 +402,14 @@ class Supervisor:
         why_late = self._ranks.gathering.lateness() if late else ""
         requested = self._ranks.request_end(cause)
         problem = ""
-        if cause.by == "stop":
+        if cause.ordered:
             name = self._job["stop"]["file"]
             self._stop_file, problem = stop_file.try_create(self._job["workdir"], name)
         if not requested:
             phases = Phases(term=0.0, kill=self._failure_grace)
         self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
         self._ending = self._shutdown(phases)
-        if cause.by == "stop":
+        if cause.ordered:
             self._record.event("stop-ordered", message=cause.reason, problem=problem)
         if why_late:
             self._record.event("late", message=why_late)
@@ -365,7 +419,11 @@ class Supervisor:
         self, phases: Phases, on_term: Optional[Callable[[List[Process]], None]] = None
     ) -> Shutdown:
         remove = self._spawner.container_remover if started_by_client(self._job) else None
-        return Shutdown(self.loop, living_descendants, phases, self._all_exited, remove, on_term)
+        return Shutdown(self.loop, self._living, phases, self._all_exited, remove, on_term)
+
+    def _living(self) -> List[Process]:
+        """Return the run's processes on this node; those that tell of its end are none of them."""
+        return self._notify.without(living_descendants())
 
     def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
         end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
@@ -406,10 +464,26 @@ class Supervisor:
                 for silent in self._peers.silent():
                     self._record.event("peer-silent", **silent)
             self._end.update(self._next.verdict)
-            self._record.event("end", **self._end)
-            self._write_end(time.monotonic() + RECORD_SECONDS)
+            state = "failed" if self._end["state"] == "finished" and not is_good else ""
+            self._settled = True
+            self._peers.close()
+            then = partial(self._tell_people, state or self._end["state"])
+            self._around.after(state or self._end["state"], then)
         else:
             self.loop.call_later(SETTLE_POLL, lambda: self._settle(until))
+
+    def _tell_people(self, state: str) -> None:
+        assert self._end is not None
+        note, first = self._end.get("no_restart", ""), self._next.first_cause
+        self._notify.end(state, first, note, self._leave_end)
+
+    def _leave_end(self) -> None:
+        """Write the end; nothing may be left of the commands that ran after it."""
+        assert self._end is not None
+        with contextlib.suppress(OSError):
+            send_all(living_descendants(), signal.SIGKILL)
+        self._record.event("end", **self._end)
+        self._write_end(time.monotonic() + RECORD_SECONDS)
 
     def _others_know(self, *, late: bool) -> bool:
         """Tell whether the other nodes know of our end, or had their time to hear of it."""

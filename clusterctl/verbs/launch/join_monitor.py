@@ -62,6 +62,8 @@ class JoinMonitor:
     """Nodes whose launcher has reached the master."""
     _ended: bool = False
     _timed_out: bool = False
+    _preparing: bool = False
+    """The job's command before its ranks runs: the nodes themselves limit how long."""
     _restarted: float | None = None
     """When the last further attempt was announced."""
     _last_news: float = field(default_factory=time.monotonic)
@@ -122,6 +124,10 @@ class JoinMonitor:
                 return True
             case "again":
                 self._restarted = time.monotonic()
+            case "before":
+                self._preparing = True
+            case "begin":
+                self._preparing, self.began = False, time.monotonic()
             case "rank-ended" | "launcher-ended" | "stop-ordered" | "end":
                 self._ended = True
         return False
@@ -139,7 +145,8 @@ class JoinMonitor:
     def _over(self) -> bool:
         """No rank is waited for any more."""
         everybody = len(self._joined) == self.plan.world_size
-        return self._ended or self._timed_out or everybody or not self.plan.gathers
+        over = self._ended or self._timed_out or self._preparing
+        return over or everybody or not self.plan.gathers
 
     @property
     def _must_meet(self) -> bool:

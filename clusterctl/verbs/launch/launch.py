@@ -33,6 +33,7 @@ from clusterctl.verbs.launch.validate_job import (
     require_job,
     require_script,
     require_secrets,
+    require_webhooks,
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
@@ -149,6 +150,7 @@ def ready(cluster: Cluster, records: Records) -> None:
         ClusterError: no key to sign records with can be kept.
     """
     require_secrets(cluster)
+    require_webhooks(cluster.job)
     require_key(records.root)
 
 

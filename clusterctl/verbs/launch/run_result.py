@@ -14,6 +14,8 @@ from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
 EXIT_FAILED = 1
+EXIT_TIME_IS_OVER = 124
+"""As `timeout` exits with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class RunResult(Event):
     view: RunStatus
     exit_code: int
     ended_by: str
-    """`job`, `stop`, `lost`, `start-timeout`, `world`, `hang`, `supervisor`.
+    """`job`, `stop`, `max-time`, `lost`, `start-timeout`, `world`, `hang`, `before`, `supervisor`.
 
     `unknown`: a node did not answer.
     """
@@ -81,6 +83,8 @@ def _exit(view: RunStatus) -> tuple[int, str]:
     gave_up = [one.end.run_exit_code for one in view.nodes if one.end]
     if any(gave_up):
         return max(filter(None, gave_up)), by
+    if by == "max-time":
+        return EXIT_TIME_IS_OVER, by
     if by != "job":
         return LaunchRefused.exit_code, by
     if view.first_cause is not None:

@@ -76,7 +76,7 @@ def start_run(
             launched=launched,
             tree=tree,
         )
-        secrets = node_secrets(plan, node, identity, environment)
+        secrets = node_secrets(plan, node, identity, environment, cluster.job.webhooks)
         return Request(op="start", args={"job": job, "forces": force}, body=secrets)
 
     begun: list[str] = []

@@ -2,12 +2,14 @@
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.other_programs.allocation import SBATCH
 from clusterctl.inventory.secret_values import is_secret
+from clusterctl.node.notify.deliver import problem_of, receiver
 from clusterctl.node.run.files.node_job import PLACEHOLDER
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import in_folder
@@ -16,6 +18,7 @@ from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
 from clusterctl.verbs.events import Emit, Notice
+from clusterctl.wire import plain
 
 _SCRIPT_LIMIT = 1 << 20
 """Bytes of a script that are searched for a launcher."""
@@ -130,11 +133,31 @@ def require_secrets(cluster: Cluster) -> None:
     Raises:
         UsageError: a variable that `env_from` names is not set here.
     """
-    missing = [name for name in cluster.job.env_from if name not in os.environ]
+    _require_set("env_from", cluster.job.env_from)
+
+
+def require_webhooks(job: Job) -> None:
+    """Refuse to begin without the URLs that the run's events are posted to.
+
+    Raises:
+        UsageError: a variable that `webhook_from` names is not set here, or is no URL.
+    """
+    _require_set("webhook_from", job.webhooks)
+    for name in job.webhooks:
+        problem = problem_of(os.environ[name])
+        if problem:  # without the value, which is a secret
+            raise UsageError(
+                f"webhook_from: expected a URL in the variable {name}, but {problem}",
+                hint=f"export {name}=https://...",
+            )
+
+
+def _require_set(key: str, names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in os.environ]
     if missing:
         raise UsageError(
-            f"env_from: expected {', '.join(missing)} in this shell's environment, found none",
-            hint=f"export {missing[0]}=..., or take it out of env_from in the inventory",
+            f"{key}: expected {', '.join(missing)} in this shell's environment, found none",
+            hint=f"export {missing[0]}=..., or take it out of {key} in the inventory",
         )
 
 
@@ -143,6 +166,9 @@ def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
     emit(Notice(text=f"command: {shlex.join(job.command)}", node=node))
     if job.env_from:
         emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
+    for one in job.notify if node is None else ():
+        every = () if one.every is None else (f"every {one.every:g} s",)
+        emit(Notice(text=f"notify: {receiver(plain(one))}: {', '.join((*one.on, *every))}"))
 
 
 def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> None:

@@ -32,7 +32,7 @@ END_BYTES = 32 * 1024
 ENDS = frozenset(
     {
         "peer-bad-end", "peer-joined", "peer-left", "peer-lost", "peer-silent", "start-timeout",
-        "supervisor-died", "rank-ended", "launcher-ended",
+        "supervisor-died", "rank-ended", "launcher-ended", "before-failed",
     }
 )  # fmt: skip
 """Events that may show why a run ended."""

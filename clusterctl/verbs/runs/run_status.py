@@ -30,6 +30,7 @@ from clusterctl.model.node_run import (
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
 from clusterctl.model.verdict import Verdict
+from clusterctl.node.peer_link.messages import ORDERED
 from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA, plain
@@ -50,6 +51,7 @@ _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
     "start-timeout": ("failed", "start-timeout"),
     "world": ("failed", "world"),
     "hang": ("failed", "hang"),
+    "before": ("failed", "before"),
     "node-lost": ("lost", "lost"),
 }
 """Kind of the first cause → the run's state, and who ended it."""
@@ -283,6 +285,18 @@ class RunStatus:
         return next(filter(None, found), "")
 
     @property
+    def notify_problem(self) -> str:
+        """What was not told to a receiver of `job.notify`; empty: nothing, as far as known."""
+        found = (one.notify_problem for one in self.node_runs.values())
+        return next(filter(None, found), "")
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Seconds until its time limit stops it; None: it has none, or is over."""
+        found = [one.time_left_s for one in self.node_runs.values() if one.time_left_s is not None]
+        return max(0.0, min(found)) if found and self.live else None
+
+    @property
     def false_alarms(self) -> int:
         """How often it was hung, and then ran again."""
         return max((one.false_alarms for one in self.node_runs.values()), default=0)
@@ -396,6 +410,8 @@ class RunStatus:
             "restart_reason": self.restart_reason or None,
             "again": plain(self.again),
             "no_restart": self.no_restart or None,
+            "time_left_s": self.time_left_s,
+            "notify_problem": self.notify_problem or None,
             "hung": plain(self.hung),
             "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,
@@ -446,11 +462,11 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
     by = ended_by(answers)
     if by == "lost":
         return "lost"
-    if by != "stop" and states & {"failed", "stopped", "lost"}:
+    if by not in ORDERED and states & {"failed", "stopped", "lost"}:
         return "failed"
     if unknown:
         return "unreachable"
-    return "stopped" if by == "stop" else "finished"
+    return "stopped" if by in ORDERED else "finished"
 
 
 def _staying(answers: Sequence[NodeAnswer]) -> Sequence[NodeAnswer]:
@@ -484,7 +500,7 @@ def ended_by(answers: Sequence[NodeAnswer]) -> str:
     failed = any(end.state == "failed" for end in ends)
     if failed and any(end.by in {"rank", "launcher"} for end in ends):
         return "job"
-    order = ("world", "start-timeout", "hang", "stop", "lost", "supervisor")
+    order = ("before", "world", "start-timeout", "hang", "max-time", "stop", "lost", "supervisor")
     known = [end for end in ends if end.by in order]
     if known:
         return min(known, key=lambda end: (end.time or 0.0, order.index(end.by))).by

@@ -36,6 +36,7 @@ def _flags(cluster: Cluster) -> Iterator[str]:
         "procs_per_node": job.procs_per_node,
         "workdir": node.workdir,
         "master_port": cluster.master_port,
+        "max_time": job.max_time,
         "start_timeout": job.start_timeout,
         "lost_after": job.lost_after,
         "restarts": job.restart.max,

@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.restart.judgement import FRUITLESS, NO_PROGRESS
+from clusterctl.node.run.processes.boot import uptime
 from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.supervisor import decide_next
 from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
@@ -92,6 +93,16 @@ def test_a_worker_refuses_what_a_master_must_not_name(change: dict[str, Any]) ->
     assert [one["by"] for one in node.endings] == ["stop"], "the others do not wait for it"
     node.peers.again = {**AGAIN, "attempt": 0}
     assert node.poll() == OVER
+
+
+def test_a_master_begins_no_attempt_that_could_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    decides(monkeypatch, "again")
+    node = Node(max_time=60.0, up=uptime() - 61.0)
+    node.poll()
+    assert node.next.why_not == "why; its time is over before the next attempt"
+    lasts = Node(max_time=60.0, up=uptime())
+    lasts.poll()
+    assert lasts.next.again is not None
 
 
 def test_a_worker_hears_that_there_is_no_next_attempt() -> None:

@@ -38,6 +38,15 @@ class Restart(TypedDict):
     """The rank's command from a checkpoint, with a placeholder for it; empty: there is none."""
 
 
+class Receiver(TypedDict):
+    """Who gets messages about the run: a command, or a URL by the name of its variable."""
+
+    on: List[str]
+    every: Optional[float]
+    command: List[str]
+    webhook_from: Optional[str]
+
+
 class NextAttempt(TypedDict):
     """What began the attempt, as the master decided; see `parse_again`."""
 
@@ -103,6 +112,8 @@ class AddedByNode(TypedDict, total=False):
     env_init_said: str
     """The last line that it printed."""
     boot_id: str
+    up: float
+    """When the run was started here, in seconds since boot."""
     force: bool
     """Of `--force`: ranks that meet elsewhere than planned do not end the run."""
     workdir_id: str
@@ -177,6 +188,15 @@ class NodeJob(AddedByNode, NodePart):
     workers: List[str]
     link: PeerLinkAddress
     start_timeout: float
+    before: Optional[str]
+    """A shell line before the ranks of each attempt."""
+    after: Optional[str]
+    """A shell line once all ranks have ended for good."""
+    before_after_timeout: float
+    notify: List[Receiver]
+    """Told by the master."""
+    max_time: Optional[float]
+    """Seconds from `up` on the master; None: the run may last."""
 
 
 def may_restart(job: NodeJob) -> bool:

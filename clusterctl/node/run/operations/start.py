@@ -28,7 +28,7 @@ from clusterctl.node.run.files.run_paths import FREE_SPACE_HINT, NodePaths
 from clusterctl.node.run.files.stop_file import remove_stale
 from clusterctl.node.run.operations import rejoin
 from clusterctl.node.run.processes import containers
-from clusterctl.node.run.processes.boot import boot_id
+from clusterctl.node.run.processes.boot import boot_id, uptime
 from clusterctl.node.run.processes.detach import detach_command
 from clusterctl.node.run.processes.environ_bytes import Environment, original_environment
 from clusterctl.node.run.processes.environment import job_environment
@@ -61,6 +61,7 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         "user": user_name(),
         "workdir": os.path.expanduser(sent["workdir"]),
         "boot_id": boot_id(),
+        "up": uptime(),
         "force": bool(args.get("forces")),
     }
     job["container"] = containers.fill_in(sent["container"], job["workdir"])

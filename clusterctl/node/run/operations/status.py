@@ -142,6 +142,8 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "restart_reason": (job.get("again") or {}).get("why", ""),
         "again": snapshot.get("again") if state == "starting" else None,
         "blamed": read_json(paths.attempts).get("blamed", {}) if job.get("restart") else {},
+        "notify_problem": snapshot.get("notify_problem", ""),
+        "time_left_s": live.get("seconds_left") if live else None,
         "nodes": snapshot.get("nodes"),
         "hung": snapshot.get("hung") if state == "running" else None,
         "false_alarms": snapshot.get("false_alarms", 0),

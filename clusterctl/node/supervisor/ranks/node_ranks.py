@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.launcher_reaction import is_reaction
-from clusterctl.node.printed_error import lines_grace
+from clusterctl.node.printed_error import last_error, lines_grace
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG
@@ -27,8 +27,8 @@ EXIT_CODE_SECONDS = 2.0
 LOG_TAIL = 65536
 LAST_LINES = 200
 """The lines of a rank that failed which tell whether it only echoes another's end."""
-LINE_LIMIT = 2000
-"""Characters of each: a longer line would take seconds to judge."""
+LINE_LIMIT, LINE_SHOWN = 2000, 300
+"""Characters of each: a longer line would take seconds to judge. And of one that is passed on."""
 
 
 class Unknown(NamedTuple):
@@ -97,6 +97,10 @@ class Ranks:
                 self._start_rank(rank)
         self.gathering.watch()
 
+    def watch_child(self, pid: int, callback: Callable[[Status], None]) -> None:
+        """Call back when another child of this process has ended."""
+        self._children.watch_child(pid, callback)
+
     @property
     def all_started(self) -> bool:
         """Every expected rank has been there; of a node without ranks, its launcher."""
@@ -115,9 +119,9 @@ class Ranks:
         rank failed has seen that, the others get the signal.
         """
         running = [rank.key for rank in self._ranks.values() if rank.running]
-        if self._launcher is None or cause.by == "stop":
-            stops = cause.by == "stop"
-            signal_ranks(self._loop, running, self._job["stop"]["signal"] if stops else "TERM")
+        if self._launcher is None or cause.ordered:
+            own = self._job["stop"]["signal"] if cause.ordered else "TERM"
+            signal_ranks(self._loop, running, own)
             # What serves the master is needed until that has ended.
             return bool(running) or bool(self._job.get("ends_with_master"))
         if cause.by not in ("rank", "launcher"):
@@ -283,11 +287,13 @@ class Ranks:
     def _cause_of(self, rank: Rank) -> Cause:
         cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
         end = self._record.log_end(RANK_LOG % rank.rank, LOG_TAIL)
-        lines = end.decode("utf-8", "backslashreplace").splitlines()
+        text = end.decode("utf-8", "backslashreplace").splitlines()
+        lines = [line[:LINE_LIMIT] for line in text[-LAST_LINES:]]
         return cause._replace(
             exit_code=rank.exit_code,
             killed_by=rank.signal,
-            lines_grace=lines_grace([line[:LINE_LIMIT] for line in lines[-LAST_LINES:]]),
+            lines_grace=lines_grace(lines),
+            line=last_error(lines).line[:LINE_SHOWN] or None,
         )
 
     @property

@@ -18,7 +18,7 @@ class Spawner:
 
     def __init__(self, paths: NodePaths, job: NodeJob, environment: Environment) -> None:
         self._paths, self._job = paths, job
-        self._environment = {
+        self.environment = {
             **environment,
             ENV_RUN_ID: job["run"].encode(),
             ENV_NODE: job["node"].encode(),
@@ -37,7 +37,7 @@ class Spawner:
         else:
             words = [*self._job["launcher_argv"], *self._inner_shim(), *self._rank_words()]
             words = [*self._job["container"], *words]
-        return self._start(LAUNCHER_LOG, words, self._environment)
+        return self._start(LAUNCHER_LOG, words, self.environment)
 
     def rank(self, local_rank: int) -> int:
         """Start a rank ourselves and return its pid.
@@ -51,7 +51,16 @@ class Spawner:
         if self._job["launcher"] == "ray":  # a driver: torch would look for a rendezvous
             own = {}
         words = [*self._job["container"], *self._rank_words()]
-        return self._start(RANK_LOG % number, words, {**self._environment, **own})
+        return self._start(RANK_LOG % number, words, {**self.environment, **own})
+
+    def shell(self, line: str, variables: Environment) -> int:
+        """Start a shell line of the job and return its pid; what it prints goes to the node's log.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+        return self._start(LAUNCHER_LOG, [shell, "-c", line], {**self.environment, **variables})
 
     def container_remover(self) -> int:
         """Start the process that removes the run's containers, and return its pid.
@@ -62,7 +71,7 @@ class Spawner:
         words = agent_argv(
             self._paths, "clusterctl.node.run.processes.containers:main", self._paths.folder
         )
-        return self._start(LAUNCHER_LOG, words, {**os.environb, **self._environment})
+        return self._start(LAUNCHER_LOG, words, {**os.environb, **self.environment})
 
     def _rank_words(self) -> List[str]:
         return [*self._job["wrap"], *self._job["argv"]]

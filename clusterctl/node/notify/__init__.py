@@ -1,0 +1,1 @@
+"""Tells people, or their programs, what became of a run."""

@@ -1,0 +1,212 @@
+"""Sends one message to one receiver, once; to be called in a process of its own, which may hang.
+
+The receiver is a command that reads the message, or a URL that gets it by POST. Both have the
+job's environment: its proxies and certificates count, and no others. A URL is a secret: it is in no
+argument, no file and no word of an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from typing import Any, Dict, Iterator, Mapping, Optional
+from urllib.parse import urlsplit
+
+from clusterctl.node.agent.anonymous_file import anonymous_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterctl.node.run.processes.environ_bytes import Environment
+
+SECONDS = 10.0
+"""How long a server may be silent."""
+COMMAND_SECONDS = 30.0
+LIMIT_SECONDS = COMMAND_SECONDS + 5.0
+"""After which one that calls this gives up."""
+ANSWER_LIMIT = 200
+"""Characters of an answer, or of the last line that a command printed, that are passed on."""
+OUTPUT_BYTES, ANSWER_BYTES = 65536, 4096
+SHORTEST_SECRET = 6
+"""Characters of a part of a URL that is hidden in an answer."""
+LONGEST_WAIT = 60.0
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+"""Answers after which another try may succeed."""
+
+
+def receiver(target: Mapping[str, Any]) -> str:
+    """Return how a receiver is called: by the name of its variable, or its program."""
+    command = target.get("command")
+    name = os.path.basename(command[0]) if command else target.get("webhook_from")
+    return "%s %s" % ("command" if command else "webhook", name)
+
+
+def deliver(
+    target: Mapping[str, Any],
+    message: Mapping[str, Any],
+    urls: Mapping[str, str],
+    environment: Environment,
+    workdir: str,
+) -> Dict[str, Any]:
+    """Send a message.
+
+    Args:
+        target: an item of `job.notify`.
+        message: what to send.
+        urls: by the names of their variables.
+        environment: the job's.
+        workdir: where a command runs.
+
+    Returns:
+        `ok`; `answer`, in words; and if another try may succeed, `again`: true, or how many seconds
+        the server wants to be left alone.
+    """
+    data = json.dumps(message).encode()
+    if target.get("command"):
+        found = _run(target["command"], data, environment, workdir)
+    else:
+        url = urls.get(target["webhook_from"])
+        if url is None:
+            return {"ok": False, "answer": "the variable was not set at the launch"}
+        os.environb.clear()
+        os.environb.update(environment)
+        found = _post(url, data)
+    for url in urls.values():
+        found["answer"] = hide(found["answer"], url)
+    return found
+
+
+def hide(text: str, url: str) -> str:
+    """Return a text without a URL and its parts, but for the server's name."""
+    parts = urlsplit(url)
+    words = re.split(r"[/?&=]", parts.path + "?" + parts.query)
+    secrets = [url, parts.path, *(word for word in words if len(word) >= SHORTEST_SECRET)]
+    for secret in secrets:
+        if len(secret) > 1:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _post(url: str, data: bytes) -> Dict[str, Any]:
+    import http.client  # noqa: PLC0415  (only a child that sends needs it)
+    import ssl  # noqa: PLC0415
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        """An answer that names another place is none: what is sent is for this one alone."""
+
+        def redirect_request(self, *_args: Any) -> None:  # noqa: ANN401
+            return None
+
+    headers = {"Content-Type": "application/json", "User-Agent": "clusterctl"}
+    try:
+        opener = urllib.request.build_opener(
+            NoRedirects, urllib.request.HTTPSHandler(context=ssl.create_default_context())
+        )
+        request = urllib.request.Request(url, data, headers, method="POST")  # noqa: S310  (checked)
+        with opener.open(request, timeout=SECONDS) as reply:
+            return {"ok": True, "answer": _answer(reply.status, reply)}
+    except urllib.error.HTTPError as error:
+        return _refused(error.code, error.headers, error)
+    except urllib.error.URLError as error:
+        return {"ok": False, "answer": _why(error.reason), "again": True}
+    except (OSError, http.client.HTTPException) as error:
+        return {"ok": False, "answer": _why(error), "again": True}
+    except Exception as error:  # noqa: BLE001  (its words may have the URL)
+        return {"ok": False, "answer": "the URL cannot be used (%s)" % type(error).__name__}
+
+
+def _refused(code: int, headers: Any, reply: Any) -> Dict[str, Any]:  # noqa: ANN401  (urllib's)
+    if code < 400:  # noqa: PLR2004  (a redirect; where it leads is not told)
+        words = "HTTP %d: a redirect is not followed; set the URL that it leads to" % code
+        return {"ok": False, "answer": words}
+    again: Any = code in _AGAIN
+    with contextlib.suppress(TypeError, ValueError):
+        if again:
+            again = min(LONGEST_WAIT, max(0.0, float(headers["Retry-After"])))
+    return {"ok": False, "answer": _answer(code, reply), "again": again}
+
+
+def _answer(code: int, reply: Any) -> str:  # noqa: ANN401  (a response or an error)
+    from http.client import responses  # noqa: PLC0415
+
+    words = ("HTTP %d %s" % (code, responses.get(code, ""))).strip()
+    with contextlib.suppress(Exception):  # what it says besides is worth no failure
+        text = " ".join(reply.read(ANSWER_BYTES).decode("utf-8", "replace").split())
+        words += ": " + text[:ANSWER_LIMIT] if text else ""
+    return words
+
+
+def _why(reason: object) -> str:
+    """Return why there was no answer, in words that the system has, not those of the URL."""
+    if isinstance(reason, OSError):
+        verify = getattr(reason, "verify_message", "")
+        if verify:
+            return "the server's certificate is not valid: %s" % verify
+        return str(reason.strerror or reason.args[0] if reason.args else type(reason).__name__)
+    return type(reason).__name__
+
+
+def _run(
+    argv: Any,  # noqa: ANN401  (words)
+    data: bytes,
+    environment: Environment,
+    workdir: str,
+) -> Dict[str, Any]:
+    output = anonymous_file("output")
+    try:
+        process = subprocess.Popen(
+            [os.fsencode(word) for word in argv],
+            env=environment,
+            cwd=workdir,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    except OSError as error:
+        what = workdir if error.filename == workdir else argv[0]
+        os.close(output)
+        return {"ok": False, "answer": "cannot run %s: %s" % (what, error.strerror)}
+    with _ended(process):
+        try:
+            process.communicate(data, COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            return {"ok": False, "answer": "no end within %d s" % COMMAND_SECONDS, "again": True}
+    last = os.pread(output, OUTPUT_BYTES, max(0, os.fstat(output).st_size - OUTPUT_BYTES))
+    lines = [line for line in last.decode("utf-8", "replace").splitlines() if line.strip()]
+    words = "exit code %d" % process.returncode
+    if lines:
+        words += ": " + lines[-1].strip()[:ANSWER_LIMIT]
+    return {"ok": process.returncode == 0, "answer": words, "again": True}
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a command with all that it started in its session."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.poll()
+
+
+def problem_of(url: str) -> Optional[str]:
+    """Return why a URL cannot be posted to, without its words; None: it can."""
+    if not url.isprintable() or not url.isascii() or " " in url:
+        return "it has characters that a URL has not"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "it is no URL"
+    if parts.scheme not in ("http", "https"):
+        return "it does not begin with https:// or http://"
+    if not parts.hostname or port == 0 or parts.username or parts.password:
+        return "it has no host, or a user in front of it"
+    return None
