@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import List, NamedTuple, Set
+from typing import Iterator, List, NamedTuple, Set
 
 from clusterctl.node.file_io import list_folder
 
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 ESTABLISHED, SYN_SENT, LISTEN = "01", "02", "0A"
+_ANY = 0xFFF
+"""All states, a bit each."""
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
+_ERROR, _DONE = 2, 3
 
 
 class TcpSocket(NamedTuple):
@@ -27,6 +31,8 @@ class TcpSocket(NamedTuple):
     """Bytes written that the other side has not acknowledged."""
     retransmits: int = 0
     """How often in a row the kernel has sent the same again."""
+    local: str = ""
+    """This side's address, in the same form."""
 
 
 def tcp_table(text: str) -> List[TcpSocket]:
@@ -35,20 +41,23 @@ def tcp_table(text: str) -> List[TcpSocket]:
     for line in text.splitlines()[1:]:
         fields = line.split()
         local, remote = (int(fields[n].rpartition(":")[2], 16) for n in (1, 2))
-        address = _address(fields[2].rpartition(":")[0])
+        near, far = (_address(fields[n].rpartition(":")[0]) for n in (1, 2))
         unacknowledged, retransmits = int(fields[4].partition(":")[0], 16), int(fields[6], 16)
-        own = fields[3], local, remote, fields[9], int(fields[7]), address
-        rows.append(TcpSocket(*own, unacknowledged, retransmits))
+        own = fields[3], local, remote, fields[9], int(fields[7]), far
+        rows.append(TcpSocket(*own, unacknowledged, retransmits, near))
     return rows
 
 
 def _address(words: str) -> str:
     """Return an address from the kernel's form: words of 32 bits, each in the machine's order."""
     numbers = [int(words[n : n + 8], 16) for n in range(0, len(words), 8)]
-    raw = struct.pack("=%dI" % len(numbers), *numbers)
-    if len(numbers) == 1 or raw.startswith(_V4_MAPPED):
-        return socket.inet_ntop(socket.AF_INET, raw[-4:])
-    return socket.inet_ntop(socket.AF_INET6, raw)
+    return _shown(struct.pack("=%dI" % len(numbers), *numbers))
+
+
+def _shown(raw: bytes) -> str:
+    if len(raw) > len(_V4_MAPPED) and not raw.startswith(_V4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET6, raw)
+    return socket.inet_ntop(socket.AF_INET, raw[-4:])
 
 
 def is_loopback(address: str) -> bool:
@@ -68,19 +77,71 @@ def plain_address(text: str) -> str:
 
 def read_tcp() -> List[TcpSocket]:
     """Return this network namespace's TCP sockets."""
-    rows: List[TcpSocket] = []
-    for name in ("tcp", "tcp6"):
-        try:
-            with open("/proc/net/" + name) as file:
-                rows += tcp_table(file.read())
-        except OSError:
-            continue  # a kernel without IPv6
-    return rows
+    return _ask_or_read(_ANY)
 
 
 def listening(port: int) -> List[TcpSocket]:
     """Return the sockets that listen on a port."""
-    return [one for one in read_tcp() if one.state == LISTEN and one.local_port == port]
+    found = _ask_or_read(1 << int(LISTEN, 16))
+    return [one for one in found if one.state == LISTEN and one.local_port == port]
+
+
+def _ask_or_read(states: int) -> List[TcpSocket]:
+    """Return the sockets in these states, or in any if the kernel must be read instead of asked.
+
+    To write /proc/net/tcp the kernel walks a table of all buckets that there could be, for 5 ms;
+    those that listen are in a short one of their own.
+    """
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as channel:
+            return [
+                one
+                for family in (socket.AF_INET, socket.AF_INET6)
+                for one in asked(channel, family, states)
+            ]
+    except OSError:  # such as in gVisor
+        rows: List[TcpSocket] = []
+        for name in ("tcp", "tcp6"):
+            try:
+                with open("/proc/net/" + name) as file:
+                    rows += tcp_table(file.read())
+            except OSError:
+                continue  # a kernel without IPv6
+        return rows
+
+
+def asked(channel: socket.socket, family: int, states: int) -> Iterator[TcpSocket]:
+    """Yield the TCP sockets of a family in these states, asked through a sock_diag socket.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    header = struct.pack("=IHHII", 72, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0)
+    channel.send(header + struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, states))
+    while True:
+        data, offset = channel.recv(1 << 16), 0
+        while offset < len(data):
+            length, kind = struct.unpack_from("=IH", data, offset)
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                number: int = -struct.unpack_from("=i", data, offset + 16)[0]
+                raise OSError(number, os.strerror(number))
+            yield _socket_of(data, offset + 16)
+            offset += length + 3 & ~3
+
+
+def _socket_of(data: bytes, at: int) -> TcpSocket:
+    """Read an inet_diag_msg of linux/inet_diag.h."""
+    family, state, _, retransmits = struct.unpack_from("=4B", data, at)
+    local_port, remote_port = struct.unpack_from(">HH", data, at + 4)
+    _, _, written, uid, inode = struct.unpack_from("=5I", data, at + 52)
+    length = 4 if family == socket.AF_INET else 16
+    near, far = (_shown(data[n : n + length]) for n in (at + 8, at + 24))
+    name = "%02X" % state
+    own = name, local_port, remote_port, str(inode), uid, far
+    # Of one that listens it is the length of its queue.
+    return TcpSocket(*own, 0 if name == LISTEN else written, retransmits, near)
 
 
 def socket_holders(inodes: Set[str]) -> Set[int]:

@@ -183,11 +183,7 @@ def rank(
     before: Callable[[int], None] | None,
 ) -> None:
     """Be one rank: what `python -m train` does after its arguments."""
-    number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(number, 1)
-    os.dup2(number, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1)
-    sys.stderr = os.fdopen(2, "w", buffering=1)
+    print_into(log)
     if not gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
@@ -202,3 +198,22 @@ def rank(
     if before:
         before(env["rank"])
     exit_with(lambda: train(config, RankEnv(**env), rendezvous=f"file://{meet}"))
+
+
+def command(words: list[str], environment: dict[str, str], log: Path) -> None:
+    """Be `python -m train WORDS`, but for Python's start and the imports."""
+    print_into(log)
+    os.environ.clear()
+    os.environ.update(environment)
+    from train.__main__ import exit_with, main
+
+    exit_with(lambda: main(words))
+
+
+def print_into(log: Path) -> None:
+    """Let this process print into a file."""
+    number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)

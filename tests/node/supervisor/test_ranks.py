@@ -16,13 +16,6 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.supervisor.shutdown import Cause
-from clusterctl.node.tcp_sockets import TcpSocket, tcp_table
-
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:7345 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0
-   1: 0100007F:8E12 0100007F:7345 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0000000000000000 20 4 0 10 -1
-"""  # noqa: E501
 
 
 class World:
@@ -188,10 +181,3 @@ def test_each_end_that_nobody_knows_yet_is_looked_for_as_long_as_the_others(
     live(0.1)
     (last,) = [details for kind, details in world.events if details.get("exit_code") is not None]
     assert (last["rank"], last["exit_code"]) == (1, 3)
-
-
-def test_sockets_are_read_as_the_kernel_prints_them() -> None:
-    assert tcp_table(TCP) == [
-        TcpSocket("0A", 29509, 0, "4711", 0, "0.0.0.0"),
-        TcpSocket("01", 36370, 29509, "4712", 0, "127.0.0.1"),
-    ]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.train.world import command, context
+from tests.waiting import BUSY
 from train.__main__ import main
 from train.config.parse import parse
 from train.errors import USAGE, ConfigError
@@ -22,7 +27,20 @@ def test_a_toy_is_trained_resumed_and_exported(capsys: pytest.CaptureFixture[str
     assert "exported an adapter (r=4) that PEFT loads" in said
 
 
-def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself() -> None:
+def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forked(argv: list[str], *, env: dict[str, str], **_: Any) -> Any:
+        assert argv[:3] == [sys.executable, "-m", "train"]
+        log = tmp_path / "log"
+        process = context().Process(target=command, args=(argv[3:], env, log), daemon=True)
+        process.start()
+        process.join(BUSY)
+        assert process.exitcode is not None, log.read_text()
+        return subprocess.CompletedProcess(argv, process.exitcode, log.read_text(), "")
+
+    # The soak above starts Python, which takes longer than the toy's training.
+    monkeypatch.setattr(subprocess, "run", forked)
     example = Path(__file__).parents[3] / "train" / "config.example.yaml"
     keys = [
         "--parallel=single",

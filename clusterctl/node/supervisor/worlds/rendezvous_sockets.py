@@ -7,7 +7,7 @@ Python under it.
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterable, List, NamedTuple
+from typing import Dict, Iterable, List, NamedTuple, Set
 
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
@@ -41,18 +41,20 @@ def look(pids: Iterable[int]) -> Dict[int, List[Member]]:
         OSError: it cannot be checked now; the next time will show it.
     """
     table = processes.process_table()
-    by_inode = {each.inode: each for each in read_tcp()}
     found = {}
     for pid in pids:
         own = [pid, *sorted(processes.descendants([pid], table))]
-        living = [table[each] for each in own if each in table and not table[each].exited]
-        found[pid] = [_member(process, by_inode) for process in living]
-    return found
+        living = (table[each] for each in own if each in table and not table[each].exited)
+        found[pid] = [(process, sockets_of(process.pid)) for process in living]
+    # A rank that still imports has no sockets; to read all of the node takes milliseconds.
+    has_any = any(inodes for members in found.values() for _, inodes in members)
+    by_inode = {each.inode: each for each in read_tcp()} if has_any else {}
+    return {pid: [_member(*one, by_inode) for one in members] for pid, members in found.items()}
 
 
-def _member(process: processes.Process, by_inode: Dict[str, TcpSocket]) -> Member:
+def _member(process: processes.Process, inodes: Set[str], by_inode: Dict[str, TcpSocket]) -> Member:
     pid = process.pid
-    held = [by_inode[inode] for inode in sockets_of(pid) if inode in by_inode]
+    held = [by_inode[inode] for inode in inodes if inode in by_inode]
     raw = words = b""
     if not process.uninterruptible:  # to read these could hang
         raw = processes.read_proc(pid, "environ")
