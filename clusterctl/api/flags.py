@@ -35,6 +35,8 @@ class LaunchFlags(TypedDict, total=False):
     start_timeout: float | None
     lost_after: float | None
     restarts: int | None
+    spares: int | None
+    min_nodes: int | None
     hang_after: float | None
     debug: bool
     no_check: bool

@@ -200,6 +200,22 @@ class Again:
     """When, by the node's clock."""
     why: str = ""
     """Why the attempt before ended."""
+    without: tuple[str, ...] = ()
+    """The nodes that do not take part any longer, spares too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A node without which a run continued."""
+
+    node: str
+    """Its name."""
+    attempt: Count
+    """The last attempt that it took part in."""
+    why: str = ""
+    """Why it was left out."""
+    spare: str = ""
+    """The node that took its place; empty: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +326,12 @@ class NodeRun:
     """The most that the run may have."""
     again: Again | None = None
     """null: no attempt is about to begin."""
+    standby: bool = False
+    """A spare node that has no rank yet."""
+    spares: tuple[str, ...] = ()
+    """The nodes that stand by, as the node knows them."""
+    left_out: tuple[LeftOut, ...] = ()
+    """The nodes that do not take part any longer, as the node knows them."""
 
     @property
     def why_gone(self) -> str:

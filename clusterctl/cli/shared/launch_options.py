@@ -31,7 +31,7 @@ OURS_ALONE = frozenset({
     "--hang-after",
     "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
     "--nodes",
-    "--procs-per-node", "--restarts", "--start-timeout",
+    "--min-nodes", "--procs-per-node", "--restarts", "--spares", "--start-timeout",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 

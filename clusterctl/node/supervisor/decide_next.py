@@ -14,7 +14,9 @@ from clusterctl.node.restart.judgement import (
     Failure,
     RestartLimits,
     decide,
+    unfit_nodes,
 )
+from clusterctl.node.restart.lineup import NoLineupError, lineup_of
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import write_json
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -28,26 +30,51 @@ class Decided(NamedTuple):
     """What becomes of the run, and where the next attempt begins."""
 
     decision: Decision
+    """Its `without` has the spares, too, that cannot stand by any longer."""
     checkpoint: Optional[Checkpoint]
 
 
 def decide_next(
-    job: NodeJob, paths: NodePaths, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
+    job: NodeJob,
+    paths: NodePaths,
+    causes: Sequence[Cause],
+    afters: Mapping[str, PeerMessage],
+    lost: Sequence[str] = (),
 ) -> Decided:
     """Decide by what all nodes told, the master first; keep the ends of all attempts.
+
+    `lost` are the nodes that fell silent.
 
     Raises:
         ValueError: a node told what cannot be.
         OSError: the ends cannot be written, so the next attempt would not know of this one.
     """
-    ends = [*read_ends(paths, before=run_attempt(job)), attempt_end(job, causes, afters)]
+    limits, spares = limits_of(job), job.get("spares") or []
+    ends = [
+        *read_ends(paths, before=run_attempt(job)),
+        attempt_end(job, causes, afters, lost, spares),
+    ]
     sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
-    checks = {node: after["check"] for node, after in afters.items()}
-    found = agree(sights, job["run"])
-    decision = decide(ends, limits_of(job), found, checks, seed=job["run"])
+    checks = {node: after["check"] for node, after in afters.items() if node not in spares}
+    unfit = unfit_nodes(ends[-1], limits, checks)
+    idle = [one for one in spares if one not in afters or any(afters[one]["check"].values())]
+    without = (*unfit, *idle)
+    try:
+        nodes, problem = lineup_of(job, without).nodes, ""
+    except NoLineupError as error:
+        nodes, problem = tuple(one for one in checks if one not in unfit), str(error)
+    found = agree({node: sights[node] for node in nodes if node in sights}, job["run"])
+    decision = decide(ends, limits, found, checks, seed=job["run"])
     write_json(
         paths.attempts, {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]]}
     )
+    if decision.action == "without":
+        if problem:
+            why = "%s; %s%s" % (decision.why, problem, _way_on(job, decision))
+            return Decided(decision._replace(action="end", why=why), found.newest)
+        decision = decision._replace(action="again")
+    if decision.action == "again":
+        decision = decision._replace(without=without)
     return Decided(decision, found.newest)
 
 
@@ -64,24 +91,26 @@ def limits_of(job: NodeJob) -> RestartLimits:
     )
 
 
-def way_on(job: NodeJob, decision: Decision) -> str:
-    """Return the command for a run that only other nodes would help; empty: it is no such run."""
-    if decision.action != "without" or job["node"] in decision.without:
+def _way_on(job: NodeJob, decision: Decision) -> str:
+    """Return the command for a run that only other nodes would help; empty: it has no master."""
+    if job["node"] in decision.without:
         return ""
-    named = ",".join(map(shlex.quote, decision.without))
-    words = (job["run"], named)
-    return "; without it: clusterctl resume %s --checkpoint latest --exclude %s" % words
-
-
-def lost_nodes(causes: Sequence[Cause]) -> Sequence[str]:
-    """Return the nodes that fell silent."""
-    return tuple(dict.fromkeys(cause.lost for cause in causes if cause.lost))
+    left = [one["node"] for one in job.get("left_out") or ()]
+    named = ",".join(map(shlex.quote, dict.fromkeys((*left, *decision.without))))
+    words = "; without it: clusterctl resume %s --checkpoint latest --exclude %s"
+    # Else the last nodes that are left would stand by again.
+    no_spares = " --spares 0" if job.get("lineup") else ""
+    return words % (job["run"], named) + no_spares
 
 
 def attempt_end(
-    job: NodeJob, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
+    job: NodeJob,
+    causes: Sequence[Cause],
+    afters: Mapping[str, PeerMessage],
+    lost: Sequence[str] = (),
+    spares: Sequence[str] = (),
 ) -> AttemptEnd:
-    """Return how this attempt ended, as the master knows it."""
+    """Return how this attempt ended, as the master knows it; a lost spare ends none."""
     # What only echoes another's end is heard first at times.
     first = next((one for one in causes if one.lines_grace is None), None)
     first = first or next(iter(causes), None)
@@ -97,7 +126,7 @@ def attempt_end(
             for node, after in afters.items()
             for failure in after["failures"]
         ),
-        lost=tuple(lost_nodes(causes)),
+        lost=tuple(node for node in lost if node not in spares),
         stuck=tuple(node for node, after in afters.items() if after["stuck"]),
         step=max(steps, default=None),
         start=Checkpoint(**start) if start else None,

@@ -33,6 +33,7 @@ from clusterctl.verbs.launch.validate_job import (
     require_job,
     require_script,
     require_secrets,
+    without_unused_spares,
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
@@ -88,6 +89,7 @@ def prepare(
         UsageError: the job or the options cannot be launched.
     """
     _validate(cluster, options, emit=emit)
+    cluster = without_unused_spares(cluster, emit=emit)
     run = options.run or run_id.make_run_id(cluster.name)
     as_written = cluster.job
     with_run = replace(cluster, job=fill_job(as_written, run, options.name))

@@ -94,7 +94,8 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
         for key in _COMPARED
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
-    flagged = {"hang": given.hang_after, "restart": given.restarts}
+    most = given.min_nodes if given.restarts is None else given.restarts
+    flagged = {"hang": given.hang_after, "restart": most}
     keys = [key for key in keys if flagged.get(key) is None]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
     return [*keys, *(f"env.{name}" for name in sorted(variables))]
@@ -109,6 +110,7 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     same_names = set(then.env_from) == set(now.env_from) - flagged
     # Those of --max-restarts are among the launcher's arguments.
     args_flagged = any(old.get(name) is not None for name in ("launcher_args", "max_restarts"))
+    restart_flagged = any(old.get(name) is not None for name in ("restarts", "min_nodes"))
     set_by_flag = {name: getattr(now, name) for name in _FLAGS if old.get(name) is not None}
     written = replace(
         replace(then, **set_by_flag),
@@ -117,7 +119,7 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
         hang=then.hang if old.get("hang_after") is None else now.hang,
-        restart=then.restart if old.get("restarts") is None else now.restart,
+        restart=now.restart if restart_flagged else then.restart,
         env_from=now.env_from if same_names else then.env_from,
     )
     return completed(written, now)[0]
