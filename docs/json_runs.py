@@ -17,6 +17,7 @@ from clusterctl.model.node_run import (
     Again,
     Hung,
     LastLine,
+    LeftOut,
     NodeEnd,
     RankState,
     Straggler,
@@ -69,7 +70,7 @@ class StatusNode(TypedDict):
     host: str
     """The host of the inventory."""
     state: str
-    """[A state of a run](run-states.md), or `absent` if the node has nothing of it."""
+    """[A state of a run](run-states.md), `standby`, `left out`, or `absent`."""
     rank0: int | None
     """The node's first rank."""
     ranks: int
@@ -82,6 +83,8 @@ class StatusNode(TypedDict):
     """While the run lives on the node."""
     end: NodeEnd | None
     """Once the run has ended there."""
+    left_out: LeftOut | None
+    """That the run continued without it; null: it takes part, or stands by."""
     message: str
     """Why the node did not answer."""
     hint: str

@@ -37,6 +37,8 @@ class LaunchFlags(TypedDict, total=False):
     start_timeout: float | None
     lost_after: float | None
     restarts: int | None
+    spares: int | None
+    min_nodes: int | None
     hang_after: float | None
     hang_action: str | None
     debug: bool

@@ -1,6 +1,6 @@
 """Builds the `Cluster` of a document or of hosts on the command line.
 
-Applies defaults, expands ranges and puts the master first.
+Applies defaults, expands ranges, puts the master first and spare nodes last.
 """
 
 import re
@@ -96,7 +96,7 @@ def build(
     problems.raise_if_any()
     return Cluster(
         name=top.cluster,
-        nodes=_uniquely_named(sorted(placed, key=lambda one: not one.section.master)),
+        nodes=_uniquely_named(sorted(placed, key=_place)),
         shared=top.shared,
         subnet=network.subnet,
         master_port=network.master_port,
@@ -191,6 +191,7 @@ def _placed(
                 address=address,
                 state=settings["state"],
                 local=local,
+                spare=entry.spare,
                 source=f"{problems.file}:{problems.line(path)}",
             )
             yield Placed(path=path, section=entry, node=node)
@@ -207,6 +208,11 @@ def _ssh(
     if merged.identity is not None:
         merged = replace(merged, identity=str((folder / merged.identity).absolute()))
     return replace(merged, slurm_job=given.job) if given and merged.via == "srun" else merged
+
+
+def _place(one: Placed) -> tuple[bool, bool]:
+    """Return what orders nodes: the master comes first, spare nodes last."""
+    return one.section.spare, not one.section.master
 
 
 def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:

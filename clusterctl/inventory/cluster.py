@@ -62,6 +62,8 @@ class Node:
     """This machine itself, which needs no SSH; `ssh` has no values."""
     source: str = ""
     """`file:line` of its entry."""
+    spare: bool = False
+    """It has no rank until it takes the place of a node that a restart leaves out."""
 
     @property
     def gpus_wanted(self) -> int | None:
@@ -129,6 +131,11 @@ class Restart:
     max: int = setting(kinds.RESTARTS, "most restarts after failures; 0: none", 0)
     on: Ends = setting(Ends, "failures after which it starts again whatever the cause", Ends())
     never: Ends = setting(Ends, "failures after which it never starts again", Ends())
+    min_nodes: int = setting(
+        kinds.NODES,
+        "a restart continues with so many nodes at least if no spare node is left; 0: never",
+        0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +304,7 @@ class Cluster:
 
     name: str
     nodes: tuple[Node, ...]
-    """Launch order: the master first, then as written. Index here is the node rank."""
+    """Launch order: the master first, then as written, spares last. Index is the node rank."""
     shared: tuple[str, ...] = ()
     """Paths that must be one filesystem, seen by all nodes."""
     subnet: str | None = None
@@ -319,6 +326,16 @@ class Cluster:
     def master(self) -> Node:
         """The node of rank 0."""
         return self.nodes[0]
+
+    @property
+    def active(self) -> tuple[Node, ...]:
+        """The nodes that have ranks from the start."""
+        return tuple(node for node in self.nodes if not node.spare)
+
+    @property
+    def spares(self) -> tuple[Node, ...]:
+        """The nodes that stand by."""
+        return tuple(node for node in self.nodes if node.spare)
 
     @property
     def slurm_job(self) -> str | None:

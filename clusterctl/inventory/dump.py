@@ -114,6 +114,7 @@ def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
         "python": node.python,
         "workdir": None if node.workdir == common_workdir else node.workdir,
         "state": node.state,
+        "spare": node.spare or None,
     }
 
 

@@ -352,6 +352,7 @@ SIGNAL: Kind[str] = Kind(
 ALLOW = one_of("allow")
 COUNT = whole(0, INFINITE)
 RESTARTS = whole(0, 1000)
+NODES = whole(0, 10_000)
 EXIT_CODES = _list(whole(1, 255), _shape(list, "a list of exit codes"))
 PATTERNS = _list(_string(_read_pattern), _shape(list, "a list of regular expressions"))
 TIMEOUT: Kind[float] = Kind(

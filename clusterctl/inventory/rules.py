@@ -64,6 +64,10 @@ def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: 
 
 def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:
     masters = [one for one in placed if one.section.master]
+    for path in dict.fromkeys(one.path for one in masters if one.section.spare):
+        problems.add((*path, "spare"), wanted="no spare, because it is the master", found="true")
+    if placed and all(one.section.spare for one in placed):
+        problems.add((*placed[0].path, "spare"), wanted="a node that is no spare", found="none")
     hosts = fold_hosts(one.node.host for one in masters)
     # Reported at each entry but the first, or at that one if it is a range.
     for path in dict.fromkeys(one.path for one in masters[1:]):

@@ -38,6 +38,11 @@ class NodeSection(DefaultsSection, like=Ssh):
     )
     workdir: str | None = setting(kinds.FOLDER, "workdir of this node alone")
     master = setting(kinds.BOOLEAN, "this node is the master (rank 0)", False)
+    spare = setting(
+        kinds.BOOLEAN,
+        "it has no rank until it takes the place of a node that a restart leaves out",
+        False,
+    )
 
 
 class NetworkSection(Section):

@@ -203,6 +203,22 @@ class Again:
     """When, by the node's clock."""
     why: str = ""
     """Why the attempt before ended."""
+    without: tuple[str, ...] = ()
+    """The nodes that do not take part any longer, spares too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A node without which a run continued."""
+
+    node: str
+    """Its name."""
+    attempt: Count
+    """The last attempt that it took part in."""
+    why: str = ""
+    """Why it was left out."""
+    spare: str = ""
+    """The node that took its place; empty: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +347,12 @@ class NodeRun:
     """What a receiver of `job.notify` was not told, and why; the first time."""
     time_left_s: float | None = None
     """Of a live run with a time limit, on the master."""
+    standby: bool = False
+    """A spare node that has no rank yet."""
+    spares: tuple[str, ...] = ()
+    """The nodes that stand by, as the node knows them."""
+    left_out: tuple[LeftOut, ...] = ()
+    """The nodes that do not take part any longer, as the node knows them."""
 
     @property
     def why_gone(self) -> str:

@@ -24,18 +24,31 @@ def effective(cluster: Cluster, options: Options) -> Cluster:
     Applying the same options again changes nothing.
 
     Raises:
-        UsageError: the launcher is unknown, or does not support an option.
+        UsageError: the launcher is unknown or does not support an option, or no node is left.
     """
     job = _job(cluster.job, options)
     if job.launcher == "ray" and job.ray_address:
         cluster = cluster.with_nodes(cluster.nodes[:1])  # for the driver; the rest is not ours
     return replace(
         cluster,
-        nodes=tuple(_node(node, options) for node in cluster.nodes),
+        nodes=_with_spares(tuple(_node(node, options) for node in cluster.nodes), options.spares),
         master_port=options.master_port or cluster.master_port,
         job=job,
         origins=tuple({**dict(cluster.origins), **_origins(options)}.items()),
     )
+
+
+def _with_spares(nodes: tuple[Node, ...], count: int | None) -> tuple[Node, ...]:
+    """Let the last so many nodes be spares, instead of those that the inventory names."""
+    if count is None:
+        return nodes
+    if count and count >= len(nodes):
+        raise UsageError(
+            f"--spares: expected fewer than the {len(nodes)} selected nodes, found {count}",
+            hint=f"--spares {len(nodes) - 1}" if len(nodes) > 1 else None,
+        )
+    first = len(nodes) - count
+    return tuple(replace(node, spare=at >= first) for at, node in enumerate(nodes))
 
 
 def _node(node: Node, options: Options) -> Node:
@@ -48,8 +61,10 @@ def _node(node: Node, options: Options) -> Node:
 
 def _job(job: Job, options: Options) -> Job:
     _require_ranks(options.launcher or job.launcher, options.procs_per_node or job.procs_per_node)
-    env, most = dict(options.env), options.restarts
+    env = dict(options.env)
     after = job.hang.after if options.hang_after is None else options.hang_after
+    restart = {"max": options.restarts, "min_nodes": options.min_nodes}
+    given_restart: Any = {name: value for name, value in restart.items() if value is not None}
     names = filter(options.says, _OVERRIDES)
     given: dict[str, Any] = {name: getattr(options, name) for name in names}
     return replace(
@@ -57,7 +72,7 @@ def _job(job: Job, options: Options) -> Job:
         env=tuple({**dict(job.env), **env}.items()),
         env_from=tuple(name for name in job.env_from if name not in env),
         hang=replace(job.hang, after=after, action=options.hang_action or job.hang.action),
-        restart=job.restart if most is None else replace(job.restart, max=most),
+        restart=replace(job.restart, **given_restart),
         **given,
     )
 

@@ -36,7 +36,9 @@ def make_plan(
         UsageError: there is no command, or the launcher is unknown.
         LaunchRefused: a fact that the plan needs is unknown.
     """
-    job = cluster.job
+    job, spares = cluster.job, cluster.spares
+    cluster = replace(cluster, nodes=(*cluster.active, *spares))
+    active = len(cluster.nodes) - len(spares)
     launcher = launchers.find_launcher(job.launcher)
     require_command(cluster)
     own_job = fill_job(job, run, name)
@@ -56,7 +58,10 @@ def make_plan(
             hint=f"clusterctl launch --nodes {most}, or change --nnodes in job.launcher_args",
         )
     require_equal_nodes(cluster, [count.procs for count in counts])
-    *first_ranks, world_size = itertools.accumulate((c.procs for c in counts), initial=0)
+    sizes = [count.procs for count in counts[:active]]
+    _require_fit(cluster, sizes, counts[active:])
+    *first_ranks, world_size = itertools.accumulate(sizes, initial=0)
+    first_ranks += [world_size] * len(spares)
     nodes = tuple(
         plan_node(
             node,
@@ -66,7 +71,7 @@ def make_plan(
             run=run,
             name=name,
             node_rank=node_rank,
-            nnodes=len(cluster.nodes),
+            nnodes=active,
             count=count,
             first_rank=first_rank,
             world_size=world_size,
@@ -79,7 +84,8 @@ def make_plan(
         run=run,
         cluster=cluster.name,
         launcher=job.launcher,
-        nodes=nodes,
+        nodes=nodes[:active],
+        spares=nodes[active:],
         world_size=world_size,
         master_address=network.master_address,
         master_port=network.master_port,
@@ -97,6 +103,18 @@ def make_plan(
         gathers=bool(nodes[0].launcher_argv) or not launcher.one_driver,
         settings=_settings(replace(cluster, job=own_job), network),
     )
+
+
+def _require_fit(cluster: Cluster, sizes: Sequence[int], spares: Sequence[Processes]) -> None:
+    """Raise LaunchRefused for a spare node that has the number of ranks of no worker."""
+    for node, count in zip(cluster.spares, spares, strict=True):
+        if count.procs not in sizes[1:]:
+            found = ", ".join(map(str, sorted(set(sizes[1:])))) or "no worker"
+            raise LaunchRefused(
+                f"{node.name}: a spare node with as many ranks as a worker ({found}):"
+                f" found {count.procs}",
+                hint=f"clusterctl launch --exclude {node.name}, or --spares 0",
+            )
 
 
 def require_equal_nodes(cluster: Cluster, procs: Sequence[int]) -> None:
@@ -273,7 +291,14 @@ def plan_node(
         if container
         else (),
         python=context.python,
+        launch=context._asdict() if _may_change(cluster) else None,
     )
+
+
+def _may_change(cluster: Cluster) -> bool:
+    """Tell whether the run may continue on other nodes after a failure."""
+    restart = cluster.job.restart
+    return bool(restart.max and (restart.min_nodes or cluster.spares))
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:

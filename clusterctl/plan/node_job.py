@@ -55,6 +55,9 @@ def node_job(
         **{name: plain(getattr(job, name)) for name in ON_NODES},
         "schema": SCHEMA,
         "restart": _restart(plan, node, job, resumed),
+        "lineup": _lineup(plan, node),
+        "spares": [spare.node for spare in plan.spares],
+        "standby": node in plan.spares,
         "resumed": plain(resumed),
         "launched": dict(launched or {}),
         "nnodes": len(plan.nodes),
@@ -73,7 +76,20 @@ def node_job(
             "lost_after": plan.lost_after,
         },
     }
+    if node in plan.spares:
+        made |= {"procs": 0, "launcher_argv": [], "ends_with_master": True}
     return cast("NodeJob", made)
+
+
+def _lineup(plan: Plan, node: NodePlan) -> dict[str, Any] | None:
+    """Return what the run is planned again by, if it may continue on other nodes."""
+    if node.launch is None:
+        return None
+    seats = [
+        {"node": one.node, "address": one.address, "procs": one.procs}
+        for one in (plan.master, *plan.workers)
+    ]
+    return {"seats": seats, "launch": plain(node.launch)}
 
 
 def _restart(

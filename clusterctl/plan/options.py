@@ -58,6 +58,17 @@ class Options:
         flag="let the nodes start the run again after failures, so many times at most; 0: never",
         metavar="N",
     )
+    spares: int | None = setting(
+        kinds.NODES,
+        flag="let the last N nodes stand by: one takes the place of a node that a restart leaves"
+        " out; instead of `spare: true` in the inventory",
+        metavar="N",
+    )
+    min_nodes: int | None = setting(
+        kinds.NODES,
+        flag="let a restart continue with N nodes at least if no spare node is left; 0: never",
+        metavar="N",
+    )
     hang_after: float | None = setting(
         kinds.DURATION,
         flag="time without a sign of life until the run is hung, such as 90s or 5m; 0: never",

@@ -1,6 +1,7 @@
 """The plan of a run: what starts on each node, with the origin of every value."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from clusterctl.inventory.cluster import Job, LauncherName, Stop
 from clusterctl.values import dataclass
@@ -69,6 +70,8 @@ class NodePlan:
     """The function of the agent that starts both commands; empty: the supervisor does."""
     ends_with_master: bool = False
     """Its processes serve those of the master: they end once the run is over there."""
+    launch: Mapping[str, Any] | None = None
+    """What the launcher's command was made of, of a run that may continue on other nodes."""
 
     @property
     def ranks(self) -> range:
@@ -105,7 +108,9 @@ class Plan:
     cluster: str
     launcher: LauncherName
     nodes: tuple[NodePlan, ...]
-    """The master first; the index is the node rank."""
+    """The nodes that have ranks, the master first; the index is the node rank."""
+    spares: tuple[NodePlan, ...] = ()
+    """The nodes that stand by; each with the ranks that it would have in another's place."""
     world_size: int
     master_address: str
     master_port: int
@@ -142,12 +147,12 @@ class Plan:
 
     @property
     def workers(self) -> tuple[NodePlan, ...]:
-        """The nodes that start once the master's process is up."""
-        return self.nodes[1:]
+        """The nodes that start once the master's process is up, spares last."""
+        return (*self.nodes[1:], *self.spares)
 
     def node(self, name: str) -> NodePlan:
         """Return the plan of the node of this name; raise KeyError if there is none."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self.spares):
             if node.node == name:
                 return node
         raise KeyError(name)

@@ -64,7 +64,8 @@ class EventPrinter:
 
     def _show_of_run(self, event: Mapping[str, object]) -> None:
         """Show once what every node reports, as it concerns none of them more than the others."""
-        told = (str(event["kind"]), str(event.get("alarm") or event.get("attempt")))
+        number = event.get("alarm") or (event.get("attempt"), event.get("without"))
+        told = (str(event["kind"]), str(number))
         if told not in self.of_run:
             self.of_run.add(told)
             self.screen.err.print(safe_text(sentence_of(event), "yellow"))
@@ -137,8 +138,10 @@ def _next_attempt(event: Mapping[str, object]) -> str:
     where = "the beginning" if checkpoint is None else f"checkpoint {checkpoint}"
     where = where if step is None else f"checkpoint step {step}"
     number = f"attempt {event.get('attempt')} of {event.get('of')}"
+    left = event.get("without")
+    without = f", without {', '.join(map(str, left))}" if left and isinstance(left, list) else ""
     when = f"in {wait} s" if (wait := event.get("wait_s")) else "now"
-    return f"{number} begins {when}, from {where}: {event.get('why')}"
+    return f"{number} begins {when}, from {where}{without}: {event.get('why')}"
 
 
 def _why_stopping(event: Mapping[str, object]) -> str:

@@ -182,7 +182,8 @@ def _planned(plan: Plan) -> str:
     where = f"{plan.master_address}:{plan.master_port}"
     count = counted(plan.world_size, "rank")
     alone = ", a single node" if len(plan.nodes) == 1 else ""
-    return f"{plan.run}: {plan.launcher}, {count}: {parts}{alone}; master {where}"
+    standing_by = f"; spare: {name_hosts(node.node for node in plan.spares)}" if plan.spares else ""
+    return f"{plan.run}: {plan.launcher}, {count}: {parts}{alone}; master {where}{standing_by}"
 
 
 def _join_progress(event: JoinProgress) -> str:

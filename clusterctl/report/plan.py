@@ -15,21 +15,23 @@ def show_plan(screen: Screen, plan: Plan) -> None:
     """Print a plan on stdout."""
     console = screen.out
     nodes = counted(len(plan.nodes), "node")
+    everywhere = (*plan.nodes, *plan.spares)
     console.print(safe_text(f"run {plan.run}: {counted(plan.world_size, 'rank')} on {nodes}"))
     for setting in plan.settings:
         text = f"  {setting.name} = {setting.value}"
         console.print(safe_text(f"{text}  ({setting.origin})"), soft_wrap=True)
-    described = {node.node: _lines(node) for node in plan.nodes}
+    described = {node.node: _lines(node) for node in everywhere}
     common = [
         line
         for line in described[plan.nodes[0].node]
-        if len(plan.nodes) > 1 and all(line in lines for lines in described.values())
+        if len(everywhere) > 1 and all(line in lines for lines in described.values())
     ]
     if common:
         _show(console, "every node", common)
-    for node in plan.nodes:
+    for node in everywhere:
         where = f"{node.address} on {node.interface}"
-        title = f"{node.node}: {ranks.name_ranks(node.ranks)} ({node.device}), {where}"
+        whose = "a spare node" if node in plan.spares else ranks.name_ranks(node.ranks)
+        title = f"{node.node}: {whose} ({node.device}), {where}"
         _show(console, title, [line for line in described[node.node] if line not in common])
 
 

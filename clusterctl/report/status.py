@@ -26,6 +26,8 @@ _STYLES = {
     "finished": "green",
     "queued": "cyan",
     "starting": "cyan",
+    "standby": "cyan",
+    "left out": "magenta",
     "stopping": "yellow",
     "stopped": "yellow",
     "failed": "bold red",
@@ -308,6 +310,10 @@ def _gpus(gpus: Sequence[GpuUsage]) -> str:
 
 
 def _note(answer: NodeAnswer) -> str:
+    if answer.left_out:
+        left = answer.left_out
+        place = f"; {left.spare} has its place" if left.spare else ""
+        return f"after attempt {left.attempt}: {left.why}{place}"
     if answer.error:
         return str(answer.error)
     if answer.end:

@@ -126,7 +126,7 @@ def follow(
                             yield found
                             errors.pop(_add_newcomer(found, log, stream, lines, waiting), None)
             yield from lines.ready()
-            if _given_up(waiting, lost, alone=len(waiting) == len(log.events)):
+            if _given_up(waiting, lost, log):
                 break
     for name in lost.tries:
         silence = "stopped answering; its part of the run may still be running"
@@ -254,15 +254,18 @@ def _ended(
     return []
 
 
-def _given_up(waiting: set[str], lost: _Lost, *, alone: bool) -> bool:
+def _given_up(waiting: set[str], lost: _Lost, log: RunLog) -> bool:
     """Tell whether only lost nodes are left, and had their time; called for every message.
 
-    `waiting` are the nodes whose part has not ended; `alone`: no node's part has.
+    `waiting` are the nodes whose part has not ended. Nodes that were left out get no time.
     """
+    if waiting and waiting <= log.left_out:
+        return True
     if not waiting or not lost.tries.keys() >= waiting:
         lost.alone_since = None
         return False
     if lost.alone_since is None:
         lost.alone_since = time.monotonic()
+    alone = len(waiting) == len(log.events)
     limit = LOCKED_WAIT if lost.locked else LONGEST_WAIT if alone else LAST_WAIT
     return time.monotonic() - lost.alone_since > limit

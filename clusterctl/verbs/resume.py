@@ -81,7 +81,8 @@ def resume(
         require_webhooks(cluster.job)
     template = _template(cluster.job, checkpoint)
     ranks = _ranks(before, cluster, overrides)
-    chosen = choose_checkpoint(pool, cluster, checkpoint, history=history, ranks=ranks, emit=emit)
+    active = cluster.with_nodes(cluster.active) if cluster.spares else cluster
+    chosen = choose_checkpoint(pool, active, checkpoint, history=history, ranks=ranks, emit=emit)
     _report(chosen, emit=emit)
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
     resumed = Resumed(
@@ -148,14 +149,14 @@ def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOpti
 def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str, range]:
     """Return the ranks that each node will run, if it runs as many as before; else nothing."""
     counts = {node["node"]: node.get("procs") for node in before.plan.get("nodes") or ()}
-    if any(counts.get(node.name) is None for node in cluster.nodes):
+    if any(counts.get(node.name) is None for node in cluster.active):
         return {}
     same_gpus = overrides.gpus == before.options.get("gpus")
     if not same_gpus or _sizing(cluster) != _sizing(before.cluster):
         return {}
     found: dict[str, range] = {}
     first = 0
-    for node in cluster.nodes:
+    for node in cluster.active:
         found[node.name] = range(first, first + counts[node.name])
         first += counts[node.name]
     return found

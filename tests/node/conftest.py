@@ -54,6 +54,7 @@ class Run:
         lost_after: float = 15.0,
         start_timeout: float = BUSY,
         state: Path | None = None,
+        spares: int | None = None,
     ) -> None:
         self.folder = folder
         self.workdir = folder / "work"
@@ -83,6 +84,7 @@ class Run:
             command=tuple(command),
             lost_after=lost_after,
             start_timeout=start_timeout,
+            spares=spares,
         )
         wanted = effective(self.cluster, options)
         self.job = wanted.job
@@ -101,7 +103,7 @@ class Run:
         """What to change of the job that is sent."""
 
     def paths(self, n: int = 0) -> NodePaths:
-        return NodePaths(self.plan.nodes[n].state)
+        return NodePaths(self.plan.node(self.names[n]).state)
 
     def call(self, n: int, op: str, args: Head, body: bytes = b"") -> list[Message]:
         """Run an operation of the agent on a node and return all its answers."""
@@ -122,7 +124,7 @@ class Run:
 
     def start_request(self, n: int) -> tuple[Head, bytes]:
         """Return the arguments and the body of `start`."""
-        plan = self.plan.nodes[n]
+        plan = self.plan.node(self.names[n])
         state = self.cluster.nodes[n].state
         job = node_job(
             self.plan, plan, self.identity, job=self.job, state=state, link_port=self.link_port

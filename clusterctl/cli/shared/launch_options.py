@@ -36,7 +36,7 @@ OURS_ALONE = frozenset({
     "--exclude-unhealthy", "--fanout", "--hang-action", "--hang-after",
     "--launcher", "--launcher-args", "--lost-after", "--master-port", "--no-check", "--no-sync",
     "--nodes",
-    "--procs-per-node", "--restarts", "--start-timeout", "--wait",
+    "--min-nodes", "--procs-per-node", "--restarts", "--spares", "--start-timeout", "--wait",
 })  # fmt: skip
 """Flags that a training program hardly has; it may well have `--name`, `--gpus` or `--debug`."""
 

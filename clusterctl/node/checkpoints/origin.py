@@ -137,7 +137,7 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
             ends = (ended, found[name].ended)
             ended = max(end for end in ends if end) if all(ends) else None
             live = live or found[name].live
-        size = job.get("world_size")
+        size = None if job.get("shrunk") else job.get("world_size")
         found[name] = _Run(name, began, ended, size, lock, workdir, checkpoints, live)
     return found
 

@@ -97,7 +97,7 @@ def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: Peer
         OSError: the master's address cannot be listened on.
         OperationError: `python`: this Python has no `ssl`.
     """
-    if job["nnodes"] == 1 and not may_grow(job):
+    if job["nnodes"] == 1 and not job.get("spares") and not may_grow(job):
         return NoPeers()
     try:  # here, because a run on one node needs no encryption
         from clusterctl.node.peer_link.master import Master  # noqa: PLC0415

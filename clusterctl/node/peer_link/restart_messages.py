@@ -21,6 +21,8 @@ FEWER_LINES = 5
 WHY_LIMIT = 1000
 """Characters of a reason."""
 CHECKS, _NAME_LIMIT = 32, 100
+MOST_WITHOUT, _NODE_LIMIT = 64, 255
+"""Nodes that are left out at once, and characters of a name."""
 MOST_ATTEMPTS = 10_000
 _PATH_LIMIT = 4096
 _NUMBER_LIMIT = 2**53
@@ -83,7 +85,8 @@ def _failure(told: Dict[str, Any]) -> PeerMessage:
 def parse_again(found: object) -> PeerMessage:
     """Return what becomes of the run: `attempt`, the number of the next; 0: there is none.
 
-    With it `checkpoint` (a path, or null), `step`, `wait_s`, `why`, and whether to `go` now.
+    With it `checkpoint` (a path, or null), `step`, `wait_s`, `why`, the nodes that it is `without`,
+    and whether to `go` now.
 
     Raises:
         MessageError: it cannot be.
@@ -97,6 +100,7 @@ def parse_again(found: object) -> PeerMessage:
     attempt = _number(told.get("attempt"), "attempt") or 0
     if not 0 <= attempt <= MOST_ATTEMPTS:
         raise MessageError("attempt: found %d" % attempt)
+    without = _list(told.get("without", []), "without", MOST_WITHOUT)
     return {
         "attempt": attempt,
         "checkpoint": checkpoint,
@@ -104,6 +108,7 @@ def parse_again(found: object) -> PeerMessage:
         "wait_s": parse_time(told, "wait_s"),
         "why": _text(told.get("why"), "why", WHY_LIMIT),
         "go": told.get("go") is True,
+        "without": [_text(name, "without", _NODE_LIMIT) for name in without],
     }
 
 

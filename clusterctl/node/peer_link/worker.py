@@ -74,6 +74,11 @@ class Worker:
         self._tls = client_context(link["certificate"])
         self._channel: Optional[TlsChannel] = None
         self._heard_at = time.monotonic() + (RETURN_SECONDS if attempt > 1 else 0.0)
+        """When the newest ping was sent that the master has answered: when its answer comes tells
+        nothing, it may have waited in the network while the master heard us no longer."""
+        self._pings: Dict[float, float] = {}
+        """Pings that are not answered: by the time of day, when they were sent."""
+        self._connected_at = 0.0
         self._last_error = "no answer"
         self._clock = Clock()
         self._welcome = False
@@ -192,6 +197,8 @@ class Worker:
             self._loop, connection, self._tls, self._on_message, self._on_closed
         )
         self._channel.name = self._master  # its certificate will prove it
+        self._connected_at = time.monotonic()
+        self._pings.clear()
         self._channel.send({"hello": self._hello})
 
     def _on_closed(self, channel: Optional[TlsChannel], why: str) -> None:
@@ -202,11 +209,13 @@ class Worker:
             self._loop.call_later(RETRY_SECONDS, self._connect)
 
     def _on_message(self, channel: TlsChannel, message: PeerMessage) -> None:
-        self._heard_at = time.monotonic()
         if "welcome" in message:
+            self._heard_at = self._connected_at
             self._begin(channel)
         elif "pong" in message:
-            self._measure_clock(parse_time(message, "pong"), parse_time(message, "at"))
+            sent = parse_time(message, "pong")
+            self._heard_at = max(self._heard_at, self._pings.pop(sent, 0.0))
+            self._measure_clock(sent, parse_time(message, "at"))
             if "slow" in message:
                 self._events.run_slow(parse_slow(message))
         elif "ending" in message:
@@ -246,7 +255,9 @@ class Worker:
 
     def _ping(self) -> None:
         if self._channel is not None:
-            self._channel.send({"ping": time.time(), **self._ready, **self._events.life()})
+            sent = time.time()
+            self._pings[sent] = time.monotonic()
+            self._channel.send({"ping": sent, **self._ready, **self._events.life()})
 
     def _heartbeat(self) -> None:
         if self._given_up:

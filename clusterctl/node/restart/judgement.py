@@ -232,7 +232,7 @@ def decide(
     limit = _limit(since, limits, found, rule if asked is None else None)
     if limit is not None:
         return limit._replace(why="%s; %s" % (cause.words, limit.why))
-    unfit = _unfit(end, cause, checks, leave=asked is None and rule.action == "without")
+    unfit = unfit_nodes(end, limits, checks)
     if unfit:
         words = "; ".join("%s: %s" % (node, why) for node, why in unfit.items())
         if checks and not set(checks) - set(unfit):
@@ -379,10 +379,11 @@ def _same(cause: Cause, end: AttemptEnd, before: AttemptEnd) -> bool:
     )
 
 
-def _unfit(end: AttemptEnd, cause: Cause, checks: Checks, *, leave: bool) -> Dict[str, str]:
-    """Return the nodes to leave out, each with why; `leave`: also those of the cause."""
+def unfit_nodes(end: AttemptEnd, limits: RestartLimits, checks: Checks) -> Dict[str, str]:
+    """Return the nodes to leave out of the next attempt, each with why."""
     unfit: Dict[str, str] = {}
-    if leave:
+    cause = first_cause(end)
+    if RULES[cause.kind].action == "without" and _asked(end, limits) is None:
         unfit.update(dict.fromkeys(cause.nodes, cause.words))
     unfit.update((node, RULES["lost"].words) for node in end.lost if node not in checks)
     unfit.update(dict.fromkeys(end.stuck, RULES["stuck"].words))

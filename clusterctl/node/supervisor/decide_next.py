@@ -16,7 +16,9 @@ from clusterctl.node.restart.judgement import (
     Decision,
     Failure,
     decide,
+    unfit_nodes,
 )
+from clusterctl.node.restart.lineup import NoLineupError, lineup_of
 from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import write_json
@@ -31,6 +33,7 @@ class Decided(NamedTuple):
     """What becomes of the run, and where the next attempt begins."""
 
     decision: Decision
+    """Its `without` has the spares, too, that cannot stand by any longer."""
     checkpoint: Optional[Checkpoint]
 
 
@@ -40,28 +43,45 @@ def decide_next(
     causes: Sequence[Cause],
     afters: Mapping[str, PeerMessage],
     patterns: FoundPatterns,
+    lost: Sequence[str] = (),
 ) -> Decided:
     """Decide by what all nodes told, the master first; keep the ends of all attempts.
 
-    `patterns`: which of the job's are in what failed.
+    `patterns`: which of the job's are in what failed. `lost` are the nodes that fell silent.
 
     Raises:
         ValueError: a node told what cannot be.
         OSError: the ends cannot be written, so the next attempt would not know of this one.
     """
-    end = attempt_end(job, causes, afters)._replace(patterns=patterns)
+    limits, spares = limits_of(job), job.get("spares") or []
+    end = attempt_end(job, causes, afters, lost, spares)._replace(patterns=patterns)
     ends = [*read_ends(paths, before=run_attempt(job)), end]
     sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
-    checks = {node: after["check"] for node, after in afters.items()}
-    found = agree(sights, job["run"])
-    decision = decide(ends, limits_of(job), found, checks, seed=job["run"])
-    bad = blamed(ends[-1], {node: after["check"] for node, after in afters.items()})
+    all_checks = {node: after["check"] for node, after in afters.items()}
+    checks = {node: check for node, check in all_checks.items() if node not in spares}
+    unfit = unfit_nodes(end, limits, checks)
+    idle = [one for one in spares if one not in afters or any(afters[one]["check"].values())]
+    without = (*unfit, *idle)
+    try:
+        nodes, problem = lineup_of(job, without).nodes, ""
+    except NoLineupError as error:
+        nodes, problem = tuple(one for one in checks if one not in unfit), str(error)
+    found = agree({node: sights[node] for node in nodes if node in sights}, job["run"])
+    decision = decide(ends, limits, found, checks, seed=job["run"])
+    bad = blamed(end, all_checks)
     now = {node: {"why": why[:WHY_LIMIT], "time": time.time()} for node, why in bad.items()}
     kept = {**read_json(paths.attempts).get("blamed", {}), **now}
     write_json(
         paths.attempts,
         {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]], "blamed": kept},
     )
+    if decision.action == "without":
+        if problem:
+            why = "%s; %s%s" % (decision.why, problem, _way_on(job, decision))
+            return Decided(decision._replace(action="end", why=why), found.newest)
+        decision = decision._replace(action="again")
+    if decision.action == "again":
+        decision = decision._replace(without=without)
     return Decided(decision, found.newest)
 
 
@@ -78,24 +98,26 @@ def limits_of(job: NodeJob) -> RestartLimits:
     )
 
 
-def way_on(job: NodeJob, decision: Decision) -> str:
-    """Return the command for a run that only other nodes would help; empty: it is no such run."""
-    if decision.action != "without" or job["node"] in decision.without:
+def _way_on(job: NodeJob, decision: Decision) -> str:
+    """Return the command for a run that only other nodes would help; empty: it has no master."""
+    if job["node"] in decision.without:
         return ""
-    named = ",".join(map(shlex.quote, decision.without))
-    words = (job["run"], named)
-    return "; without it: clusterctl resume %s --checkpoint latest --exclude %s" % words
-
-
-def lost_nodes(causes: Sequence[Cause]) -> Sequence[str]:
-    """Return the nodes that fell silent."""
-    return tuple(dict.fromkeys(cause.lost for cause in causes if cause.lost))
+    left = [one["node"] for one in job.get("left_out") or ()]
+    named = ",".join(map(shlex.quote, dict.fromkeys((*left, *decision.without))))
+    words = "; without it: clusterctl resume %s --checkpoint latest --exclude %s"
+    # Else the last nodes that are left would stand by again.
+    no_spares = " --spares 0" if job.get("lineup") else ""
+    return words % (job["run"], named) + no_spares
 
 
 def attempt_end(
-    job: NodeJob, causes: Sequence[Cause], afters: Mapping[str, PeerMessage]
+    job: NodeJob,
+    causes: Sequence[Cause],
+    afters: Mapping[str, PeerMessage],
+    lost: Sequence[str] = (),
+    spares: Sequence[str] = (),
 ) -> AttemptEnd:
-    """Return how this attempt ended, as the master knows it."""
+    """Return how this attempt ended, as the master knows it; a lost spare ends none."""
     first = first_of(causes)
     steps = [after["step"] for after in afters.values() if after["step"] is not None]
     again: Any = job.get("again") or {}
@@ -109,7 +131,7 @@ def attempt_end(
             for node, after in afters.items()
             for failure in after["failures"]
         ),
-        lost=tuple(lost_nodes(causes)),
+        lost=tuple(node for node in lost if node not in spares),
         stuck=tuple(node for node, after in afters.items() if after["stuck"]),
         blamed=_blamed(afters),
         step=max(steps, default=None),

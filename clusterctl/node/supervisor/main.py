@@ -26,6 +26,7 @@ from clusterctl.node.supervisor.guard import AGAIN
 from clusterctl.node.supervisor.ranks.resource_limits import raise_soft_limits
 from clusterctl.node.supervisor.ranks.spawn import Spawner
 from clusterctl.node.supervisor.supervisor import Supervisor
+from clusterctl.own_files import replace_file
 from clusterctl.wire import encode_line
 
 
@@ -98,7 +99,7 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
         # Another took the port: the other nodes learn the end from the silence.
-        alone: NodeJob = {**job, "nnodes": 1, "elastic": None}
+        alone: NodeJob = {**job, "nnodes": 1, "elastic": None, "spares": []}
         supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
     if control_socket is not None:
         serve_requests(control_socket, job, supervisor)
@@ -130,6 +131,7 @@ def start_supervisor(
         if held:
             record.begin_attempt()
             write_json(paths.job, job)
+            replace_file(paths.hostfile, job["hostfile"].encode())
         # By now a stop finds this process; one that came earlier has left an end.
         if os.path.exists(paths.end):
             raise OperationError("stopped", "the run was stopped before it started here")

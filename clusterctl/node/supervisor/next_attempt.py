@@ -4,6 +4,9 @@ Once nothing of a failed attempt is left, each node looks at what it has: ranks 
 checkpoints, its own health. A worker tells that with its bye. The master decides, tells all, waits,
 and says when to go. Each supervisor then hands its node to that of the next attempt (see
 `guard`). Until that moment a stop, a lost master or a dead supervisor makes the end final.
+
+Nodes that the decision leaves out end for good. Before others take their places, one that fell
+silent has had the time to find that out by itself, and to end its ranks (`FENCE_SECONDS`).
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage
+from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
 from clusterctl.node.run.files.node_job import NodeJob, may_restart, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.around.time_limit import seconds_left
-from clusterctl.node.supervisor.shutdown import Cause, first_of
+from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, first_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ TELL_SECONDS = 0.5
 """How long the master stays after it has told that there is no next attempt."""
 HEARD_SECONDS = 3.0
 """How long a worker stays that refuses, until the master, or its next supervisor, knows."""
+FENCE_SECONDS = 3.0
+"""Beyond a heartbeat and the grace: until a node that fell silent has certainly ended its ranks."""
 MOST_CAUSES = 4
 """Of each kind that are kept: the first ones tell."""
 
@@ -76,6 +81,12 @@ class NextAttempt:
         """The next attempt, as the master has decided; None: not (yet)."""
         self.why_not = ""
         """Why there is no next attempt, whatever speaks for one; empty: there may be."""
+        self._lost: Dict[str, float] = {}
+        """Nodes that fell silent → from when on their ranks have certainly ended."""
+        self._spares = set(job.get("spares") or ())
+        """Those that stand by, as far as is known."""
+        self._left_out = False
+        """The run continues without this node."""
         self.master_finished = False
         """The job has finished on the master, which starts nothing again then."""
         self._looking = False
@@ -130,6 +141,17 @@ class NextAttempt:
             self.give_up("%s, whose supervisor decides, is lost" % cause.lost)
         if len(self._causes) < MOST_CAUSES:
             self._causes.append(cause)
+
+    def note_lost(self, node: str) -> None:
+        """Take a node that fell silent: by now it has found that out as well, or soon will."""
+        grace = float(self._job["stop"].get("failure_grace", FAILURE_GRACE))
+        beat = heartbeat_seconds(self._job["link"]["lost_after"])
+        self._lost[node] = time.monotonic() + beat + grace + FENCE_SECONDS
+
+    def drop_spare(self, node: str) -> None:
+        """Count on a spare no longer; what was decided with it is decided again."""
+        self._spares.discard(node)
+        self.again = None
 
     def note_failure(self, cause: Cause) -> None:
         """Take a rank or the launcher that failed on this node by itself."""
@@ -213,10 +235,15 @@ class NextAttempt:
                 WHY_LIMIT,
             )
 
-            none = {"attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False}
+            none: PeerMessage = {
+                "attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False,
+                "without": [],
+            }  # fmt: skip
             self._peers.send_again({**none, "why": self.why_not[:WHY_LIMIT]})
             if self._job["workers"]:
                 self._told_until = time.monotonic() + TELL_SECONDS
+        elif self._left_out:
+            self._told_until = 0.0
         elif not self.master_finished and not (
             self._peers.again and self._peers.again["attempt"] == 0
         ):
@@ -232,16 +259,32 @@ class NextAttempt:
             return OVER
         if told is None or told == self.again:
             return OPEN
+        node = self._job["node"]
         if not told["attempt"]:
             self.give_up(told["why"])
         elif told["attempt"] != run_attempt(self._job) + 1:
             self.give_up("%s names attempt %d" % (self._job["master"]["node"], told["attempt"]))
-        elif not self._has_seen(told["checkpoint"]):
+        elif node in told["without"]:
+            self._left_out = True
+            self.give_up("the run continues without this node: %s" % told["why"])
+        elif node not in self._spares_after(told["without"]) and not self._has_seen(
+            told["checkpoint"]
+        ):
             self.give_up("checkpoint %s is not on this node" % told["checkpoint"])
         else:
             self._take(told)
             return GO if told["go"] else OPEN
         return OVER
+
+    def _spares_after(self, without: Sequence[str]) -> Sequence[str]:
+        """Return who stands by in the next attempt: that one loads nothing."""
+        if not self._job.get("spares"):
+            return ()
+        from clusterctl.node.restart.lineup import NoLineupError, lineup_of  # noqa: PLC0415  (few runs)
+
+        with contextlib.suppress(NoLineupError):  # the guard refuses it
+            return lineup_of(self._job, without).spares
+        return ()
 
     def _has_seen(self, checkpoint: Optional[str]) -> bool:
         """Tell whether this node knows a checkpoint: no other node may name a file to load."""
@@ -258,11 +301,16 @@ class NextAttempt:
             return OPEN
         if time.monotonic() < self._due:
             return OPEN
-        silences = self._peers.silences
+        gone = {*self._lost, *self.again["without"]}
+        silences = {n: each for n, each in self._peers.silences.items() if n not in gone}
         for node, silence in silences.items():
-            if silence > self._job["link"]["lost_after"]:
+            if silence > self._job["link"]["lost_after"] and not self._job.get("lineup"):
                 self.give_up("%s has been silent for %.0f s" % (node, silence))
                 return OVER
+            if silence > self._job["link"]["lost_after"]:
+                self.note_lost(node)
+                self.again = None  # decided again: without it, or not at all
+                return OPEN
         if any(silence > SILENT_SECONDS for silence in silences.values()):
             return OPEN
         self._take({**self.again, "go": True})
@@ -270,8 +318,9 @@ class NextAttempt:
         return GO
 
     def _take(self, again: PeerMessage) -> None:
-        first, self.again = self.again is None, again
-        if first:
+        decided = self.again is None or not again["go"]
+        self.again = again
+        if decided:
             self._due = time.monotonic() + again["wait_s"]
             self._record.event("again", of=self._most, **_shown(again))
             self._on_change()
@@ -292,35 +341,42 @@ class NextAttempt:
         from clusterctl.node.restart.own_rules import FoundPatterns  # noqa: PLC0415
         from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
 
-        lost = decide_next.lost_nodes(self._causes)
-        silent = sorted(set(self._job["workers"]) - set(told) - set(lost))
+        lost = [node for node in self._lost if node in self._job["workers"]]
+        told = {node: after for node, after in told.items() if node not in lost}
+        needed = set(self._job["workers"]) - set(self._job.get("spares") or ())
+        silent = sorted(needed - set(told) - set(lost))
         if silent:
             self.give_up("%s did not say what it has" % ", ".join(silent))
             return
+        unused = set(self._job.get("spares") or ()) - self._spares
         afters = {self._job["node"]: parse_after(self.after), **told}
+        afters = {node: after for node, after in afters.items() if node not in unused}
         if self._patterns is None and self._look_for_patterns(afters):
             return
         looked = self._patterns or {}
         patterns = FoundPatterns(**{name: tuple(each) for name, each in looked.items()})
-        paths = self._record.paths
-        found = decide_next.decide_next(self._job, paths, self._causes, afters, patterns)
+        found = decide_next.decide_next(
+            self._job, self._record.paths, self._causes, afters, patterns, lost
+        )
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
-            self.give_up(found.decision.why + decide_next.way_on(self._job, found.decision))
+            self.give_up(found.decision.why)
             return
         left = seconds_left(self._job)
         if left is not None and left <= found.decision.wait_s:
             self.give_up("%s; its time is over before the next attempt" % found.decision.why)
             return
         newest = found.checkpoint
+        fenced = max((self._lost[node] for node in lost), default=0.0) - time.monotonic()
         self._take(
             {
                 "attempt": run_attempt(self._job) + 1,
                 "checkpoint": newest.path if newest else None,
                 "step": newest.step if newest else None,
-                "wait_s": found.decision.wait_s,
+                "wait_s": max(found.decision.wait_s, round(fenced, 1)),
                 "why": found.decision.why[:WHY_LIMIT],
                 "go": False,
+                "without": list(found.decision.without),
                 "start": newest._asdict() if newest else None,
             }
         )
@@ -362,7 +418,8 @@ class NextAttempt:
 
 def _shown(again: PeerMessage) -> Dict[str, Any]:
     """Return what people are shown of the next attempt."""
-    return {name: again[name] for name in ("attempt", "checkpoint", "step", "wait_s", "why")}
+    names = ("attempt", "checkpoint", "step", "wait_s", "why", "without")
+    return {name: again[name] for name in names}
 
 
 def _find(patterns: Sequence[str], lines: Sequence[str]) -> Dict[str, Any]:

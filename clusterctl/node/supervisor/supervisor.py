@@ -82,6 +82,8 @@ class Supervisor:
         self._stop_file = ""
         self._settled = False
         """The run is over on all nodes, as far as they tell: what is left is done alone."""
+        self._spares = dict.fromkeys(job.get("spares") or (), True)
+        """The nodes that stand by, and whose end is not the run's; False: one has ended."""
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
@@ -124,10 +126,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
         self._housekeeping.start()
-        if self._job.get("before"):
+        if not self._job.get("standby"):
             self._start_watch.start(more=self._around.limit)
+        if self._job.get("before"):
             self._around.before(self._before_ended)
-        else:
             self._start_watch.start()
         if self._job["node_rank"] == 0:
             self._judge.start()
@@ -300,6 +302,8 @@ class Supervisor:
             return
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
+        if self._job["node_rank"] == 0:
+            self._next.note_lost(node)
         if self._continues_without(node, reason):
             return
         own = self._job["node"]
@@ -317,7 +321,15 @@ class Supervisor:
 
         Only the master counts them. Its own end is that of the run: it has the launcher's store.
         """
-        if self._job["node_rank"] != 0 or self._ending is not None:
+        if self._job["node_rank"] != 0:
+            return False
+        if node in self._spares:
+            if self._spares[node]:  # however often it tells us
+                self._spares[node] = False
+                self._next.drop_spare(node)
+                self._record.event("peer-left", peer=node, message=words)
+            return True
+        if self._ending is not None:
             return False
         known = self._members.has_left(node)
         if not self._members.leave(node):
@@ -510,4 +522,5 @@ class Supervisor:
             return "starting"
         if self._end is not None:
             return "running" if self._end["state"] == "finished" else "stopping"
-        return "running" if self._ranks.all_started else "starting"
+        started = self._job.get("standby") or self._ranks.all_started
+        return "running" if started else "starting"

@@ -5,38 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from clusterctl.inventory.cluster import Job
+from clusterctl.node.launchers.context import (
+    LaunchContext,
+    Variables,
+    argument,
+    node_variables,
+    rendezvous_variables,
+)
 from clusterctl.values import dataclass
 
-Variables = tuple[tuple[str, str | None], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchContext:
-    """What a launcher must know about one node of a run."""
-
-    run: str
-    """The run's id."""
-    python: str
-    node: str
-    node_rank: int
-    nnodes: int
-    procs: int
-    gpus: int
-    """GPUs for all processes of the node together."""
-    world_size: int
-    device: str
-    """`cuda` or `cpu`."""
-    address: str
-    master_address: str
-    master_port: int
-    ray_address: str | None
-    """`job.ray_address`: a cluster that exists."""
-    args: tuple[str, ...]
-    """The user's own arguments for the launcher."""
-    log_dir: str
-    """Folder on the node for the launcher's own files; empty: the launcher or the job chooses."""
-    config: Mapping[str, str]
-    """The settings in the launcher's own file on the node (`Launcher.config_file`)."""
+__all__ = [
+    "ConfigProblem", "LaunchContext", "Launcher", "Variables", "allows_restarts", "argument",
+    "limit_restarts", "node_variables", "rendezvous_variables",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,32 +65,6 @@ class ConfigProblem:
     message: str
     fatal: bool = False
     """The run cannot start with it; else the plan's value is used."""
-
-
-def node_variables(context: LaunchContext) -> Variables:
-    """Return the variables that identify the node, equal for every launcher."""
-    return (("NODE_RANK", str(context.node_rank)), ("NNODES", str(context.nnodes)))
-
-
-def rendezvous_variables(context: LaunchContext) -> Variables:
-    """Return the variables of `env://` that are equal on all ranks of a node."""
-    return (
-        ("MASTER_ADDR", context.master_address),
-        ("MASTER_PORT", str(context.master_port)),
-        ("WORLD_SIZE", str(context.world_size)),
-        ("LOCAL_WORLD_SIZE", str(context.procs)),
-        ("GROUP_RANK", str(context.node_rank)),
-    )
-
-
-def argument(args: tuple[str, ...], *names: str) -> str:
-    """Return the last value of a flag in a launcher's arguments; empty: it is not there."""
-    value = ""
-    for word, following in zip(args, (*args[1:], ""), strict=False):
-        flag, equals, given = word.partition("=")
-        if flag.replace("_", "-") in names:
-            value = given if equals else following
-    return value
 
 
 def allows_restarts(args: tuple[str, ...]) -> bool:

@@ -3,7 +3,7 @@
 Outside of an allocation, `launch` submits itself as a batch job: see `clusterctl/verbs/batch/`.
 """
 
-from clusterctl.plan.launchers.direct import environment
+from clusterctl.node.launchers.direct import environment
 from clusterctl.plan.launchers.interface import Launcher
 
 SLURM = Launcher(argv=None, environment=environment)

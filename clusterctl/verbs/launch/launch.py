@@ -34,6 +34,7 @@ from clusterctl.verbs.launch.validate_job import (
     require_script,
     require_secrets,
     require_webhooks,
+    without_unused_spares,
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
@@ -92,6 +93,7 @@ def prepare(
     for one in options.left_out:
         emit(left_out_notice(one))
     _validate(cluster, options, emit=emit)
+    cluster = without_unused_spares(cluster, emit=emit)
     run = options.run or run_id.make_run_id(cluster.name)
     as_written = cluster.job
     with_run = replace(cluster, job=fill_job(as_written, run, options.name))

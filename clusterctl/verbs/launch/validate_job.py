@@ -9,6 +9,8 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.other_programs.allocation import SBATCH
 from clusterctl.inventory.secret_values import is_secret
+from clusterctl.node.launchers.context import argument
+from clusterctl.node.launchers.known import REPLANNED
 from clusterctl.node.notify.deliver import problem_of, receiver
 from clusterctl.node.run.files.node_job import PLACEHOLDER
 from clusterctl.plan import launchers, own_world
@@ -30,7 +32,8 @@ def require_job(cluster: Cluster) -> None:
     Raises:
         UsageError: there is no command or no such launcher, the command is one itself, the
             launcher's arguments are for other ranks or a number of nodes that the run cannot be
-            restarted with, or the launcher is slurm and the nodes are not those of an allocation.
+            restarted with, spare nodes cannot be used, or the launcher is slurm and the nodes are
+            not those of an allocation.
     """
     launchers.find_launcher(cluster.job.launcher)
     if cluster.job.launcher == "slurm" and cluster.nodes and cluster.slurm_job is None:
@@ -43,6 +46,7 @@ def require_job(cluster: Cluster) -> None:
     _require_planned_ranks(cluster)
     _require_fixed_nodes(cluster.job)
     _require_restarts(cluster.job)
+    _require_replaceable(cluster)
 
 
 def _require_restarts(job: Job) -> None:
@@ -64,6 +68,44 @@ def _require_fixed_nodes(job: Job) -> None:
         )
 
 
+def _require_replaceable(cluster: Cluster) -> None:
+    """Raise UsageError for spare nodes or min_nodes that no restart could use."""
+    job, count = cluster.job, len(cluster.active)
+    least = job.restart.min_nodes
+    if cluster.nodes and not count:
+        raise UsageError(
+            "nodes: expected one that is no spare, found only spares",
+            hint="--spares 0 lets them have ranks",
+        )
+    if cluster.spares and not job.restart.max and "spares" in dict(cluster.origins):
+        raise UsageError(
+            "spares: expected at least one restart, found --restarts 0",
+            hint="--restarts 3, or leave out --spares",
+        )
+    if not (cluster.spares or least) or not job.restart.max:
+        return
+    what = "spares" if cluster.spares else "min_nodes"
+    off = "--spares 0" if cluster.spares else "--min-nodes 0"
+    if job.launcher not in REPLANNED or cluster.by_slurm:
+        why = "Slurm's allocation" if cluster.by_slurm else f"the launcher {job.launcher}"
+        raise UsageError(
+            f"{what}: expected nodes of the inventory and one of the launchers"
+            f" {', '.join(sorted(REPLANNED))}, found {why}, whose nodes are fixed",
+            hint=off,
+        )
+    if argument(job.args, "--nnodes"):
+        raise UsageError(
+            f"{what}: expected launcher_args without --nnodes, found {shlex.join(job.args)}:"
+            " the number of nodes may change",
+            hint=f"take --nnodes out of launcher_args, or {off}",
+        )
+    if least > count:
+        raise UsageError(
+            f"min_nodes: expected at most the {count} nodes that have ranks, found {least}",
+            hint=f"--min-nodes {count}",
+        )
+
+
 _PLANNED = frozenset({
     "--standalone", "--nproc-per-node", "--node-rank", "--master-addr", "--rdzv-endpoint",
     "--num-machines", "--num-processes", "--machine-rank", "--main-process-ip",
@@ -77,7 +119,7 @@ def _require_planned_ranks(cluster: Cluster) -> None:
     words = program.get(cluster.job.launcher)
     start = start_of((*words, *cluster.job.args)) if words else None
     for flag, value, written in start.flags if start else ():
-        fixed = flag == "--nnodes" and value.isdecimal() and int(value) != len(cluster.nodes)
+        fixed = flag == "--nnodes" and value.isdecimal() and int(value) != len(cluster.active)
         if flag in _PLANNED or (fixed and cluster.nodes):
             raise UsageError(
                 "launcher_args: expected options that leave the nodes and ranks to the plan,"
@@ -183,6 +225,16 @@ def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> 
         text = "restarts: job.resume_args has no {checkpoint}: the program must find it itself"
     hint = 'job: {checkpoints: out, resume_args: [--resume, "{checkpoint}"]}, as the program has it'
     emit(Notice(text=text, hint=hint, level="warning"))
+
+
+def without_unused_spares(cluster: Cluster, *, emit: Emit) -> Cluster:
+    """Leave out spare nodes of a run that is never restarted."""
+    if cluster.job.restart.max or not cluster.spares:
+        return cluster
+    names = ", ".join(node.name for node in cluster.spares)
+    text = f"left out: {names}: spare nodes are of use only with restarts"
+    emit(Notice(text=text, hint="--restarts 3; or --spares 0, and they have ranks"))
+    return cluster.with_nodes(cluster.active)
 
 
 def notice_secrets(cluster: Cluster, *, emit: Emit) -> None:

@@ -95,7 +95,8 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
         if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
     ]
     hang = given.hang_after if given.hang_action is None else given.hang_action
-    flagged = {"hang": hang, "restart": given.restarts}
+    most = given.min_nodes if given.restarts is None else given.restarts
+    flagged = {"hang": hang, "restart": most}
     keys = [key for key in keys if flagged.get(key) is None]
     variables = {name for name, _ in set(then.env) ^ set(now.env)} - set(dict(given.env))
     return [*keys, *(f"env.{name}" for name in sorted(variables))]
@@ -119,7 +120,7 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
         command=_written_command(record, find) or now.command,
         env=tuple(env.items()),
         hang=now.hang if {"hang_after", "hang_action"} & set_then else then.hang,
-        restart=then.restart if "restarts" not in set_then else now.restart,
+        restart=now.restart if {"restarts", "min_nodes"} & set_then else then.restart,
         env_from=now.env_from if same_names else then.env_from,
     )
     return completed(written, now)[0]

@@ -22,6 +22,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
+from clusterctl.verbs.runs.run_status import set_aside
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
@@ -187,11 +188,17 @@ class RunLog:
         """Every node's part was read to its end and has finished."""
         if self._some_nodes:
             return False  # the others may have failed
-        ends = (self.node_runs.get(name) for name in self.events)
+        ends = (self.node_runs.get(name) for name in self.events if name not in self.left_out)
         return all(end is not None and end.state == "finished" for end in ends)
+
+    @property
+    def left_out(self) -> set[str]:
+        """The nodes without which the run continued, as those know that have ended."""
+        return set_aside(self.node_runs).left_out.keys() & self.events.keys()
 
     def first_cause(self) -> FirstCause | None:
         """Return why the run failed, as far as it was read."""
+        left_out = self.left_out  # the run continued after their failures
         return first_cause(
             NodeReport(
                 node=name,
@@ -209,6 +216,7 @@ class RunLog:
                 env_init_said=self._env_init.get(name, (0.0, ""))[1],
             )
             for name, events in self.events.items()
+            if name not in left_out
         )
 
     def _earlier(self, node: str, log: LogFile) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
@@ -19,6 +20,7 @@ from clusterctl.model.node_run import (
     Hung,
     LastLine,
     LastPrinted,
+    LeftOut,
     NodeEnd,
     NodeRun,
     RankState,
@@ -40,7 +42,7 @@ RunState = Literal[
     "finished", "failed", "stopped", "lost", "unreachable",
 ]  # fmt: skip
 
-LIVE = frozenset({"starting", "running", "hung", "stopping"})
+LIVE = frozenset({"starting", "running", "standby", "hung", "stopping"})
 BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
 """States that have a cause, which is looked for in the nodes' events."""
 _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
@@ -66,15 +68,26 @@ class NodeAnswer:
     """None: it knows nothing of the run, or did not answer."""
     error: NodeError | None = None
     """Why it did not answer; None: it did."""
+    left_out: LeftOut | None = None
+    """The run continued without it; None: it takes part."""
+    spare: bool = False
+    """It stands by: nothing of it decides about the run."""
 
     @property
     def state(self) -> str:
-        """The state of its part: NodeRun's, or `hung`, `unreachable`, or `absent`."""
+        """The state of its part: NodeRun's, or one that it does not know itself.
+
+        That is `left out`, `standby`, `hung`, `unreachable`, or `absent`.
+        """
+        if self.left_out and (self.node_run is None or self.node_run.state not in LIVE):
+            return "left out"
         if self.error:
             return "unreachable"
         if self.node_run is None:
             return "absent"
-        # A field of its own: an earlier version takes a state that it does not know for an end.
+        # Fields of their own: an earlier version takes a state that it does not know for an end.
+        if self.node_run.state == "running" and self.node_run.standby:
+            return "standby"
         hung = self.node_run.hung is not None and self.node_run.state == "running"
         return "hung" if hung else self.node_run.state
 
@@ -111,6 +124,7 @@ class NodeAnswer:
             "supervisor": plain(known.supervisor) if known else None,
             "usage": plain(known.usage) if known else None,
             "end": plain(self.end),
+            "left_out": plain(self.left_out),
             "message": str(self.error) if self.error else "",
             "hint": self.error.hint if self.error else "",
         }
@@ -178,7 +192,7 @@ class RunStatus:
     @property
     def contested(self) -> bool:
         """It failed, and only the nodes' events can tell which of several ends came first."""
-        ends = [answer.end.by if answer.end else "" for answer in self.nodes]
+        ends = [answer.end.by if answer.end else "" for answer in _staying(self.nodes)]
         own = [by for by in ends if by != "peer"]
         return self.known and self.state in BAD_ENDS and (len(own) != 1 or "" in own)
 
@@ -281,7 +295,7 @@ class RunStatus:
     @property
     def no_restart(self) -> str:
         """Why a run that restarts was not started again; the master decided."""
-        found = (one.end.no_restart for one in self.nodes if one.end)
+        found = (one.end.no_restart for one in _staying(self.nodes) if one.end)
         return next(filter(None, found), "")
 
     @property
@@ -314,8 +328,8 @@ class RunStatus:
 
     @property
     def silent(self) -> tuple[NodeAnswer, ...]:
-        """The nodes that did not answer."""
-        return tuple(node for node in self.nodes if node.error)
+        """The nodes that did not answer, without those that are left out."""
+        return tuple(node for node in self.nodes if node.error and not node.left_out)
 
     @property
     def ended_by(self) -> str:
@@ -361,7 +375,8 @@ class RunStatus:
         if end is None or self.silent:
             return None
         old = end.first_cause
-        finished = end.state == "lost" and all(one.state == "finished" for one in self.nodes)
+        staying = _staying(self.nodes)
+        finished = end.state == "lost" and all(one.state == "finished" for one in staying)
         lost = cause is not None and cause.kind == "node-lost"
         if not finished and (not lost or (old is not None and old.kind == "node-lost")):
             return None
@@ -431,19 +446,50 @@ def view_of(
 ) -> RunStatus:
     """Put together what each node knows of a run."""
     began = [one.began for one in node_runs.values() if one.began]
+    aside = set_aside(node_runs)
     name = next((one.name for one in node_runs.values() if one.name), "")
     claims = (node_runs[node.name].command for node in cluster.nodes if node.name in node_runs)
     return RunStatus(
         run=run,
         cluster=cluster.name,
         nodes=tuple(
-            NodeAnswer(node=node, node_run=node_runs.get(node.name), error=errors.get(node.name))
+            NodeAnswer(
+                node=node,
+                node_run=node_runs.get(node.name),
+                error=errors.get(node.name),
+                left_out=aside.left_out.get(node.name),
+                spare=node.name in aside.spares,
+            )
             for node in cluster.nodes
         ),
         command=cluster.job.command or next(filter(None, claims), ()),
         name=name,
         began=min(began, default=None),
     )
+
+
+class Aside(NamedTuple):
+    """The nodes whose ends do not decide about a run."""
+
+    spares: frozenset[str]
+    """Those that stand by."""
+    left_out: dict[str, LeftOut]
+    """Those without which it continued."""
+
+
+def set_aside(node_runs: Mapping[str, NodeRun]) -> Aside:
+    """Return who stands by and who is left out, as the nodes of the newest attempt know it."""
+    newest = max((one.attempt for one in node_runs.values() if one.attempts > 1), default=0)
+    known = [one for one in node_runs.values() if one.attempts > 1 and one.attempt == newest]
+    soon = [
+        LeftOut(node=node, attempt=newest, why=one.again.why)
+        for one in known
+        if one.again
+        for node in one.again.without
+    ]
+    left_out = [*soon, *itertools.chain(*(one.left_out for one in known))]
+    spares = frozenset(itertools.chain(*(one.spares for one in known)))
+    return Aside(spares, {one.node: one for one in left_out})
 
 
 def state_of(answers: Sequence[NodeAnswer]) -> RunState:
@@ -470,7 +516,8 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
 
 
 def _staying(answers: Sequence[NodeAnswer]) -> Sequence[NodeAnswer]:
-    """Return the nodes with which an elastic run continued, if they were enough; else all."""
+    """Return the nodes with which a run continued, if they were enough; else all."""
+    answers = [one for one in answers if not (one.left_out or one.spare)] or answers
     least = max((one.node_run.min_nodes for one in answers if one.node_run), default=0)
     staying = [one for one in answers if one.state not in {"failed", "lost", "unreachable"}]
     return staying if 0 < least <= len(staying) else answers

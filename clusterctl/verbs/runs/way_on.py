@@ -17,6 +17,8 @@ def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
         *picks: the nodes, such as `--exclude gpu2`: of the run's own, not of all the inventory's.
         name: the user's name of the run.
     """
+    if cluster.spares:  # else the last nodes that are left would stand by again
+        picks = (*picks, "--spares", "0")
     if cluster.job.checkpoints:
         return shlex.join(("clusterctl", "resume", run, *picks, "--checkpoint", "latest"))
     if picks[0] == "--exclude" and cluster.left_out:
@@ -40,6 +42,7 @@ def _flags(cluster: Cluster) -> Iterator[str]:
         "start_timeout": job.start_timeout,
         "lost_after": job.lost_after,
         "restarts": job.restart.max,
+        "min_nodes": job.restart.min_nodes,
         "hang_after": job.hang.after,
         "hang_action": job.hang.action,
     }

@@ -18,6 +18,7 @@ from clusterctl.wire import to_json
 
 AGAIN: dict[str, Any] = {
     "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 5.0, "why": "w", "go": False,
+    "without": ["n1"],
 }  # fmt: skip
 FAILURE: dict[str, Any] = {
     "at": 9.0, "rank": 1, "exit_code": 1, "signal": None, "oom": False, "lines": ["a"],
@@ -45,6 +46,7 @@ def test_what_a_supervisor_tells_is_read_as_it_was_told() -> None:
         {"checkpoint": "--output=/etc"}, {"checkpoint": ""}, {"checkpoint": "a\0b"},
         {"checkpoint": "x" * 5000}, {"checkpoint": 3}, {"step": "4"}, {"wait_s": float("nan")},
         {"wait_s": None}, {"why": "x" * 2000}, {"why": None},
+        {"without": None}, {"without": ["n"] * 65}, {"without": [3]}, {"without": ["n" * 256]},
     ],
 )  # fmt: skip
 def test_what_cannot_be_the_next_attempt_is_refused(change: dict[str, Any]) -> None:

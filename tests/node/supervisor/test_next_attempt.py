@@ -19,6 +19,7 @@ from clusterctl.node.supervisor.shutdown import Cause
 
 AGAIN: dict[str, Any] = {
     "attempt": 2, "checkpoint": None, "step": None, "wait_s": 0.0, "why": "w", "go": False,
+    "without": [],
 }  # fmt: skip
 SEEN = {"workdir": "/w", "checkpoints": [{"name": "c-4", "path": "/w/ckpt/c-4"}]}
 OWN: dict[str, Any] = {
@@ -59,6 +60,7 @@ class Node:
 
 
 def decides(monkeypatch: pytest.MonkeyPatch, action: str, **more: Any) -> None:
+    more = {"without": (), **more}
     decision = SimpleNamespace(action=action, why="why", wait_s=0.0, exit_code=None, **more)
     found = SimpleNamespace(decision=decision, checkpoint=None)
     monkeypatch.setattr(decide_next, "decide_next", lambda *_: found)
@@ -232,3 +234,75 @@ def test_a_run_that_does_not_restart_is_over_at_once(changes: dict[str, Any]) ->
     node = Node(**changes)
     assert node.poll() == OVER
     assert (node.told, node.next.verdict) == ([], {})
+
+
+LINEUP: dict[str, Any] = {
+    "seats": [{"node": f"n{n}", "address": "a", "procs": 1} for n in range(4)], "launch": {},
+}  # fmt: skip
+OTHERS: dict[str, Any] = {
+    "workers": ["n1", "n2", "n3"], "spares": ["n3"], "lineup": LINEUP,
+    "stop": {"failure_grace": 1.0},
+}  # fmt: skip
+
+
+def test_a_worker_that_is_left_out_ends_and_tells_nobody() -> None:
+    node = Node(1, **OTHERS)
+    node.peers.again = {**AGAIN, "without": ["n1"]}
+    assert node.poll() == OVER
+    assert "continues without this node: w" in node.next.why_not
+    assert node.endings == [], "the others go on"
+
+
+@pytest.mark.parametrize(("without", "state"), [([], GO), (["n1"], OPEN)])
+def test_only_a_spare_that_gets_ranks_must_have_seen_the_checkpoint(
+    without: list[str], state: str
+) -> None:
+    node = Node(3, **OTHERS)
+    node.peers.again = {**AGAIN, "checkpoint": "ckpt/c-9", "without": without, "go": True}
+    assert node.poll() == state
+    assert bool(node.endings) == (state == OPEN)
+
+
+def test_a_node_that_falls_silent_between_two_attempts_is_left_out_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def decide(*given: Any) -> Any:
+        asked.append(tuple(given[-1]))
+        decision = SimpleNamespace(
+            action="again", why="why", wait_s=0.0, exit_code=None, without=asked[-1]
+        )
+        return SimpleNamespace(decision=decision, checkpoint=None)
+
+    monkeypatch.setattr(decide_next, "decide_next", decide)
+    node = Node(**OTHERS)
+    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    assert node.poll() == OPEN
+    node.peers.silences = {"n2": 6.0}
+    assert (node.poll(), node.poll()) == (OPEN, OPEN)
+    assert asked == [(), ("n2",)]
+    assert [one["without"] for one in node.told] == [[], ["n2"]]
+    # It is waited for until it has certainly ended its ranks.
+    assert node.told[-1]["wait_s"] >= 4.0
+    assert node.poll() == OPEN
+
+
+def test_a_spare_that_is_gone_is_not_decided_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[set[str]] = []
+
+    def decide(*given: Any) -> Any:
+        asked.append(set(given[3]))
+        decision = SimpleNamespace(
+            action="again", why="why", wait_s=0.0, exit_code=None, without=("n3",)
+        )
+        return SimpleNamespace(decision=decision, checkpoint=None)
+
+    monkeypatch.setattr(decide_next, "decide_next", decide)
+    node = Node(**OTHERS)
+    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    assert node.poll() == OPEN
+    node.next.drop_spare("n3")
+    node.peers.silences = {"n3": 100.0}
+    assert (node.poll(), node.poll()) == (OPEN, GO)
+    assert asked == [{"n0", "n1", "n2", "n3"}, {"n0", "n1", "n2"}]

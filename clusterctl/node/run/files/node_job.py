@@ -34,6 +34,8 @@ class Restart(TypedDict):
     """Most restarts; 0: none."""
     on: Dict[str, Any]
     never: Dict[str, Any]
+    min_nodes: int
+    """With so many nodes the run continues if some are left out and no spare is left; 0: never."""
     resumed_argv: List[str]
     """The rank's command from a checkpoint, with a placeholder for it; empty: there is none."""
 
@@ -56,6 +58,36 @@ class NextAttempt(TypedDict):
     wait_s: float
     why: str
     go: bool
+    without: List[str]
+    """The nodes that are left out from now on, spares too."""
+
+
+class Seat(TypedDict):
+    """A node that may have ranks."""
+
+    node: str
+    address: str
+    procs: int
+
+
+class Lineup(TypedDict):
+    """What a run that may continue on other nodes is planned again by."""
+
+    seats: List[Seat]
+    """All nodes of the launch, spares last."""
+    launch: Dict[str, Any]
+    """The `LaunchContext` of this node."""
+
+
+class LeftOut(TypedDict):
+    """A node without which the run continued."""
+
+    node: str
+    attempt: int
+    """The last one that it took part in."""
+    why: str
+    spare: str
+    """The node that has its place; empty: none."""
 
 
 class MasterAddress(TypedDict):
@@ -105,6 +137,10 @@ class AddedByNode(TypedDict, total=False):
     """Of a further attempt: why it began, and from where."""
     began: float
     """Of a further attempt: when the first one did."""
+    left_out: List[LeftOut]
+    """Of a further attempt: the nodes that no longer take part, the first ones first."""
+    shrunk: bool
+    """Its checkpoints may be of attempts with another number of ranks."""
     planned_argv: List[str]
     """Of a further attempt: the command of the first one."""
     env_init_s: float
@@ -184,8 +220,15 @@ class NodeJob(AddedByNode, NodePart):
     hang: HangLimits
     restart: Optional[Restart]
     """None: a failure is the end of the run."""
+    lineup: Optional[Lineup]
+    """None: every attempt has the same nodes."""
+    spares: List[str]
+    """Those of `workers` that stand by and have no rank."""
+    standby: bool
+    """This node is one of them."""
     master: MasterAddress
     workers: List[str]
+    """All nodes with a supervisor but the master, spares last."""
     link: PeerLinkAddress
     start_timeout: float
     before: Optional[str]

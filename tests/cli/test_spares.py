@@ -1,0 +1,91 @@
+"""A worker loses its power, and the run finishes on the spare node."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+
+import pytest
+import yaml
+
+from tests.cli.conftest import MakeProject
+from tests.conftest import MakeSandbox
+from tests.waiting import BUSY
+
+pytestmark = pytest.mark.netns
+
+JOB = """
+import os, pathlib, sys, time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+resumed = sys.argv[sys.argv.index("--resume") + 1] if "--resume" in sys.argv else ""
+step = int(resumed.rpartition("-")[2]) if resumed else 0
+first = step + 1
+while not resumed or step < first + 20:
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    step += 1
+    when = f" first at {time.time():.2f}" if step == first else ""
+    print(f"step {step} on {os.environ['CLUSTERCTL_NODE']} of {total.item():.0f}{when}", flush=True)
+    if rank == 0 and step % 10 == 0:
+        folder = pathlib.Path(f"out/checkpoint-{step}")
+        folder.mkdir(parents=True, exist_ok=True)
+        head = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+        data = len(head).to_bytes(8, "little") + head + bytes(4)
+        (folder / "model.safetensors").write_bytes(data)
+        (folder / "trainer_state.json").write_text('{"global_step": %d}' % step)
+    time.sleep(0.1)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_a_run_finishes_on_the_spare_when_a_worker_loses_its_power(
+    make_sandbox: MakeSandbox, make_project: MakeProject
+) -> None:
+    project = make_project(make_sandbox(nodes=4))
+    (project.folder / "job.py").write_text(JOB)
+    job = {"checkpoints": "out", "resume_args": ["--resume", "{checkpoint}"]}
+    inventory = yaml.safe_load(project.inventory.read_text())
+    project.inventory.write_text(yaml.safe_dump(inventory | {"job": job}, sort_keys=False))
+    words = ("--no-check", "--restarts", "2", "--spares", "1", "--lost-after", "4")
+    launch = project.start("launch", *words, "--procs-per-node", "1", "--", "job.py")
+    assert launch.stdout is not None
+    next(line for line in launch.stdout if "step 10 " in line)
+    status = project.status()
+    assert [node["state"] for node in status["nodes"]] == ["running"] * 3 + ["standby"]
+    time.sleep(random.uniform(0, 3))
+    lost = random.choice(["node2", "node3"])
+    died = time.time()
+    project.sandbox.fault(lost, "killed")
+    printed, said = launch.communicate(timeout=4 * BUSY)
+    assert launch.returncode == 0, printed + said
+    assert f"without {lost}" in said
+    assert "on node4 of 3" in printed
+    first = re.search(r"on node4 of 3 first at ([0-9.]+)", project.run("logs").stdout)
+    assert first is not None
+    print(f"first step on the spare: {float(first[1]) - died:.1f} s after the death")
+
+    status = project.status()
+    states = {node["node"]: node["state"] for node in status["nodes"]}
+    expected = dict.fromkeys(("node1", "node2", "node3", "node4"), "finished") | {lost: "left out"}
+    assert (status["state"], states) == ("finished", expected)
+    (left,) = [node["left_out"] for node in status["nodes"] if node["left_out"]]
+    assert (left["node"], left["attempt"], left["spare"]) == (lost, 1, "node4")
+    shown = project.run("status")
+    assert shown.returncode == 0, shown.stdout
+    assert "node4 has its place" in " ".join(shown.stdout.split())
+
+    # It is back, and takes no part.
+    project.sandbox.heal()
+    status = project.status()
+    assert (status["state"], status["first_cause"]) == ("finished", None)
+    assert project.run("stop", status["run"]).returncode == 0
+    listed, *_ = json.loads(project.run("runs", "--json").stdout)["runs"]
+    assert (listed["run"], listed["state"]) == (status["run"], "finished")
