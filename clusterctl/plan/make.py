@@ -169,7 +169,7 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
         ("launcher", job.launcher, "job.launcher"),
         ("command", shlex.join(job.command), "job.command"),
         ("master_port", str(network.master_port), port),
-        ("max_time", "none" if job.max_time is None else f"{job.max_time:g} s", "job.max_time"),
+        *(() if job.max_time is None else (("max_time", f"{job.max_time:g} s", "job.max_time"),)),
         ("start_timeout", f"{job.start_timeout:g} s", "built-in"),
         ("lost_after", f"{job.lost_after:g} s", "built-in"),
         (

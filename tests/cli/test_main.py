@@ -187,6 +187,7 @@ def test_every_verb_takes_the_common_flags_and_shows_examples(verb: str) -> None
         "join": ["--nodes", "a"],
         "export": ["--to", "mpi"],
         "forget": ["a"],
+        "notify": ["--test"],
         "pull": ["out"],
         "sandbox": ["status"],
     }

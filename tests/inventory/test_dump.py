@@ -20,6 +20,7 @@ from clusterctl.inventory.cluster import (
     Job,
     LauncherName,
     Node,
+    Notify,
     Restart,
     Ssh,
     Stop,
@@ -107,6 +108,16 @@ ENDS = st.builds(
 )
 RESTART = st.builds(Restart, max=st.integers(0, 1000), on=ENDS, never=ENDS)
 WORDS = st.lists(TEXT, max_size=3).map(tuple)
+RECEIVER = st.builds(
+    Notify,
+    on=st.sets(st.sampled_from(["started", "failed"]), min_size=1).map(tuple),
+    every=st.none() | st.integers(10, 86400).map(float),
+    webhook_from=VARIABLE,
+) | st.builds(
+    Notify,
+    every=st.integers(10, 86400).map(float),
+    command=st.lists(TEXT, min_size=1, max_size=3).map(tuple),
+)
 
 
 VALUES: dict[object, st.SearchStrategy[Any]] = {
@@ -125,7 +136,8 @@ def values(key: Setting) -> st.SearchStrategy[Any]:
     if key.bounds is None:
         return VALUES[key.kind]
     least, most = map(int, key.bounds)
-    return st.none() | st.integers(least, most)
+    number = st.integers(least, most)
+    return st.none() | number if key.default is None else number
 
 
 @st.composite
@@ -141,6 +153,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "stop": draw(STOP),
         "hang": draw(HANG),
         "restart": draw(RESTART),
+        "notify": draw(st.lists(RECEIVER, max_size=2).map(tuple)),
     }
     drawn = {name: draw(values(key)) for name, key in keys_of(Job).items() if name not in own}
     return Job(**own, **drawn)

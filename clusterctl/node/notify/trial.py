@@ -25,9 +25,9 @@ def notify_test(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mess
         channel: unused.
     """
     del channel
-    secrets = json.loads(body)
-    environment = job_environment(args["job"], secrets["env"])
-    workdir = os.path.expanduser(args["job"]["workdir"])
+    job, secrets = args["job"], json.loads(body)
+    environment = job_environment(job, secrets["env"])
+    workdir = os.path.expanduser(job["workdir"])
     message = trial_message(args["cluster"], args["node"])
     told: List[Dict[str, Any]] = []
     for target in args["receivers"]:
