@@ -9,6 +9,7 @@ import time
 from typing import IO
 
 import pytest
+import yaml
 
 from tests.cli.runs import Project
 from tests.waiting import BUSY, wait_until
@@ -90,9 +91,13 @@ def test_ctrl_c_leaves_nothing(project: Project) -> None:
 
 def test_what_else_is_wrong_refuses_at_once(project: Project) -> None:
     hold(project, "node1")
-    words = ("launch", "--nodes", "node1", *ONE, "--wait", "2h", "--", "no-such-program")
-    answer = project.run(*words, seconds=BUSY)
+    document = yaml.safe_load(project.inventory.read_text())
+    project.inventory.write_text(yaml.safe_dump(document | {"job": {"needs": ["/no/such/model"]}}))
+    words = ("launch", "--nodes", "node1", *ONE, "--wait", "2h", *SLEEP)
+    answer = project.run(*words)
     assert answer.returncode == 125, answer.stderr
+    assert "/no/such/model" in answer.stderr.split("not launched: ")[1]
+    assert "waiting for others" not in answer.stderr
 
 
 def test_of_two_that_wait_one_starts_and_the_other_waits_on(project: Project) -> None:

@@ -24,6 +24,9 @@ from clusterctl.verbs.runs.records import Records, RunRecord
 
 LOCK, GPUS = "node.busy", "accelerator.busy"
 """The checks that find others on a node: their runs, and processes on its GPUs."""
+PORT, MOST_PORTS = "network.master-port", 3
+"""What another run has, too, or the check of another launch that waits, for a moment. So often it
+may be taken although no one uses the node."""
 POLL_SECONDS = 5.0
 """Between two looks. Launches that wait for the same nodes look at different moments."""
 _FACTS = frozenset({"lock", "sharing", "gpus"})
@@ -49,10 +52,10 @@ def launch_when_free(
         while True:
             ready(cluster, records)
             chosen, plan, verdict = prepare(cluster, pool, options, emit=emit)
-            others = [each for each in verdict.blocking if each.check != LOCK]
+            busy = wait.others(verdict.findings) or wait.port_taken(verdict.blocking)
+            allowed = (LOCK, PORT) if busy else (LOCK,)
             if not options.force:
-                refuse(others, verdict)
-            busy = wait.others(verdict.findings)
+                refuse([each for each in verdict.blocking if each.check not in allowed], verdict)
             if not busy:
                 try:
                     return begin(chosen, pool, records, plan, verdict, options, emit=emit)
@@ -77,6 +80,7 @@ class _Wait:
         # With --no-check, only what the nodes refuse themselves counts.
         self._checks = (LOCK, GPUS) if options.check and not options.force else (LOCK,)
         self._told = ""
+        self._ports = 0
 
     def others(self, findings: Iterable[Finding]) -> dict[str, str]:
         """Return by node who uses it."""
@@ -89,6 +93,14 @@ class _Wait:
                 yield from ((node, what) for node in each.nodes)
             elif each.check == SSH and each.status == "fail":
                 yield from ((node, f"it does not answer: {each.message}") for node in each.nodes)
+
+    def port_taken(self, findings: Iterable[Finding]) -> dict[str, str]:
+        """Return by node that the port of the rendezvous is taken, unless that was so too often."""
+        taken = {
+            node: each.message for each in findings if each.check == PORT for node in each.nodes
+        }
+        self._ports += bool(taken)
+        return taken if self._ports <= MOST_PORTS else {}
 
     def look(self, cluster: Cluster) -> dict[str, str]:
         """Ask the nodes who uses them, and nothing else: others work there."""
