@@ -823,7 +823,9 @@ def test_a_rank_that_keeps_the_others_waiting_has_a_column(state: str, *, told: 
     assert any(row[:1] == ["b"] and row[-3:] == ["1", "(41", "%)"] for row in rows) is told
 
 
-AGAIN = {"attempt": 2, "checkpoint": "/c/4", "step": 4, "at": 1.0, "why": "rank 1 died"}
+AGAIN = {
+    "attempt": 2, "checkpoint": "/c/4", "step": 4, "at": 1.0, "why": "rank 1 died", "without": [],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -850,6 +852,43 @@ def test_status_tells_which_attempt_it_is_and_what_follows(
     assert (document["attempt"], document["attempts"]) == (more.get("attempt", 1), 4)
     assert document["again"] == more.get("again")
     assert document["no_restart"] == more.get("end", {}).get("no_restart")
+
+
+LEFT_OUT = {"node": "b", "attempt": 1, "why": "b: the node was lost", "spare": "c"}
+
+
+@pytest.mark.parametrize(
+    ("b", "shown"),
+    [
+        (None, "left out"),
+        (node_run("b", "lost", attempts=4), "left out"),
+        (node_run("b", "failed", end={"state": "failed", "by": "rank"}), "left out"),
+        (node_run("b", "stopping", attempts=4), "stopping"),
+    ],
+)
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_a_node_that_was_left_out_does_not_decide(
+    b: NodeRun | None, shown: str, state: str
+) -> None:
+    known = {"a": node_run("a", state, attempt=2, attempts=4, left_out=[LEFT_OUT])}
+    known |= {"b": b} if b else {}
+    errors = {} if b else {"b": NodeError("timeout", "connect", "no answer in 5 s")}
+    view = view_of(RUN, CLUSTER, known, errors)
+    assert (view.state, view.silent, view.first_cause) == (state, (), None)
+    first, second = view.document()["nodes"]
+    assert (first["state"], second["state"]) == (state, shown)
+    assert (first["left_out"], second["left_out"]) == (None, LEFT_OUT)
+    console = Console(file=(stream := io.StringIO()), width=200)
+    show_status(Screen(console, console), view)
+    assert "after attempt 1: b: the node was lost; c has its place\n" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("spare", "shown"), [("running", "standby"), ("lost", "lost")])
+def test_a_spare_node_does_not_decide(spare: str, shown: str) -> None:
+    a = node_run("a", "finished", attempts=4, spares=["b"])
+    view = view_of(RUN, CLUSTER, {"a": a, "b": node_run("b", spare, standby=True)}, {})
+    assert (view.state, view.nodes[1].state) == ("finished", shown)
+    assert view.live is (spare == "running"), "its supervisor is there"
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ class RunStatus:
     @property
     def ended(self) -> float | None:
         """When its last part was over; None while it lives, or if that is not known."""
-        ends = [node.end for node in self.nodes if node.end]
+        ends = [node.end for node in _staying(self.nodes) if node.end]
         times = [float(end.over or end.time or 0.0) for end in ends]
         over = not self.live and self.state not in {"unreachable", "lost"}
         return max(times, default=0.0) or None if over else None

@@ -257,6 +257,7 @@ print("sum", total.item(), flush=True)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.torch
 def test_torchrun_meets_in_the_new_world(make_run: MakeRun) -> None:
     text = TRAINS.replace('print("here"', MEETS + 'print("here"')

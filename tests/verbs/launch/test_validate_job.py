@@ -208,6 +208,38 @@ def test_restarts_of_a_variable_number_of_nodes_are_refused() -> None:
     validate_job.require_job(cluster(restart=Restart(max=3)))
 
 
+def test_spares_that_no_restart_could_use_are_refused() -> None:
+    def given(*, count: int = 1, most: int = 3, least: int = 0, **job: object) -> Cluster:
+        restart = Restart(max=most, min_nodes=least)
+        return effective(cluster(restart=restart, **job), Options(spares=count))
+
+    validate_job.require_job(given())
+    validate_job.require_job(given(launcher="direct", count=0, least=1))
+    for refused, why in (
+        (given(launcher="ray"), "spares: .* found the launcher ray, whose nodes are fixed"),
+        (given(count=0, least=1, launcher="ray"), "min_nodes: .* found the launcher ray"),
+        (given(most=0), "spares: expected at least one restart, found --restarts 0"),
+        (given(count=0, least=99), "min_nodes: expected at most the .* nodes .*, found 99"),
+        (given(launcher_args=("--nnodes=1",)), "without --nnodes|leave the nodes and ranks"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            validate_job.require_job(refused)
+    with pytest.raises(UsageError, match="--spares: expected fewer than the"):
+        given(count=99)
+
+
+def test_spare_nodes_are_left_out_of_a_run_without_restarts() -> None:
+    *others, last = cluster().nodes
+    inventory = replace(cluster(), nodes=(*others, replace(last, spare=True)))
+    said: list[Notice] = []
+    left = validate_job.without_unused_spares(inventory, emit=said.append)  # type: ignore[arg-type]
+    assert [node.name for node in left.nodes] == [node.name for node in others]
+    assert last.name in said[0].text
+    restarted = replace(inventory, job=replace(inventory.job, restart=Restart(max=1)))
+    assert validate_job.without_unused_spares(restarted, emit=said.append) == restarted  # type: ignore[arg-type]
+    assert len(said) == 1
+
+
 def test_restarts_that_would_begin_from_the_start_are_noticed() -> None:
     def warned(**job: object) -> list[str]:
         given = cluster(restart=Restart(max=3), **job).job
