@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from clusterctl.cli.main import EXIT_INTERRUPTED, main
+from clusterctl.cli.shared.main import EXIT_INTERRUPTED, main
 
 
 def run() -> NoReturn:

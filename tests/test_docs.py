@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import split_command
+from clusterctl.cli.shared.main import split_command
 from clusterctl.cli.shared.parser import VERBS, WITH_COMMAND, build_parser
 from clusterctl.inventory import load
 from tests.installed import LOCATION

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.inventory.ranges import name_hosts
 from clusterctl.logs.first_cause import signal_name
 from clusterctl.report.console import Screen, safe_text
-from clusterctl.report.lines import LinePrinter
-from clusterctl.report.status import duration
+from clusterctl.report.lines import LinePrinter, duration
 from clusterctl.values import dataclass
 from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import Event, NodeEvent, Notice, Waiting

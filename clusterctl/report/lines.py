@@ -14,6 +14,8 @@ from clusterctl.wire import SCHEMA
 _HOST_COLORS = (36, 32, 35, 34, 33, 96, 92, 95, 94, 93)
 _MANY = len(_HOST_COLORS)
 
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
 
 class LinePrinter(ABC):
     """Writes lines to one stream and flushes it."""
@@ -133,3 +135,22 @@ def day_and_time(seconds: float | None) -> str:
         return ""
     then, now = dt.datetime.fromtimestamp(seconds), dt.datetime.now()  # noqa: DTZ005, DTZ006
     return f"{then:%b %d %H:%M}" if then.year == now.year else f"{then:%Y-%m-%d %H:%M}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units: `1 h 55 min`, `40 s`."""
+    left = round(max(seconds, 0))
+    parts = []
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def age(seconds: float) -> str:
+    """Return a length of time in its largest unit."""
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -9,8 +9,8 @@ from rich.table import Table
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.console import GAP, Screen, columns, safe_line, safe_text
-from clusterctl.report.lines import day_and_time
-from clusterctl.report.status import command_line, duration, show_status
+from clusterctl.report.lines import day_and_time, duration
+from clusterctl.report.status import command_line, show_status
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
 from clusterctl.verbs.runs.one_run import OneRun

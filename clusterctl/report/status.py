@@ -16,7 +16,7 @@ from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Straggler, Usage
 from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
-from clusterctl.report.lines import utc
+from clusterctl.report.lines import age, duration, utc
 from clusterctl.report.quarantine import show_quarantined
 from clusterctl.verbs.runs.run_status import BAD_ENDS, NodeAnswer, RunStatus
 
@@ -40,7 +40,6 @@ _SILENT_SECONDS, _SILENT_TIMES = 10.0, 10.0
 _USAGE = ("CPU", "memory", "GPUs", "slow")
 END_THE_REST = "once the nodes answer, end what may be left: clusterctl stop {run}"
 _MIB, _GIB = 1 << 20, 1 << 30
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def show_status(screen: Screen, view: RunStatus, *, again: bool = False) -> None:
@@ -326,22 +325,3 @@ def command_line(command: Sequence[str]) -> str:
     first, *rest = command or ("",)
     python = rest and re.fullmatch(r"python[\d.]*", first.rpartition("/")[2])
     return shlex.join(rest if python else command)
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units: `1 h 55 min`, `40 s`."""
-    left = round(max(seconds, 0))
-    parts = []
-    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s")):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"
-
-
-def age(seconds: float) -> str:
-    """Return a length of time in its largest unit."""
-    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -23,7 +23,7 @@ import clusterctl.cli.logs
 import clusterctl.cli.resume
 import clusterctl.cli.status
 import clusterctl.cli.stop  # noqa: F401  (imported once, here, so that a verb starts at once)
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.errors import ClusterError
 from clusterctl.sandbox import processes, sandbox
 from clusterctl.sandbox.backend import SandboxSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.api.session import Session
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 
 HOSTS = "cluster: lab\nnodes: [10.255.255.1]\n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from tests.cli.hints import commands
 from tests.cli.runs import Project
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

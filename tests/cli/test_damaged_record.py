@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.inventory import load
 from clusterctl.verbs.runs.records import Records, RunRecord
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project, signal_all
 from tests.conftest import MakeSandbox

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli import export
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.inventory.other_programs.export import FORMATS
 
 HOSTS = """\

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.cli.shared.parser import build_parser
 
 PROGRAM = "-- train.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.inventory import load
 from clusterctl.inventory.schema import json_schema
 from clusterctl.verbs.init import draft

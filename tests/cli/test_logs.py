@@ -16,7 +16,7 @@ import pytest
 
 from clusterctl.api.run import Run
 from clusterctl.cli import logs as module
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.runs.records import Records
 from tests.cli.runs import Project

@@ -16,8 +16,8 @@ import pytest
 
 from clusterctl import __version__
 from clusterctl.cli import init
-from clusterctl.cli.main import main, split_command
 from clusterctl.cli.shared import foreign_verbs
+from clusterctl.cli.shared.main import main, split_command
 from clusterctl.cli.shared.parser import EXAMPLES, VERBS, build_parser
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
@@ -62,7 +62,7 @@ def test_the_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_imports_nothing_that_takes_long() -> None:
     """Paramiko and YAML cost more than all of `--help` may take."""
     code = (
-        "import sys; from clusterctl.cli.main import main; main(['--help'])\n"
+        "import sys; from clusterctl.cli.shared.main import main; main(['--help'])\n"
         "slow = {'paramiko', 'fabric', 'yaml', 'shtab', 'psutil', 'rich', 'secrets'}\n"
         "print(sorted(slow & set(sys.modules)))"
     )
@@ -327,7 +327,9 @@ def test_streams_that_are_closed_are_no_bug() -> None:
 
 
 def test_what_the_locale_cannot_show_is_escaped() -> None:
-    code = "from clusterctl.cli.main import main; main(['--version']); print('\\u00e9 \\u2713')"
+    code = (
+        "from clusterctl.cli.shared.main import main; main(['--version'])\nprint('\\u00e9 \\u2713')"
+    )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False

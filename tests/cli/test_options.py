@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.cli.shared.options import add_selection, load_all
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import select

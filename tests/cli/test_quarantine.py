@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.verbs.quarantine.store import FILE
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.node_run import Resumed
 from clusterctl.transport import pool as transport

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from tests.cli.conftest import MakeProject
 from tests.cli.hints import commands
 from tests.cli.runs import Project

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Job, Stop
 from clusterctl.transport import pool as transport

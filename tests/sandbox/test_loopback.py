@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import processes, sandbox
 from clusterctl.sandbox.backend import SandboxSpec

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.storage.storage import PathFacts
 from clusterctl.inventory import build

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.inventory.load import load
 from clusterctl.sandbox.loopback import free_port
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -150,7 +150,7 @@ CLIENT = """
 import sys
 from clusterctl.inventory import build
 build.is_here = lambda _host, _own: False
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 code = main(sys.argv[2:])
 with open("/proc/self/status") as status, open(sys.argv[1], "w") as told:
     told.write(status.read())

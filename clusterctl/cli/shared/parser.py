@@ -296,7 +296,8 @@ def _nearest(wrong: str, known: Iterable[str]) -> str | None:
     begun = [each for each in known if each.startswith(wrong) and len(wrong) >= _BEGUN]
     if len(begun) == 1:  # `--procs` for `--procs-per-node`
         return begun[0]
-    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=0.75)), None)
+    cutoff = 0.81 if wrong.startswith("--") else 0.75  # the dashes are alike in all flags
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
 
 
 class _PrintCompletion(argparse.Action):

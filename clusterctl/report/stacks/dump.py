@@ -12,8 +12,8 @@ from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
 from clusterctl.report.console import Screen, listed, safe_text
+from clusterctl.report.lines import age
 from clusterctl.report.stacks.verdict import show_verdict
-from clusterctl.report.status import age
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.runs.run_status import LIVE

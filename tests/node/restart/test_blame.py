@@ -85,7 +85,8 @@ def test_a_check_between_attempts_blames_the_node_unless_others_fail_it_too() ->
 def test_the_master_notes_whom_each_attempt_blames(tmp_path: Path) -> None:
     paths = NodePaths(str(tmp_path))
     ends: dict[str, list[str]] = {"exit_codes": [], "patterns": []}
-    job: Any = {"run": "lab-1", "restart": {"max": 3, "on": ends, "never": ends}}
+    nodes = {"node": "a", "master": {"node": "a"}, "workers": ["b", "c"]}
+    job: Any = {"run": "lab-1", "restart": {"max": 3, "on": ends, "never": ends}, **nodes}
 
     def decide(text: str, check: str) -> None:
         failure = {"at": 1.0, "rank": 1, "exit_code": 1, "signal": None, "oom": False}

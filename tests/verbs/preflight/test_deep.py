@@ -50,7 +50,7 @@ def test_the_rung_that_stopped_is_named_and_those_above_are_not_tried(
 
 ON_CPUS = """
 import sys
-from clusterctl.cli.main import main
+from clusterctl.cli.shared.main import main
 from clusterctl.verbs.preflight import ladder
 ladder.DEVICE = "cpu"
 sys.exit(main())
