@@ -37,7 +37,7 @@ def test_a_node_that_was_lost_stays_out_until_it_is_taken_back(
     make_sandbox: MakeSandbox, make_project: MakeProject, tmp_path: Path
 ) -> None:
     project = make_project(make_sandbox(nodes=3))
-    words = ("--launcher", "direct", "--lost-after", "5", "--env", "STEPS=6000", "--", "job.py")
+    words = ("--launcher", "direct", "--lost-after", "3", "--env", "STEPS=6000", "--", "job.py")
     following = project.start("launch", *words)
     assert following.stdout is not None
     assert any("all met" in line for line in following.stdout)
