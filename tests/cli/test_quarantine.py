@@ -133,7 +133,7 @@ def test_a_person_adds_lists_and_removes_nodes(
     [
         ("list gpu1", "hint: clusterctl quarantine add gpu1\n"),
         ("gpu1", "action: expected list, add, remove; found 'gpu1'"),
-        ("add", "clusterctl quarantine add: expected NODE, found none\n"),
+        ("add", "quarantine add: expected NODE, found none\n"),
         ("remove gpu1 --for 3d", "--for: expected it with add\n"),
         ("add gpu1 --for 3", "expected a time such as 12h, 3d or 2w, of at most a year, found '3'"),
         ("add gpu1 --for 0d", "of at most a year, found '0d'"),

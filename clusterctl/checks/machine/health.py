@@ -28,8 +28,8 @@ _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
     why="A node that made a run fail will often do so again: it fell silent, its GPU had an ECC"
     " error, or its disk failed. This machine remembers it for a week, and what you put into"
     " quarantine yourself.",
-    fix="Repair the node, then `clusterctl quarantine remove NODE`. `launch --exclude-quarantined`"
-    " leaves it out.",
+    fix="Repair the node, then take it out with `quarantine remove NODE`."
+    " `launch --exclude-quarantined` leaves it out.",
     source="docs/how-to/quarantine.md",
     blocks=False,
     applies=lambda node, _cluster: node.quarantine is not None,
