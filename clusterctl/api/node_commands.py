@@ -124,7 +124,7 @@ class NodeCommands:
             strict=strict,
             deep=deep,
             history=history,
-            quarantined={} if facts else known_or_warned(cluster, self._records.root),
+            quarantined=None if facts else known_or_warned(cluster, self._records.root),
             source=Path.cwd(),
         )
         if facts is not None:

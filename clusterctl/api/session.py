@@ -258,7 +258,7 @@ class Session(NodeCommands):
         known = look_up(self.cluster, self._records.root)
         wanted = None if nodes is None else str(nodes)
         cluster, left_out = quarantine.choose(
-            self.cluster, wanted, flags.get("exclude"), known if avoid else {}
+            self.cluster, wanted, flags.get("exclude"), known if avoid and known else {}
         )
         return cluster, replace(options, quarantined=known, left_out=left_out)
 

@@ -34,6 +34,7 @@ QUARANTINE = "node.quarantine"
 _NO_GPUS, _NO_RDMA, _NOT_ASKED = "no GPU is used", "no RDMA device", "the job does not ask for it"
 SKIP_REASONS = (
     ("accelerator.", _NO_GPUS),
+    (QUARANTINE, "what this machine remembers was not read"),
     ("node.shm", _NO_GPUS),
     ("node.stack", _NO_GPUS),
     ("storage.noexec", _NO_GPUS),

@@ -14,6 +14,7 @@ from clusterctl.verbs.moment import length_of_time
 
 EXIT_NOTHING = 1
 LIST, ADD, REMOVE = "list", "add", "remove"
+_EXAMPLE = {ADD: "clusterctl quarantine add gpu3", REMOVE: "clusterctl quarantine remove gpu3"}
 _LONGEST = 365 * 86400.0
 
 
@@ -85,16 +86,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _require_fitting(args: argparse.Namespace) -> None:
     """Refuse words and flags that the action does not take."""
-    typed = f"clusterctl quarantine {args.action}"
+    typed = f"quarantine {args.action}"
     if args.action == LIST and args.nodes:
-        raise UsageError(
-            f"{typed}: expected no node, found {args.nodes!r}",
-            hint=f"clusterctl quarantine {ADD} {shlex.quote(args.nodes)}",
-        )
+        hint = f"clusterctl quarantine add {shlex.quote(args.nodes)}"
+        raise UsageError(f"{typed}: expected no node, found {args.nodes!r}", hint=hint)
     if args.action != LIST and not args.nodes:
-        raise UsageError(f"{typed}: expected NODE, found none", hint=f"{typed} gpu3")
+        raise UsageError(f"{typed}: expected NODE, found none", hint=_EXAMPLE[args.action])
     for flag, value in (("--reason", args.reason), ("--for", args.seconds)):
         if args.action != ADD and value is not None:
-            raise UsageError(
-                f"{flag}: expected it with {ADD}", hint=f"clusterctl quarantine {ADD} gpu3"
-            )
+            raise UsageError(f"{flag}: expected it with {ADD}", hint=_EXAMPLE[ADD])

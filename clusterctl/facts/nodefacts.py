@@ -107,8 +107,8 @@ class NodeFacts:
     """The settings in the launcher's own file, none without one; None: it was not read."""
     requirements: tuple[tuple[str, str], ...] = ()
     """The packages that requirements.txt in the folder here names, each with its versions."""
-    quarantine: Quarantined | None = None
-    """What this machine remembers against the node; None: nothing, or it was not looked up."""
+    quarantine: tuple[Quarantined, ...] | None = None
+    """What this machine remembers against the node: one at most; None: it was not read."""
     between: PairwiseFacts | None = None
     """None: the second round trip was not made."""
     job_check: CommandResult | None = None

@@ -28,34 +28,33 @@ _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
     why="A node that made a run fail will often do so again: it fell silent, its GPU had an ECC"
     " error, or its disk failed. This machine remembers it for a week, and what you put into"
     " quarantine yourself.",
-    fix="Repair the node, then `clusterctl quarantine remove NODE`. `launch --exclude-quarantined`"
-    " leaves it out.",
+    fix="Repair the node, then take it out with `quarantine remove NODE`."
+    " `launch --exclude-quarantined` leaves it out.",
     source="docs/how-to/quarantine.md",
     blocks=False,
+    applies=lambda node, _cluster: node.quarantine is not None,
 )
 def quarantine(node: NodeFacts) -> Iterator[Finding]:
     """Judge what this machine remembers; of a machine that was replaced that is only a note."""
-    known = node.quarantine
-    if known is None:
-        return
-    run = f"run {known.run} failed" if known.run else "put there"
-    found = f"{run} {ago(known.age_s)}; {rough(known.left_s)} left"
-    take_out = f"clusterctl quarantine remove {shlex.quote(known.node)}"
-    if known.replaced:
-        yield skip(
+    for known in node.quarantine or ():
+        run = f"run {known.run} failed" if known.run else "put there"
+        found = f"{run} {ago(known.age_s)}; {rough(known.left_s)} left"
+        take_out = f"clusterctl quarantine remove {shlex.quote(known.node)}"
+        if known.replaced:
+            yield skip(
+                node.node,
+                f"was in quarantine ({known.reason}), but has another host key now: it counts as"
+                f" replaced; {take_out}",
+                found=found,
+            )
+            continue
+        yield warn(
             node.node,
-            f"was in quarantine ({known.reason}), but has another host key now: it counts as"
-            f" replaced; {take_out}",
+            f"in quarantine: {known.reason}",
+            wanted="a node that made no run fail of late",
             found=found,
+            remedy=f"{take_out} if it is repaired; to launch without it: --exclude-quarantined",
         )
-        return
-    yield warn(
-        node.node,
-        f"in quarantine: {known.reason}",
-        wanted="a node that made no run fail of late",
-        found=found,
-        remedy=f"{take_out} if it is repaired; to launch without it: --exclude-quarantined",
-    )
 
 
 @Check(

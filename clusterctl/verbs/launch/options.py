@@ -36,8 +36,8 @@ class LaunchOptions:
     """Continue in spite of checks that failed."""
     exclude_unhealthy: bool = False
     """Leave out the nodes on which a check failed."""
-    quarantined: Mapping[str, Quarantined] = field(default_factory=dict)
-    """What is remembered against nodes, by name."""
+    quarantined: Mapping[str, Quarantined] | None = None
+    """What is remembered against nodes, by name; None: it was not read."""
     left_out: tuple[Quarantined, ...] = ()
     """The nodes that are left out for that."""
     wait: float = 0.0

@@ -3,7 +3,7 @@
 import difflib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ class CheckOptions:
     """The folder that a sync brings: its files count, not the nodes' copies of them."""
     deep: bool = False
     """Let the job's own torch try the GPUs and the network: takes as long as torch loads."""
-    quarantined: Mapping[str, Quarantined] = field(default_factory=dict)
-    """What is remembered against nodes, by name."""
+    quarantined: Mapping[str, Quarantined] | None = None
+    """What is remembered against nodes, by name; None: it was not read."""
     history: Path | None = None
     """Where the speeds of earlier checks with `deep` are kept; None: nowhere."""
 
@@ -192,8 +192,9 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
     began = time.monotonic()
     chosen = select_checks(options)
     facts, network = _ask(cluster, pool, options, chosen, emit=emit)
-    bad = options.quarantined
-    facts = {name: replace(known, quarantine=bad.get(name)) for name, known in facts.items()}
+    if options.quarantined is not None:
+        bad = {name: (one,) for name, one in options.quarantined.items()}
+        facts = {n: replace(known, quarantine=bad.get(n, ())) for n, known in facts.items()}
     if options.code and any(rule.id == JOB_CHECK for rule in chosen):
         facts = run_job_check(cluster, pool, facts, source=options.source, emit=emit)
     if options.deep and not judge(cluster, facts, options, network).blocking:

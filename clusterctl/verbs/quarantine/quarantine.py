@@ -60,13 +60,13 @@ def quarantined(cluster: Cluster, root: Path) -> dict[str, Quarantined]:
     return _known(read_entries(root), cluster, cluster.nodes)
 
 
-def known_or_warned(cluster: Cluster, root: Path) -> dict[str, Quarantined]:
-    """Return the same; nothing, with a warning, if the file cannot be read."""
+def known_or_warned(cluster: Cluster, root: Path) -> dict[str, Quarantined] | None:
+    """Return the same; None, with a warning, if the file cannot be read."""
     try:
         return quarantined(cluster, root)
     except ClusterError as error:
         _warn(error)
-        return {}
+        return None
 
 
 def list_quarantine(cluster: Cluster, root: Path) -> QuarantineList:
