@@ -150,7 +150,7 @@ def _rules() -> Dict[str, Rule]:
         "no-space": "the disk is full",
         "failed-write": "a checkpoint could not be written",
         "io-error": "the disk fails",
-        "hang-node": "no rank showed a sign of life, and a node keeps its rank from running",
+        "hang-node": "a node keeps its rank from running",
     }
     a_package = "a package is missing or does not fit"
     versions = "the versions do not fit"
@@ -259,11 +259,12 @@ def first_cause(end: AttemptEnd) -> Cause:
     if end.by == "start-timeout":
         # Of the first attempt the start itself is wrong; later ones came together before.
         kind = "start" if end.attempt == 1 else "late"
-    if kind == "hang" and end.blamed:
-        more = "; ".join("%s: %s" % each for each in end.blamed)
+    if kind == "hang":
         nodes = tuple(node for node, _ in end.blamed)
-        return Cause("hang-node", _words(RULES["hang-node"].words, more), nodes)
-    if kind in ("stop", "world", "supervisor", "hang", "start", "late"):
+        more = "; ".join("%s on %s" % (why, node) for node, why in end.blamed)
+        words = end.reason or RULES[kind].words
+        return Cause("hang-node" if nodes else kind, _words(words, more), nodes)
+    if kind in ("stop", "world", "supervisor", "start", "late"):
         return Cause(kind, _words(RULES[kind].words, end.reason))
     known = [(failure, cause_of(failure.lines)) for failure in end.failures]
     own = [(failure, printed) for failure, printed in known if not printed.echo]

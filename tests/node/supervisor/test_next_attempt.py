@@ -218,7 +218,7 @@ def test_a_node_that_keeps_its_rank_from_running_is_to_be_left_out(tmp_path: Pat
     node.peers.afters = {"n1": blamed}
     node.next.see(Cause("hang", "no rank has shown a sign of life for 300 s", "n0"))
     node.poll()
-    assert "n1: rank 1 (pid 7) waits for a file server" in node.next.why_not
+    assert "rank 1 (pid 7) waits for a file server on n1; " in node.next.why_not
     assert node.next.why_not.endswith("clusterctl resume r --checkpoint latest --exclude n1")
 
 
