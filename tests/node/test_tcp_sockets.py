@@ -45,7 +45,7 @@ def inode_of(one: socket.socket) -> int:
     return os.fstat(one.fileno()).st_ino
 
 
-def test_a_kernel_tells_what_it_prints(
+def test_the_kernel_answers_what_it_prints(
     opened: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = seen(opened)
@@ -59,7 +59,7 @@ def test_a_kernel_tells_what_it_prints(
     def refused(*_: object) -> None:
         raise OSError("there is no sock_diag here")
 
-    monkeypatch.setattr(tcp_sockets.socket, "socket", refused)
+    monkeypatch.setattr(socket, "socket", refused)
     assert seen(opened) == told
     assert [one.inode for one in tcp_sockets.listening(port)] == [told["server"].inode]
 
