@@ -47,7 +47,7 @@ build/ready: . .venv/ready .ci/wheel README.md LICENSE $(SOURCES)
 	@.ci/wheel
 	@touch $@
 
-# mypy uses one core, for over a minute where nothing is cached: beside all the rest.
+# mypy uses one core, for a minute where nothing is cached: beside all the rest.
 test: style
 	@$(MAKE) --no-print-directory -j2 pytest types
 

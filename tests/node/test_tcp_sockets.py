@@ -45,7 +45,7 @@ def inode_of(one: socket.socket) -> int:
     return os.fstat(one.fileno()).st_ino
 
 
-def test_a_kernel_tells_what_it_prints(
+def test_the_kernel_answers_what_it_prints(
     opened: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = seen(opened)
