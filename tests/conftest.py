@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         providers._get_local_constants = lambda: providers._local_constants
 
 
-pytest_plugins = ["tests.gpu_marker", "tests.leftovers", "tests.rewritten", "tests.sshd_servers"]
+pytest_plugins = ["tests.gpu_marker", "tests.leftovers", "tests.sshd_servers"]
 
 LONGEST = (
     "tests/cli/test_training_over_hosts.py",
