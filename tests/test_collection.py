@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from _pytest.assertion import rewrite
 
-from tests import rewritten
 from tests.conftest import IMPORTED, LONGEST, TRAININGS, pytest_collection_modifyitems
 
 
@@ -56,22 +52,3 @@ def test_all_workers_train_if_there_is_little_else() -> None:
 def test_one_worker_keeps_the_order_of_what_does_not_take_long() -> None:
     names = ["tests/logs/test_0.py", "tests/train/test_0.py", "tests/logs/test_1.py"]
     assert dealt(1, [*names, LONGEST[0]]) == [[LONGEST[0], *names]]
-
-
-def test_asserts_that_are_rewritten_beforehand_are_not_again(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "test_it.py"
-    path.write_text("def wrong():\n    assert [1] == [2]\n")
-    monkeypatch.setattr(rewritten, "_config", request.config, raising=False)
-    rewritten.rewrite_one(path)
-
-    monkeypatch.setattr(rewrite, "_rewrite_test", lambda *_: pytest.fail("it was rewritten again"))
-    hook = rewrite.AssertionRewritingHook(request.config)
-    spec = spec_from_file_location("test_it", path, loader=hook)
-    assert spec is not None
-    module = module_from_spec(spec)
-    hook.exec_module(module)
-    with pytest.raises(AssertionError, match="At index 0 diff: 1 != 2"):
-        module.wrong()
-    rewritten.rewrite_one(path)  # nothing to do
