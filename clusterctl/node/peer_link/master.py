@@ -58,6 +58,7 @@ class Master:
         self._over: Optional[str] = None
         self._stopped = False
         self._ready: Set[str] = set()
+        self._spares = set(job.get("spares") or ())
         self.begun = False
         """All nodes may start their ranks; of a job with a command before them."""
         self._hung: Optional[PeerMessage] = None
@@ -107,8 +108,8 @@ class Master:
 
     @property
     def all_ready(self) -> bool:
-        """Every worker of the run has told that its ranks may start."""
-        return self._expected - self._finished <= self._ready
+        """Every worker that has ranks has told that they may start."""
+        return self._expected - self._finished - self._spares <= self._ready
 
     def tell_ready(self) -> None:
         """Only workers tell the master."""

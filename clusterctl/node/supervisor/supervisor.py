@@ -126,15 +126,19 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.on_signal(number, partial(self._on_signal, number))
         self._housekeeping.start()
-        if not self._job.get("standby"):
-            self._start_watch.start(more=self._around.limit)
-        if self._job.get("before"):
+        before = self._job.get("before")
+        self._watch_start(more=self._around.limit if before else 0.0)
+        if before:
             self._around.before(self._before_ended)
-            self._start_watch.start()
         if self._job["node_rank"] == 0:
             self._judge.start()
             self._notify.start(self._is_up, lambda: self._hang.alarm)
             watch_time(self.loop, self._job, self._end_everywhere)
+
+    def _watch_start(self, *, more: float = 0.0) -> None:
+        """Watch how long the start takes, from now on; a node that stands by starts nothing."""
+        if not self._job.get("standby"):
+            self._start_watch.start(more=more)
 
     def _before_ended(self, why: str) -> None:
         """Start the ranks once the job's first command has ended well on all nodes."""
@@ -155,7 +159,7 @@ class Supervisor:
             return
         self._peers.send_begin()
         self._record.event("begin")
-        self._start_watch.start()
+        self._watch_start()
         try:
             self._ranks.start()
         except OSError as error:

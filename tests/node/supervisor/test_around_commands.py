@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterctl.inventory.cluster import Job, Stop
+from clusterctl.inventory.cluster import Job, Restart, Stop
 from tests.node.conftest import Run
 from tests.node.supervisor.test_attempts import kill_rank, kinds, of_attempts, wait_for_attempt
 from tests.waiting import wait_until
@@ -61,6 +61,22 @@ def test_no_rank_starts_before_all_nodes_are_prepared_and_after_hears_how_it_end
         assert lines[3].startswith("clusterctl: after: echo cleaning")
         assert lines[4] == "cleaning"
         assert (run.workdir / f"after-{name}").read_text() == "finished\n"
+    assert not run.left()
+
+
+def test_the_time_of_a_start_begins_when_before_has_ended_and_waits_for_no_spare(
+    make_run: MakeRun,
+) -> None:
+    never = "until [ -e go ]; do sleep 0.05; done"
+    restart = Restart(max=1)
+    keys: dict[str, Any] = {"restart": restart, "stop": Stop(grace=5), "before": "sleep 3"}
+    run = make_run("print('here')", nodes=3, spares=1, start_timeout=2.0, job=Job(**keys))
+    spare = run.names[2]
+    run.change = {"before": f"sleep 3; [ {NODE} != {spare} ] || {never}"}
+    run.start()
+    assert [run.ended(n)["state"] for n in (0, 1)] == ["finished", "finished"]
+    assert [run.log(n, n) for n in (0, 1)] == [b"here\n", b"here\n"]
+    assert run.ended(2)["state"] == "finished"
     assert not run.left()
 
 
