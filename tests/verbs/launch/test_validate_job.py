@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
-from clusterctl.inventory.cluster import Cluster, Restart
+from clusterctl.inventory.cluster import Cluster, Hang, Restart
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
@@ -206,6 +206,14 @@ def test_restarts_of_a_variable_number_of_nodes_are_refused() -> None:
     with pytest.raises(UsageError, match="expected 0 with a variable number of nodes, found 3"):
         validate_job.require_job(restarted)
     validate_job.require_job(cluster(restart=Restart(max=3)))
+
+
+def test_a_hung_run_that_is_to_restart_needs_restarts() -> None:
+    hang = Hang(action="restart")
+    with pytest.raises(UsageError, match="restart expects restarts, found none") as refused:
+        validate_job.require_job(cluster(hang=hang))
+    assert refused.value.hint == "--restarts 2, or --hang-action stop"
+    validate_job.require_job(cluster(hang=hang, restart=Restart(max=1)))
 
 
 def test_restarts_that_would_begin_from_the_start_are_noticed() -> None:
