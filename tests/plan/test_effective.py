@@ -35,6 +35,13 @@ def test_what_is_not_given_is_the_inventorys() -> None:
     assert effective(LAB, Options()) == LAB
 
 
+def test_a_hang_is_answered_as_the_option_says() -> None:
+    given = Options(hang_action="restart")
+    assert effective(LAB, given).job.hang == Hang(action="restart")
+    with pytest.raises(UsageError, match=r"hang_action: expected restart \(one of"):
+        Options(hang_action="restrat")
+
+
 def test_every_option_is_laid_over_the_inventory() -> None:
     options = Options(
         launcher="torchrun",

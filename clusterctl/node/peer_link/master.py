@@ -102,6 +102,11 @@ class Master:
         return not (set(self._last) - self._finished)
 
     @property
+    def rest_done(self) -> bool:
+        """Every worker that was ever there has ended."""
+        return self._expected - self.missing <= self._finished
+
+    @property
     def all_done(self) -> bool:
         """Every worker of the run has ended."""
         return self._expected <= self._finished
@@ -293,6 +298,7 @@ class Master:
                 self.send_ending(ending)
                 self._events.peer_ending(ending)
             channel.send({"again": self._go})
+            self._last[name] = time.monotonic() + RETURN_SECONDS  # it begins only now
         else:
             channel.close()
 

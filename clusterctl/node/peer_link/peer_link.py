@@ -31,6 +31,7 @@ class NoPeers:
     port = 0
     acknowledged = True
     all_done = True
+    rest_done = True
     all_ready = True
     begun = True
     others_over = True

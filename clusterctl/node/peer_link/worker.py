@@ -93,6 +93,8 @@ class Worker:
         self._ready: PeerMessage = {}
         self.all_ready = True
         """Only the master waits for others."""
+        self.rest_done = False
+        """Only the master asks for that."""
         self.begun = False
         """The master lets all nodes start their ranks."""
         self.again: Optional[PeerMessage] = None

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Dict
 
-from clusterctl.node.restart.judgement import AttemptEnd, Checks, first_cause
+from clusterctl.node.restart.judgement import RULES, AttemptEnd, Checks, first_cause
 
 XIDS = frozenset({
     46, 48, 54, 61, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 157,
@@ -15,16 +15,9 @@ XIDS = frozenset({
 """The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
 FULL = (" MiB left", " no inode left")
 """How a check says that a folder is full: often the job's own doing."""
-LOST = "the node was lost"
-_KINDS = {
-    "ecc": "the GPU is faulty",
-    "gpu-lost": "the GPU is lost",
-    "driver-mismatch": "the GPU driver was updated while the old one was loaded",
-    "nvml": "NVML does not answer",
-    "fabric": "the fabric of the GPUs is not up",
-    "io-error": "the disk fails",
-}
-"""Kind of a printed cause → what is wrong with the node.
+LOST = RULES["lost"].words
+_KINDS = frozenset({"ecc", "gpu-lost", "driver-mismatch", "nvml", "fabric", "io-error"})
+"""The kinds of printed causes that are a fault of the node.
 
 Not here is what a program or its user may have done: a full disk or memory, busy or hidden GPUs.
 """
@@ -36,7 +29,7 @@ _SHOWN = 300
 
 def faulty(kind: str, line: str) -> str:
     """Return what is wrong with a node on which a program ended with this line; empty: nothing."""
-    words = _KINDS.get(kind, "")
+    words = RULES[kind].words if kind in _KINDS else ""
     xid = _XID.search(line)
     if kind == "ecc" and xid and int(xid[1]) not in XIDS:
         return ""  # a program's own error makes an Xid, too

@@ -133,7 +133,7 @@ def attempt_end(
         ),
         lost=tuple(node for node in lost if node not in spares),
         stuck=tuple(node for node, after in afters.items() if after["stuck"]),
-        blamed=_blamed(afters),
+        blamed=_blamed({node: after for node, after in afters.items() if node not in spares}),
         step=max(steps, default=None),
         start=Checkpoint(**start) if start else None,
     )

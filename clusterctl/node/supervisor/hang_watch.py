@@ -311,7 +311,7 @@ class HangWatch:
         elif timed_out:
             self.stacks_kept = True
         else:
-            self.blame = told["blame"]
+            self.blame = told.get("blame", "")
 
 
 def _rdma_bytes() -> Dict[str, Any]:

@@ -89,8 +89,8 @@ class NextAttempt:
         """The run continues without this node."""
         self.master_finished = False
         """The job has finished on the master, which starts nothing again then."""
-        self._looking = False
-        """A child finds out what a next attempt, or the decision on it, needs to know."""
+        self._looking = 0
+        """The child that finds out what a next attempt, or the decision on it, needs to know."""
         self._patterns: Optional[Dict[str, Any]] = None
         """Which of the job's are in what failed; None: not looked for yet."""
         self.exit_code: Optional[int] = None
@@ -146,12 +146,16 @@ class NextAttempt:
         """Take a node that fell silent: by now it has found that out as well, or soon will."""
         grace = float(self._job["stop"].get("failure_grace", FAILURE_GRACE))
         beat = heartbeat_seconds(self._job["link"]["lost_after"])
-        self._lost[node] = time.monotonic() + beat + grace + FENCE_SECONDS
+        fence = beat + grace + FENCE_SECONDS
+        if run_attempt(self._job) > 1 and node in self._peers.missing:
+            fence += self._job["link"]["lost_after"] + beat  # it may have begun that much later
+        self._lost[node] = time.monotonic() + fence
 
     def drop_spare(self, node: str) -> None:
         """Count on a spare no longer; what was decided with it is decided again."""
         self._spares.discard(node)
-        self.again = None
+        if self.again and node not in self._spares_after(self.again["without"]):
+            self.again = None
 
     def note_failure(self, cause: Cause) -> None:
         """Take a rank or the launcher that failed on this node by itself."""
@@ -163,7 +167,9 @@ class NextAttempt:
         self.why_not = self.why_not or why
         if self._looking:  # the end of its pipe follows
             with contextlib.suppress(OSError):
-                processes.send_all(processes.living_descendants(), signal.SIGKILL)
+                living = {process.pid: process for process in processes.living_descendants()}
+                below = {self._looking, *processes.descendants([self._looking], living)}
+                processes.send_all([living[pid] for pid in below & set(living)], signal.SIGKILL)
 
     # What this node knows after it.
 
@@ -181,16 +187,14 @@ class NextAttempt:
         more = {"stuck": bool(end["left"]), "blame": blame}
 
         def take(found: Dict[str, Any]) -> None:
-            self._looking = False
+            self._looking = 0
             self._own = {**found, **more} if found else None
             then()
 
-        self._looking = True
         work = partial(_look, self._job, self._record, list(self._failed), oom=oom)
         try:
-            run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
+            self._looking = run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
         except OSError:
-            self._looking = False
             then()
 
     def _require_guard(self) -> None:
@@ -296,7 +300,7 @@ class NextAttempt:
 
     def _poll_master(self, *, late: bool) -> str:
         if self.again is None:
-            if not self._looking and (self._peers.all_done or (late and self._peers.missing)):
+            if not self._looking and (self._peers.all_done or (late and self._peers.rest_done)):
                 self._decide()
             return OPEN
         if time.monotonic() < self._due:
@@ -335,6 +339,7 @@ class NextAttempt:
 
     def _decide_by(self, told: Mapping[str, PeerMessage]) -> None:
         from clusterctl.node.peer_link.restart_messages import (  # noqa: PLC0415  (few runs)
+            MOST_WITHOUT,
             WHY_LIMIT,
             parse_after,
         )
@@ -361,6 +366,10 @@ class NextAttempt:
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
             self.give_up(found.decision.why)
+            return
+        gone = len(found.decision.without)
+        if gone > MOST_WITHOUT:
+            self.give_up("%s; %d nodes are too many to leave out" % (found.decision.why, gone))
             return
         left = seconds_left(self._job)
         if left is not None and left <= found.decision.wait_s:
@@ -393,13 +402,13 @@ class NextAttempt:
             return False
 
         def take(found: Dict[str, Any]) -> None:
-            self._looking = False
+            self._looking = 0
             self._patterns = found or {"late": wanted}
             for pattern in self._patterns["late"]:
                 self._record.event("pattern-late", pattern=pattern)
 
-        self._looking = True
-        run_apart(self._loop, partial(_find, wanted, lines), take, seconds=PATTERNS_SECONDS)
+        work = partial(_find, wanted, lines)
+        self._looking = run_apart(self._loop, work, take, seconds=PATTERNS_SECONDS)
         return True
 
     def announce(self) -> None:

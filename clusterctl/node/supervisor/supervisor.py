@@ -92,9 +92,9 @@ class Supervisor:
         self._peers = connect(loop, job, secrets, self)
         self._around = AroundCommands(loop, job, spawner, record, self._ranks.watch_child)
         self._next = NextAttempt(loop, job, record, self._peers, self._save, guard)
-        self._members = members = Members(job)
+        self._members = Members(job)
         told, env = secrets.get("webhooks", {}), spawner.environment
-        self._notify = Notifier(loop, job, record, told, env, lambda: members.nodes, self.began)
+        self._notify = Notifier(loop, job, record, told, env, self._nodes, self.began)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
@@ -317,8 +317,8 @@ class Supervisor:
 
     def peer_leaves(self, ending: Dict[str, Any]) -> bool:
         """Tell whether the run continues without a node that ends its part."""
-        ordered, node = ending["by"] in ORDERED, ending["node"]
-        return not ordered and self._continues_without(node, ending["reason"])
+        ordered = ending["by"] in ORDERED and not ending.get("refuses")
+        return not ordered and self._continues_without(ending["node"], ending["reason"])
 
     def _continues_without(self, node: str, words: str) -> bool:
         """Tell whether enough nodes are left; the launcher then starts the ranks again.
@@ -388,8 +388,11 @@ class Supervisor:
 
     # The end.
 
+    def _nodes(self) -> List[str]:
+        return [node for node in self._members.nodes if node not in self._spares]
+
     def _is_up(self) -> bool:
-        return self._ranks.all_started and not self._peers.missing
+        return self._ranks.all_started and not set(self._peers.missing) - set(self._spares)
 
     def _is_ending(self) -> bool:
         return self._ending is not None

@@ -70,18 +70,19 @@ def _require_fixed_nodes(job: Job) -> None:
 
 def _require_replaceable(cluster: Cluster) -> None:
     """Raise UsageError for spare nodes or min_nodes that no restart could use."""
-    job, count = cluster.job, len(cluster.active)
-    least = job.restart.min_nodes
-    if cluster.nodes and not count:
+    job, least = cluster.job, cluster.job.restart.min_nodes
+    if cluster.nodes and not cluster.active:
         raise UsageError(
             "nodes: expected one that is no spare, found only spares",
             hint="--spares 0 lets them have ranks",
         )
-    if cluster.spares and not job.restart.max and "spares" in dict(cluster.origins):
-        raise UsageError(
-            "spares: expected at least one restart, found --restarts 0",
-            hint="--restarts 3, or leave out --spares",
-        )
+    typed = dict(cluster.origins)
+    for key, count in (("spares", len(cluster.spares)), ("min_nodes", least)):
+        if count and not job.restart.max and key in typed:
+            raise UsageError(
+                f"{key}: expected at least one restart, found --restarts 0",
+                hint=f"--restarts 3, or leave out {typed[key]}",
+            )
     if not (cluster.spares or least) or not job.restart.max:
         return
     what = "spares" if cluster.spares else "min_nodes"
@@ -98,11 +99,6 @@ def _require_replaceable(cluster: Cluster) -> None:
             f"{what}: expected launcher_args without --nnodes, found {shlex.join(job.args)}:"
             " the number of nodes may change",
             hint=f"take --nnodes out of launcher_args, or {off}",
-        )
-    if least > count:
-        raise UsageError(
-            f"min_nodes: expected at most the {count} nodes that have ranks, found {least}",
-            hint=f"--min-nodes {count}",
         )
 
 

@@ -188,7 +188,8 @@ class RunLog:
         """Every node's part was read to its end and has finished."""
         if self._some_nodes:
             return False  # the others may have failed
-        ends = (self.node_runs.get(name) for name in self.events if name not in self.left_out)
+        aside = self.left_out | self.spares
+        ends = (self.node_runs.get(name) for name in self.events if name not in aside)
         return all(end is not None and end.state == "finished" for end in ends)
 
     @property
@@ -196,9 +197,14 @@ class RunLog:
         """The nodes without which the run continued, as those know that have ended."""
         return set_aside(self.node_runs).left_out.keys() & self.events.keys()
 
+    @property
+    def spares(self) -> set[str]:
+        """The nodes that stood by to the end, as those know that have ended."""
+        return set_aside(self.node_runs).spares & self.events.keys()
+
     def first_cause(self) -> FirstCause | None:
         """Return why the run failed, as far as it was read."""
-        left_out = self.left_out  # the run continued after their failures
+        aside = self.left_out | self.spares  # their failures end no run
         return first_cause(
             NodeReport(
                 node=name,
@@ -216,7 +222,7 @@ class RunLog:
                 env_init_said=self._env_init.get(name, (0.0, ""))[1],
             )
             for name, events in self.events.items()
-            if name not in left_out
+            if name not in aside
         )
 
     def _earlier(self, node: str, log: LogFile) -> int:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
-from clusterctl.inventory.cluster import Cluster, Restart
+from clusterctl.inventory.cluster import Cluster, Hang, Restart
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.transport.pool import Pool
@@ -219,11 +219,15 @@ def test_spares_that_no_restart_could_use_are_refused() -> None:
         (given(launcher="ray"), "spares: .* found the launcher ray, whose nodes are fixed"),
         (given(count=0, least=1, launcher="ray"), "min_nodes: .* found the launcher ray"),
         (given(most=0), "spares: expected at least one restart, found --restarts 0"),
-        (given(count=0, least=99), "min_nodes: expected at most the .* nodes .*, found 99"),
         (given(launcher_args=("--nnodes=1",)), "without --nnodes|leave the nodes and ranks"),
     ):
         with pytest.raises(UsageError, match=why):
             validate_job.require_job(refused)
+    never = effective(cluster(), Options(min_nodes=2))
+    with pytest.raises(UsageError, match="min_nodes: expected at least one restart") as found:
+        validate_job.require_job(never)
+    assert found.value.hint == "--restarts 3, or leave out --min-nodes"
+    validate_job.require_job(given(count=0, least=99))  # as a resume on fewer nodes may have it
     with pytest.raises(UsageError, match="--spares: expected fewer than the"):
         given(count=99)
 
@@ -238,6 +242,14 @@ def test_spare_nodes_are_left_out_of_a_run_without_restarts() -> None:
     restarted = replace(inventory, job=replace(inventory.job, restart=Restart(max=1)))
     assert validate_job.without_unused_spares(restarted, emit=said.append) == restarted  # type: ignore[arg-type]
     assert len(said) == 1
+
+
+def test_a_hung_run_that_is_to_restart_needs_restarts() -> None:
+    hang = Hang(action="restart")
+    with pytest.raises(UsageError, match="restart expects restarts, found none") as refused:
+        validate_job.require_job(cluster(hang=hang))
+    assert refused.value.hint == "--restarts 2, or --hang-action stop"
+    validate_job.require_job(cluster(hang=hang, restart=Restart(max=1)))
 
 
 def test_restarts_that_would_begin_from_the_start_are_noticed() -> None:
