@@ -257,7 +257,7 @@ def _ended(
 def _given_up(waiting: set[str], lost: _Lost, log: RunLog) -> bool:
     """Tell whether only lost nodes are left, and had their time; called for every message.
 
-    `waiting` are the nodes whose part has not ended. Nodes that were left out, and spares, get no time.
+    `waiting` are the nodes whose part has not ended. Those left out, and spares, get no time.
     """
     if waiting and waiting <= log.left_out | (log.spares & lost.tries.keys()):
         return True
