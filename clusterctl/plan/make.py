@@ -111,9 +111,9 @@ def _require_fit(cluster: Cluster, sizes: Sequence[int], spares: Sequence[Proces
         if count.procs not in sizes[1:]:
             found = ", ".join(map(str, sorted(set(sizes[1:])))) or "no worker"
             raise LaunchRefused(
-                f"{node.name}: a spare node with as many ranks as a worker ({found}):"
-                f" found {count.procs}",
-                hint=f"clusterctl launch --exclude {node.name}, or --spares 0",
+                f"{node.name}: a spare node for {count.procs} ranks, so expected a worker with as"
+                f" many besides the master, found {found}",
+                hint="--spares 0 lets it have ranks",
             )
 
 
@@ -176,6 +176,12 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
             "restarts",
             str(job.restart.max),
             "job.restart" if job.restart != Restart() else "built-in",
+        ),
+        *((("spares", str(len(cluster.spares)), "nodes"),) if cluster.spares else ()),
+        *(
+            (("min_nodes", str(job.restart.min_nodes), "job.restart"),)
+            if job.restart.min_nodes
+            else ()
         ),
         ("hang_after", f"{job.hang.after:g} s", hang),
         ("hang_action", job.hang.action, hang),

@@ -74,6 +74,10 @@ def resume(
         _require_own_command(before, cluster, launch)
         before = replace(before, cluster=replace(before.cluster, job=cluster.job))
     overrides = _taken_over(before, launch.overrides)
+    if launch.overrides.spares is None and before.cluster.spares:
+        # Spare nodes take the places of nodes that the resume leaves out.
+        left = max(0, len(cluster.nodes) - len(before.cluster.active))
+        overrides = replace(overrides, spares=min(left, len(before.cluster.spares)))
     cluster = _with_job_of(before, cluster, overrides, emit=emit)
     require_job(cluster)
     if needs_secrets:

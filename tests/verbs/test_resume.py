@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.cluster import Cluster, Job, Restart
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
@@ -155,6 +155,26 @@ def test_a_resumed_run_is_resumed_with_one_checkpoint(command: tuple[str, ...]) 
         before = replace(before, cluster=ran, resumed=wanted.resumed)
     assert commands[0] == commands[1]
     assert " ".join(commands[1]).count("/out/step-7") == 1
+
+
+@pytest.mark.parametrize(
+    ("spares", "given", "left"), [(1, None, "a"), (1, None, "ab"), (1, 1, "ab"), (0, None, "ab")]
+)
+def test_spares_take_the_places_of_nodes_that_are_left_out(
+    spares: int, given: int | None, left: str
+) -> None:
+    job = replace(CLUSTER.job, resume_args=("--from", "{checkpoint}"), restart=Restart(max=1))
+    third = replace(CLUSTER.nodes[1], name="c", host="c")
+    whole = replace(CLUSTER, job=job, nodes=(*CLUSTER.nodes, third))
+    options = {**BEFORE.options, "spares": spares}
+    before = replace(BEFORE, cluster=effective(whole, Options(spares=spares)), options=options)
+    nodes = tuple(node for node in whole.nodes if node.name in left)
+    cluster = whole.with_nodes(nodes)
+    answer = [Message({"candidates": [CHECKPOINT], "knows": True})]
+    pool = FakePool(cluster, {node.name: {"checkpoints": answer} for node in nodes})
+    again, _ = resumed(before, cluster, pool, LaunchOptions(overrides=Options(spares=given)))
+    assert [node.name for node in again.spares] == ([nodes[-1].name] if given else [])
+    assert [node.name for node in again.nodes] == [node.name for node in nodes]
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,7 @@ def _way_on(job: NodeJob, decision: Decision) -> str:
     left = [one["node"] for one in job.get("left_out") or ()]
     named = ",".join(map(shlex.quote, dict.fromkeys((*left, *decision.without))))
     words = "; without it: clusterctl resume %s --checkpoint latest --exclude %s"
-    # Else the last nodes that are left would stand by again.
-    no_spares = " --spares 0" if job.get("lineup") else ""
-    return words % (job["run"], named) + no_spares
+    return words % (job["run"], named)
 
 
 def attempt_end(

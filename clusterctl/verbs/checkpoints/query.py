@@ -125,7 +125,7 @@ class CheckpointQuery:
         silent = {each.node for each in failed if not each.answered}
         left = [node.name for node in self.cluster.nodes if node.name not in silent]
         if silent and left:
-            hints.append(f"to resume without it: --nodes {shlex.quote(fold_hosts(left))}")
+            hints.append(f"to resume without it: --exclude {shlex.quote(fold_hosts(silent))}")
         hint = "\n".join(dict.fromkeys(hints)) or None
         return LaunchRefused("\n".join(lines), hint=hint, by="checkpoint")
 

@@ -17,10 +17,10 @@ def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
         *picks: the nodes, such as `--exclude gpu2`: of the run's own, not of all the inventory's.
         name: the user's name of the run.
     """
-    if cluster.spares:  # else the last nodes that are left would stand by again
-        picks = (*picks, "--spares", "0")
     if cluster.job.checkpoints:
         return shlex.join(("clusterctl", "resume", run, *picks, "--checkpoint", "latest"))
+    if cluster.spares:  # else the last nodes that are left would stand by again
+        picks = (*picks, "--spares", "0")
     if picks[0] == "--exclude" and cluster.left_out:
         left = [node.name for node in cluster.nodes if node.name != picks[1]]
         picks = ("--nodes", fold_hosts(left)) if left else picks

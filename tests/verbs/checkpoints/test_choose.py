@@ -212,7 +212,7 @@ def test_a_node_that_does_not_answer_proves_nothing() -> None:
     nodes = pool(LOCAL, a=node(seen(20)), b=Reply.failed("b", NodeError("timeout", "connect")))
     with pytest.raises(LaunchRefused, match=r"b: timeout .* cannot verify") as refused:
         choose(nodes, LOCAL, "latest")
-    assert refused.value.hint == "to resume without it: --nodes a"
+    assert refused.value.hint == "to resume without it: --exclude b"
 
 
 def test_without_an_answer_of_any_node_there_is_no_way_on() -> None:
