@@ -474,6 +474,7 @@ class Supervisor:
         if becomes == GO:
             self._record.event("end", attempt=self._job["attempt"], **self._end)
             self._next.announce()
+            self._notify.give_up("the next attempt began before it was sent")
             self._leave()
         elif becomes == OVER and self._others_know(late=late):
             is_good = self._end["state"] == "finished" and self._next.heard_nothing

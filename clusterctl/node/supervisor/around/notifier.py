@@ -172,7 +172,7 @@ class Notifier:
 
     def _ping(self, one: _Receiver) -> None:
         if not self._over and not one.pid:  # one that is late is not sent twice
-            one.send(self._message("alive", "running", "is alive"))
+            one.send(self._message("alive", "running" if self._started else "starting", "is alive"))
 
     def _deliver(
         self, target: Mapping[str, Any], environment: Environment, told: Dict[str, Any]
@@ -191,9 +191,13 @@ class Notifier:
         if waiting and time.monotonic() < self._until:
             self._loop.call_later(WAIT_POLL, lambda: self._wait(then))
             return
-        for one in waiting:
-            one.give_up("the run ended before it was sent")
+        self.give_up("the run ended before it was sent")
         then()
+
+    def give_up(self, why: str) -> None:
+        """Send nothing more, and note what was not sent."""
+        for one in self._receivers:
+            one.give_up(why)
 
 
 class _Receiver:
