@@ -319,7 +319,7 @@ class Run:
     def _with_quarantine(self, view: RunStatus) -> RunStatus:
         from clusterctl.verbs.quarantine.quarantine import with_quarantined
 
-        return with_quarantined(self.cluster, view, self._records.root)
+        return with_quarantined(self.cluster, self.record, view, self._records.root)
 
 
 def _lines(event: Event) -> Iterator[LogLine]:

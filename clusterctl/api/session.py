@@ -204,7 +204,7 @@ class Session(NodeCommands):
             self._pool(self.cluster),
             self._records,
             rebuild=discover,
-            see=lambda cluster, view: note_blame(cluster, view, root),
+            see=lambda record, view: note_blame(record, view, root),
         )
 
     def live_runs(self) -> tuple[tuple[Run, ...], tuple[NodeError, ...]]:
@@ -258,7 +258,11 @@ class Session(NodeCommands):
         known = look_up(self.cluster, self._records.root)
         wanted = None if nodes is None else str(nodes)
         cluster, left_out = quarantine.choose(
-            self.cluster, wanted, flags.get("exclude"), known if avoid and known else {}
+            self.cluster,
+            wanted,
+            flags.get("exclude"),
+            known if avoid and known else {},
+            spares=options.overrides.spares is None,
         )
         return cluster, replace(options, quarantined=known, left_out=left_out)
 

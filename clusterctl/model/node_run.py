@@ -345,7 +345,7 @@ class NodeRun:
     """On the master: the nodes that were blamed between two attempts."""
     notify_problem: str = ""
     """What a receiver of `job.notify` was not told, and why; the first time."""
-    time_left_s: float | None = None
+    time_left_s: Seconds | None = None
     """Of a live run with a time limit, on the master."""
     standby: bool = False
     """A spare node that has no rank yet."""

@@ -188,7 +188,7 @@ class Supervisor:
             "began": self.began,
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.gathering.launcher_joined,
-            "seconds_left": seconds_left(self._job),
+            "seconds_left": None if self._job["node_rank"] else seconds_left(self._job),
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "elsewhere": self._housekeeping.elsewhere,
             **self._hang.account,

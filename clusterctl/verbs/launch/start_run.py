@@ -58,7 +58,8 @@ def start_run(
         emit: called with each event: `Started`.
 
     Raises:
-        LaunchRefused: a node did not start its part; the others' were ended again.
+        LaunchRefused: a node did not start its part; the others' were ended again. `busy`: others
+            use a node, and nothing of the run is left.
         Interrupted: the person ended it.
     """
     identity = make_identity(plan.run)
@@ -107,7 +108,7 @@ def start_run(
         raise LaunchRefused(
             "\n".join([str(refused), *left]),
             hint="\n".join(filter(None, hints)) or None,
-            by=refused.by,
+            by="start" if left else refused.by,
         ) from refused
     except KeyboardInterrupt:
         # Half a run is of no use, and would hold the nodes.

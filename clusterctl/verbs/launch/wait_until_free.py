@@ -60,11 +60,13 @@ def launch_when_free(
                 try:
                     return begin(chosen, pool, records, plan, verdict, options, emit=emit)
                 except LaunchRefused as refused:
-                    busy = wait.look(chosen)
-                    if refused.by != "busy" and not (busy and refused.by == "sync"):
+                    if refused.by not in {"busy", "sync"}:
                         raise
                     # Another one was quicker; nothing of this attempt is worth a record.
                     records.remove(chosen.name, plan.run)
+                    busy = wait.look(chosen)
+                    if refused.by == "sync" and not busy:
+                        raise
                     busy = busy or {chosen.master.name: str(refused)}
             wait.until_free(chosen, busy)
     except KeyboardInterrupt:

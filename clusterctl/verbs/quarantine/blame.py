@@ -1,4 +1,4 @@
-"""Which nodes a run blames for its end, as all its nodes tell. Pure."""
+"""Which nodes a run blames, by its first cause and by what its master noted. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ class Blame:
     """Seconds since 1970, by the master's clock."""
 
 
-def blamed(view: RunStatus) -> tuple[Blame, ...]:
-    """Return the nodes that a run blames, by its first cause and by what its master noted."""
+def blamed(view: RunStatus, master: str) -> tuple[Blame, ...]:
+    """Return the nodes that a run blames, by its first cause and by what its master noted.
+
+    `master`: its name by the record; what other nodes claim to have noted counts for nothing.
+    """
     names = {answer.node.name for answer in view.nodes}
+    noted = view.node_runs.get(master)
     found = {
         name: Blame(node=name, run=view.run, reason=one.why, time=one.time)
-        for each in view.node_runs.values()
-        for name, one in each.blamed.items()
+        for name, one in (noted.blamed.items() if noted else ())
     }
     cause = view.first_cause or (view.remembered.first_cause if view.remembered else None)
     if cause is not None and view.state in BAD_ENDS and (reason := _reason(cause)):

@@ -62,7 +62,7 @@ class Entry:
     since: Seconds
     until: Seconds
     removed: Seconds | None = None
-    """When a user took it out: what happened before counts no more."""
+    """When a user took it out: runs launched before count no more."""
 
     def is_at(self, machine: Machine) -> bool:
         """Tell whether the inventory reaches a machine where this one was."""
@@ -110,18 +110,21 @@ def put(entries: Entries, machine: Machine, reason: str, *, now: float, until: f
     return _with(entries, new, machine, now)
 
 
-def put_blamed(entries: Entries, machine: Machine, blame: Blame, *, now: float) -> Entries:
+def put_blamed(
+    entries: Entries, machine: Machine, blame: Blame, *, launched: float, now: float
+) -> Entries:
     """Return the entries with a machine that a run blames, unless that is no news.
 
-    A run that is shown again must not bring back what a user took out.
+    A run that is shown again must not bring back what a user took out. For that, the time of its
+    launch counts, as that is of this machine's clock; the time of the blame is of the master's.
     """
     since = min(blame.time, now)
     until = since + USUAL
     for one in entries:
         if one.is_of(machine):
-            if one.run == blame.run or since <= max(one.since, one.removed or 0.0):
+            stays = one.lasts(now) and until <= one.until
+            if one.run == blame.run or stays or launched <= (one.removed or 0.0):
                 return entries
-            until = max(until, one.until if one.removed is None else 0.0)
     if until <= now:
         return entries
     new = _entry(machine, blame.reason, since=since, until=until)
@@ -160,4 +163,5 @@ def _with(entries: Entries, new: Entry, machine: Machine, now: float) -> Entries
 
 def _counts(entry: Entry, now: float) -> bool:
     """Tell whether an entry has an effect: a run that it is of may be shown until then."""
-    return now < max(entry.until if entry.removed is None else 0.0, entry.since + USUAL)
+    until = entry.until if entry.removed is None else 0.0
+    return now < max(until, (entry.removed or entry.since) + USUAL)

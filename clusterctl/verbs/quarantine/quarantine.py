@@ -26,6 +26,7 @@ from clusterctl.verbs.quarantine.blame import blamed
 from clusterctl.verbs.quarantine.entries import USUAL, Entries, Machine
 from clusterctl.verbs.quarantine.machines import machines_of
 from clusterctl.verbs.quarantine.store import change_entries, read_entries
+from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import SCHEMA, plain
 
@@ -145,26 +146,32 @@ def remove(cluster: Cluster, spec: str, root: Path) -> tuple[QuarantineList, tup
     return QuarantineList(nodes=out), tuple(name for name, one in gone.items() if one is None)
 
 
-def note_blame(cluster: Cluster, view: RunStatus, root: Path) -> None:
+def note_blame(record: RunRecord, view: RunStatus, root: Path) -> None:
     """Put the nodes that a run blames into quarantine, if there are any."""
-    if blamed(view):
-        with_quarantined(cluster, view, root)
+    if blamed(view, record.cluster.master.name):
+        with_quarantined(record.cluster, record, view, root)
 
 
-def with_quarantined(cluster: Cluster, view: RunStatus, root: Path) -> RunStatus:
+def with_quarantined(
+    cluster: Cluster, record: RunRecord | None, view: RunStatus, root: Path
+) -> RunStatus:
     """Put the nodes that a run blames into quarantine; return the run with all of its that are in.
 
+    A run that this machine has not launched or proved may be invented by a node: it blames none.
     A file that cannot be read or written costs a warning.
     """
     now = time.time()
-    blames = {one.node: one for one in blamed(view) if one.time > now - USUAL}
+    launched = 0.0 if record is None or record.discovered else record.began
+    found = blamed(view, cluster.master.name) if launched else ()
+    blames = {one.node: one for one in found if one.time > now - USUAL}
     nodes = tuple(answer.node for answer in view.nodes)
     guilty = [node for node in nodes if node.name in blames]
     machines = machines_of(cluster, guilty) if guilty else ()
 
     def change(entries: Entries) -> Entries:
         for machine in machines:
-            entries = rules.put_blamed(entries, machine, blames[machine.node], now=now)
+            blame = blames[machine.node]
+            entries = rules.put_blamed(entries, machine, blame, launched=launched, now=now)
         return entries
 
     try:
@@ -183,8 +190,12 @@ def choose(
     nodes: str | None,
     exclude: str | None,
     known: Mapping[str, Quarantined],
+    *,
+    spares: bool = True,
 ) -> tuple[Cluster, tuple[Quarantined, ...]]:
     """Select nodes as `select` does, but none that is in quarantine.
+
+    `spares`: the nodes with `spare: true` will stand by; false: `--spares` says who does.
 
     Returns:
         The cluster with the nodes selected, and the nodes that were left out.
@@ -195,16 +206,19 @@ def choose(
     """
     bad = {name for name, one in known.items() if not one.replaced}
     asked = select(cluster, nodes, exclude)  # refuses what cannot be in any case
-    wanted, seen = 1, asked.nodes
+    wanted, active, seen = 1, 0, asked.nodes
     if nodes is not None and is_count(nodes):
-        # Those in quarantine do not count: the next ones take their places.
-        wanted, seen = len(asked.nodes), select(cluster, None, exclude).nodes
+        # Those in quarantine do not count: the next ones take their places, but no spare node does.
+        wanted, active = len(asked.nodes), len(asked.active) if spares else 0
+        seen = select(cluster, None, exclude).nodes
         good = [at for at, node in enumerate(seen, 1) if node.name not in bad]
         seen = seen[: good[wanted - 1]] if len(good) >= wanted else seen
     picked = tuple(node for node in seen if node.name not in bad)
     left_out = tuple(known[node.name] for node in seen if node.name in bad)
     if len(picked) < wanted:
         _refuse(len(picked), wanted, left_out)
+    if (found := sum(not node.spare for node in picked)) < active:
+        _refuse(found, active, left_out)
     return cluster.with_nodes(picked), left_out
 
 

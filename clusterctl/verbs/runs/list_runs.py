@@ -25,7 +25,7 @@ from clusterctl.verbs.runs.run_id import short_ids
 from clusterctl.verbs.runs.run_status import LIVE, RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
-See = Callable[[Cluster, RunStatus], object]
+See = Callable[[RunRecord, RunStatus], object]
 _BAD = frozenset({"failed", "lost"})
 _NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
 """Of how many nodes, and for how many runs each, proofs are asked at once: one may have 20 kB."""
@@ -111,7 +111,7 @@ def runs(
     Args:
         nodes: of the cluster.
         records: of this machine.
-        see: called with each run's nodes, and with what they and the records tell of it.
+        see: called with the record of each run that has one, and with what its nodes tell of it.
         rebuild: write a record of each run that only the nodes know, or that is unverified yet.
     """
     found = discover(nodes)
@@ -214,16 +214,14 @@ def _line(
     nodes: Nodes, records: Records, record: RunRecord | None, view: RunStatus, see: See
 ) -> ListedRun:
     if record is None:
-        view = _judged(nodes, view)
-        see(nodes.cluster, view)
-        return claimed_line(view)
+        return claimed_line(_judged(nodes, view))
     end = records.end(record)
     # A node outside the run need not answer.
     took_part = frozenset(node.name for node in record.cluster.nodes)
     took_part |= view.node_runs.keys()  # some may have joined since
     answers = tuple(answer for answer in view.nodes if answer.node.name in took_part)
     view = _judged(nodes, replace(view, nodes=answers, remembered=end)).with_remembered(end)
-    see(record.cluster, view)
+    see(record, view)
     return recorded_line(record, view, end)
 
 

@@ -162,6 +162,11 @@ class RunStatus:
         return f"{self.run} ({self.name})" if self.name else self.run
 
     @property
+    def master(self) -> NodeRun | None:
+        """What its master knows: only that node is believed what it tells of the whole run."""
+        return self.nodes[0].node_run if self.nodes else None
+
+    @property
     def node_runs(self) -> dict[str, NodeRun]:
         """What the nodes know of it, by node; without those that know nothing."""
         return {node.node.name: node.node_run for node in self.nodes if node.node_run}
@@ -301,14 +306,12 @@ class RunStatus:
     @property
     def notify_problem(self) -> str:
         """What was not told to a receiver of `job.notify`; empty: nothing, as far as known."""
-        found = (one.notify_problem for one in self.node_runs.values())
-        return next(filter(None, found), "")
+        return self.master.notify_problem if self.master else ""
 
     @property
     def time_left_s(self) -> float | None:
         """Seconds until its time limit stops it; None: it has none, or is over."""
-        found = [one.time_left_s for one in self.node_runs.values() if one.time_left_s is not None]
-        return max(0.0, min(found)) if found and self.live else None
+        return self.master.time_left_s if self.master and self.live else None
 
     @property
     def false_alarms(self) -> int:

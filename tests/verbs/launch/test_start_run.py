@@ -101,6 +101,16 @@ def test_a_worker_that_does_not_start_ends_what_was_started(answer: Any, by: str
     assert stopped == {"a", "b"}
 
 
+def test_a_start_that_leaves_something_behind_is_not_only_busy() -> None:
+    """A launch that waits would try again, beside what is left of its own run."""
+    stuck = [Message({"gone": False, "left": [{"pid": 7}], "port_free": True})]
+    busy = {"start": refusal("busy", "run other of bob holds it"), "stop": GONE}
+    nodes = FakePool(CLUSTER, {"a": {"start": up(1), "stop": stuck}, "b": busy})
+    with pytest.raises(LaunchRefused, match=f"a: something of {RUN} is left") as caught:
+        begin(nodes)
+    assert (caught.value.by, caught.value.hint) == ("start", f"clusterctl stop {RUN}")
+
+
 def test_an_interrupt_in_between_ends_what_was_started() -> None:
     def interrupted(_request: Request) -> list[Message]:
         raise KeyboardInterrupt

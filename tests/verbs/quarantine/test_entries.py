@@ -29,8 +29,10 @@ def blame(time: float, run: str = "lab-1", reason: str = "lost") -> Blame:
     return Blame(node="gpu1", run=run, reason=reason, time=time)
 
 
-def blame_at(entries: Entries, time: float, now: float = NOW, run: str = "lab-1") -> Entries:
-    return put_blamed(entries, OURS, blame(time, run), now=now)
+def blame_at(
+    entries: Entries, time: float, now: float = NOW, run: str = "lab-1", launched: float = NOW - 99
+) -> Entries:
+    return put_blamed(entries, OURS, blame(time, run), launched=launched, now=now)
 
 
 def by_hand(entries: Entries = (), days: float = 3, now: float = NOW) -> Entries:
@@ -93,7 +95,9 @@ def test_what_a_person_took_out_no_earlier_run_brings_back() -> None:
     assert blame_at(entries, NOW - 5) is entries
     assert blame_at(entries, NOW + 9, now=NOW + 9) is entries  # a clock that is ahead
     assert blame_at(entries, NOW - 1, run="lab-2") is entries
-    news = blame_at(entries, NOW + 9, now=NOW + 9, run="lab-2")
+    assert blame_at(entries, NOW + 5000, now=NOW + 9, run="lab-2") is entries  # ahead, too
+    behind = NOW - 7200
+    news = blame_at(entries, behind, now=NOW + 9, run="lab-2", launched=NOW + 5)
     assert known_against(news, OURS, NOW + 9) is not None
     again = by_hand(entries, now=NOW + 1)
     assert known_against(again, OURS, NOW + 1) is not None
@@ -106,8 +110,10 @@ def test_a_failure_of_long_ago_or_of_the_future_keeps_no_node_out_for_longer() -
 
 
 def test_a_failure_shortens_nothing_that_a_person_set() -> None:
-    (entry,) = blame_at(by_hand(days=30), NOW + 1, now=NOW + 1)
-    assert (entry.run, entry.until) == ("lab-1", NOW + 30 * DAY)
+    kept = by_hand(days=30)
+    assert blame_at(kept, NOW + 1, now=NOW + 1) is kept
+    (entry,) = blame_at(by_hand(days=3), NOW + 1, now=NOW + 1)
+    assert (entry.run, entry.until) == ("lab-1", NOW + 1 + USUAL)
 
 
 def test_an_entry_that_is_over_is_kept_as_long_as_its_run_may_be_shown() -> None:

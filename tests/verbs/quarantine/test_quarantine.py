@@ -20,8 +20,12 @@ from clusterctl.verbs.quarantine.quarantine import (
     list_quarantine,
     quarantined,
     remove,
+    with_quarantined,
 )
 from clusterctl.verbs.quarantine.store import FILE
+from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.run_status import view_of
+from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 
 def node(name: str) -> Node:
@@ -73,6 +77,18 @@ def test_a_number_of_nodes_counts_those_that_are_not_in_quarantine() -> None:
         chosen(bad("gpu1"), "0")
 
 
+def test_a_spare_node_takes_no_place_of_a_node_in_quarantine() -> None:
+    spared = replace(LAB, nodes=(*LAB.nodes[:3], replace(LAB.nodes[3], spare=True)))
+    with pytest.raises(LaunchRefused, match="expected 3 nodes, found 2: gpu2 is in quarantine"):
+        choose(spared, "3", None, bad("gpu2"))
+    with pytest.raises(LaunchRefused, match="expected 1 node, found 0"):
+        choose(spared, "1", None, bad("gpu1", "gpu2", "gpu3"))
+    cluster, _ = choose(spared, "2", None, bad("gpu1"))
+    assert [one.name for one in cluster.nodes] == ["gpu2", "gpu3"]
+    cluster, _ = choose(spared, "3", None, bad("gpu2"), spares=False)  # --spares 0
+    assert [one.name for one in cluster.nodes] == ["gpu1", "gpu3", "gpu4"]
+
+
 def test_a_launch_without_a_node_that_is_left_is_refused() -> None:
     with pytest.raises(LaunchRefused, match="expected 1 node, found 0: gpu2 is in quarantine"):
         chosen(bad("gpu2"), "gpu2")
@@ -115,6 +131,20 @@ def test_a_node_that_left_the_inventory_is_listed_and_can_be_removed(tmp_path: P
     found, _ = remove(smaller, "gpu[1-2]", tmp_path)
     assert {one.node for one in found} == {"gpu1", "gpu2"}
     assert len(list_quarantine(LAB, tmp_path)) == 0
+
+
+@pytest.mark.parametrize("kind", ["proven", "discovered", "none"])
+def test_a_run_that_only_its_nodes_know_puts_no_node_in(tmp_path: Path, kind: str) -> None:
+    """A node could invent it."""
+    noted = {"b": {"why": "Xid 79", "time": time.time()}}
+    parts = {"a": node_run("a", blamed=noted), "b": node_run("b")}
+    cluster = replace(CLUSTER, nodes=tuple(node(one.name) for one in CLUSTER.nodes))
+    view = view_of(RUN, cluster, parts, {})
+    record = RunRecord(run=RUN, began=5.0, cluster=cluster, discovered=kind == "discovered")
+    shown = with_quarantined(cluster, None if kind == "none" else record, view, tmp_path)
+    put_in = ["b"] if kind == "proven" else []
+    assert [one.node for one in shown.quarantined] == put_in
+    assert list(quarantined(cluster, tmp_path)) == put_in
 
 
 def test_a_damaged_file_costs_a_check_only_a_warning(

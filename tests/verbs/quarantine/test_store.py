@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import ClusterError
-from clusterctl.verbs.quarantine.entries import DAY, Entries, Machine, put
+from clusterctl.verbs.quarantine.entries import DAY, MOST, MOST_KEYS, Entries, Machine, put
 from clusterctl.verbs.quarantine.store import FILE, change_entries, read_entries
 
 NOW = 1_000_000_000.0
@@ -35,6 +35,18 @@ def test_what_was_written_is_read_again_by_this_user_alone(tmp_path: Path) -> No
     assert root.stat().st_mode & 0o777 == 0o700
 
 
+def test_the_most_that_may_be_kept_can_be_read(tmp_path: Path) -> None:
+    keys = tuple(f"SHA256:{number}{'k' * 42}" for number in range(MOST_KEYS))
+
+    def change(entries: Entries) -> Entries:
+        machine = Machine(cluster="lab", node="n" * 253, host="n" * 253, keys=keys)
+        (entry,) = put(entries, machine, "\U0001f525" * 999, now=NOW, until=NOW + DAY)
+        return (entry,) * MOST
+
+    change_entries(tmp_path, change)
+    assert len(read_entries(tmp_path)) == MOST
+
+
 def test_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     add(tmp_path, "gpu1")
     document = json.loads((tmp_path / FILE).read_text())
@@ -54,7 +66,7 @@ def test_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
         ('{"schema": 1}', "it is damaged: entries: expected a list, found None"),
         ('{"schema": 1, "entries": [{"cluster": "lab"}]}', "it is damaged: entries[0].node"),
         ('{"schema": 2, "entries": []}', "expected schema 1, found 2, of a later clusterctl"),
-        (" " * (5 << 20), "expected at most 4194304 bytes, found more"),
+        (" " * (17 << 20), "expected at most 16777216 bytes, found more"),
     ],
     ids=range(9),
 )

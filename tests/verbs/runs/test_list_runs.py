@@ -82,6 +82,16 @@ def test_a_run_whose_end_is_plain_costs_no_second_question(tmp_path: Path) -> No
     assert {request.op for _, request in pool.requests} == {"runs"}
 
 
+def test_only_a_run_with_a_record_is_looked_at(tmp_path: Path) -> None:
+    seen: list[RunRecord] = []
+    pool, records = FakePool(CLUSTER, ONE), Records(tmp_path)
+    list_runs.runs(pool, records, see=lambda record, _view: seen.append(record))
+    assert seen == []  # a node could have invented it
+    records.write(RunRecord(run=RUN, began=1000.0, cluster=CLUSTER))
+    list_runs.runs(pool, records, see=lambda record, _view: seen.append(record))
+    assert [one.run for one in seen] == [RUN]
+
+
 NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
 UNKNOWN = {"runs": [Message({"runs": []})], "status": [NO_RUN]}
 
