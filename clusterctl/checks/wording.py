@@ -42,6 +42,14 @@ def rough(seconds: float) -> str:
     return counted(int(seconds), "second")
 
 
+def left(seconds: float) -> str:
+    """Return how long something lasts, rounded: `7 days` also a moment after these began."""
+    for size in (86400, 3600, _MINUTE):
+        if seconds > size - _MINUTE / 2:
+            return rough(round(seconds / size) * size)
+    return rough(seconds)
+
+
 def size_of(count: float) -> str:
     """Return bytes in their largest unit, such as `12.3 GB`."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

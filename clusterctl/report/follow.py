@@ -125,7 +125,8 @@ def _waiting(event: Waiting) -> Iterator[str]:
     if not event.nodes:
         yield f"the nodes are free, after {duration(event.waited_s)}"
         return
-    yield f"waiting for others, {duration(event.limit_s)} at most; Ctrl-C ends it:"
+    left = duration(event.limit_s - event.waited_s)
+    yield f"waiting for others, {left} more at most; Ctrl-C ends it:"
     for what in dict.fromkeys(event.nodes.values()):
         names = name_hosts(node for node, words in event.nodes.items() if words == what)
         yield f"  {names}: {what}"

@@ -5,7 +5,7 @@ import shlex
 from rich.console import Console
 from rich.table import Table
 
-from clusterctl.checks.wording import ago, rough
+from clusterctl.checks.wording import ago, left
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.report.console import GAP, Screen, columns, safe_line, safe_text
@@ -37,7 +37,7 @@ def _row(one: Quarantined) -> dict[str, str]:
     row = {
         "node": one.node,
         "since": ago(one.age_s),
-        "left": rough(one.left_s),
+        "left": left(one.left_s),
         "reason": one.reason,
         "note": ", ".join(notes),
         "run": one.run,

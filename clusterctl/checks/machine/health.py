@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clusterctl.checks.finding import Finding, skip, warn
 from clusterctl.checks.machine.limits import GIB, total_cpus
 from clusterctl.checks.registry import QUARANTINE, Check, Facts
-from clusterctl.checks.wording import ago, rough
+from clusterctl.checks.wording import ago, left
 from clusterctl.facts.machine.machine_state import MemoryUse
 from clusterctl.facts.nodefacts import NodeFacts
 
@@ -38,7 +38,7 @@ def quarantine(node: NodeFacts) -> Iterator[Finding]:
     """Judge what this machine remembers; of a machine that was replaced that is only a note."""
     for known in node.quarantine or ():
         run = f"run {known.run} failed" if known.run else "put there"
-        found = f"{run} {ago(known.age_s)}; {rough(known.left_s)} left"
+        found = f"{run} {ago(known.age_s)}; {left(known.left_s)} left"
         take_out = f"clusterctl quarantine remove {shlex.quote(known.node)}"
         if known.replaced:
             yield skip(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.checks.wording import ago, rough
+from clusterctl.checks.wording import ago, left
 from clusterctl.errors import ClusterError, LaunchRefused
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.ranges import BadRange, expand_hosts, name_hosts
@@ -246,7 +246,7 @@ def left_out_notice(one: Quarantined) -> Notice:
 def when(one: Quarantined) -> str:
     """Return the run, the age and the end of an entry: `run lab-x, 2 hours ago; 6 days left`."""
     run = f"run {one.run}, " if one.run else ""
-    return f"{run}{ago(one.age_s)}; {rough(one.left_s)} left"
+    return f"{run}{ago(one.age_s)}; {left(one.left_s)} left"
 
 
 def _known(entries: Entries, cluster: Cluster, nodes: Iterable[Node]) -> dict[str, Quarantined]:
