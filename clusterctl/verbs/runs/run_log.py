@@ -198,7 +198,7 @@ class RunLog:
         return set_aside(self.node_runs).left_out.keys() & self.events.keys()
 
     @property
-    def spares(self) -> set[str]:
+    def spares(self) -> frozenset[str]:
         """The nodes that stood by to the end, as those know that have ended."""
         return set_aside(self.node_runs).spares & self.events.keys()
 
