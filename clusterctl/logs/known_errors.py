@@ -11,6 +11,7 @@ from clusterctl.node.printed_error import WAITED
 PORT_TAKEN = "launch with another --master-port, or without the flag to use a free port"
 
 _COPY = "copy it to every node with clusterctl push, and list it under `job: needs:`"
+FAULTY_GPU = "the GPU is faulty: exclude the node with --exclude"
 _REMEDIES: dict[str, str] = {
     "cuda-oom": "use a smaller batch per device with more gradient accumulation",
     "shared-memory": "give the node (or its container) a larger /dev/shm",
@@ -93,7 +94,7 @@ _REMEDIES: dict[str, str] = {
     "unused-parameter": (
         "use every parameter in the loss, or set find_unused_parameters=True of DDP"
     ),
-    "ecc": "the GPU is faulty: exclude the node with --exclude",
+    "ecc": FAULTY_GPU,
     "non-finite": "resume from the last checkpoint with a lower learning rate",
     "unreachable": "clusterctl check --only network: it connects every node to every other",
     "rank-mismatch": (

@@ -142,6 +142,8 @@ class StopAnswer:
     """An earlier version had no such word."""
     nodes: tuple[str, ...] = ()
     """All nodes of the run, as the master knows them."""
+    left_out: tuple[str, ...] = ()
+    """Those without which it continued, as the node knows them."""
     elsewhere: tuple[str, ...] = ()
     ended: str = ""
 

@@ -23,6 +23,9 @@ def show_stop(console: Console, result: StopResult) -> None:
         for command in node.elsewhere[:_SHOWN]:
             text = f"not verified: what the job started by `{command}`"
             console.print(safe_text(f"{result.run}: {node.node}: {text}", "yellow"))
+        if node.failure and node.left_out:
+            text = f"not verified, but the run had continued without it: {node.failure}"
+            console.print(safe_text(f"{result.run}: {node.node}: {text}", "yellow"))
         for line in _problems(node):
             console.print(safe_text(f"{result.run}: {node.node}: {line}", "red"))
     if silent := [node.node for node in result.nodes if node.failure]:
@@ -32,7 +35,7 @@ def show_stop(console: Console, result: StopResult) -> None:
 
 def _problems(node: StoppedNode) -> list[str]:
     """Return a line for each problem on a node."""
-    lines = [f"not verified: {node.failure}"] if node.failure else []
+    lines = [f"not verified: {node.failure}"] if node.failure and not node.left_out else []
     lines += [
         f"still running: pid {process.pid} {process.cmd}: {process.why}"
         for process in node.left[:_SHOWN]

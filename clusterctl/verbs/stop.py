@@ -2,7 +2,8 @@
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.errors import NodeError
@@ -49,6 +50,8 @@ class StoppedNode:
     """Commands of the job whose processes clusterctl does not see, such as those through SSH."""
     failure: str = ""
     """Why the result is unknown."""
+    left_out: bool = False
+    """The run had continued without it: that its result is unknown is no error."""
     ended: str = ""
     """The state in which the run had ended here before it was stopped; empty: it had not."""
 
@@ -62,10 +65,17 @@ class StopResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all verified; 1 something is left; 3 a node could not tell, or strangers are left."""
+        """0 all verified; 1 something is left; 3 a node could not tell, or strangers are left.
+
+        A node that was left out need not tell.
+        """
         if any(node.left or node.port_free is False for node in self.nodes):
             return LEFT
-        return GONE if all(node.gone for node in self.nodes) else UNVERIFIED
+        known = (
+            node.gone or (node.left_out and node.failure and not node.strangers)
+            for node in self.nodes
+        )
+        return GONE if all(known) else UNVERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,37 +126,45 @@ def stop(
         return Request(op="stop", args=args)
 
     requests = {node.name: request(node) for node in cluster.nodes}
-    outcomes: dict[str, StoppedNode] = {}
+    replies: dict[str, Reply] = {}
     limit = seconds + VERIFY_SECONDS
     reached: dict[str, float] = {}
     with nodes.following(requests, tick=TICK, answer_timeout=limit) as stream:
         for item in stream:
             now = time.monotonic()
             # A node that does not speak at all ends by itself: by its connection's limits.
-            if all(now > reached.get(name, now) + limit for name in requests.keys() - outcomes):
+            if all(now > reached.get(name, now) + limit for name in requests.keys() - replies):
                 break
             if item is None:
                 continue
             node, message = item
             reached.setdefault(node, now)
             if isinstance(message, Reply):
-                outcomes[node] = _stopped_node(message)
-                for joined in joined_later(cluster, _nodes_in(message)):
+                replies[node] = message
+                for joined in joined_later(cluster, _told(message).nodes):
                     if joined.name not in requests:
                         requests[joined.name] = request(joined)
                         stream.add(joined.name, requests[joined.name])
             elif "stage" in message.head:
                 emit(Stopping(node=node, stage=str(message.head["stage"])))
-    for name in requests:
-        late = StoppedNode(node=name, gone=False, failure=f"timeout: not done in {limit:.0f} s")
-        outcomes.setdefault(name, late)
-    return StopResult(run=run, nodes=tuple(outcomes[name] for name in requests))
+    master = replies.get(cluster.master.name)  # it is never left out
+    left_out = _told(master).left_out if master else ()
+    late = f"timeout: not done in {limit:.0f} s"
+    outcomes = (
+        _stopped_node(replies[name])
+        if name in replies
+        else StoppedNode(node=name, gone=False, failure=late)
+        for name in requests
+    )
+    return StopResult(
+        run=run, nodes=tuple(replace(one, left_out=one.node in left_out) for one in outcomes)
+    )
 
 
-def _nodes_in(reply: Reply) -> Sequence[str]:
-    """Return the nodes of the run that a master named in its answer."""
+def _told(reply: Reply) -> StopAnswer:
+    """Return a node's answer; of a node that gave none, an empty one."""
     answer = validated_answer(reply, StopAnswer)
-    return () if isinstance(answer, NodeError) else answer.nodes
+    return StopAnswer() if isinstance(answer, NodeError) else answer
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -82,6 +82,12 @@ def test_a_run_finishes_on_the_spare_when_a_worker_loses_its_power(
     assert shown.returncode == 0, shown.stdout
     assert "node4 has its place" in " ".join(shown.stdout.split())
 
+    row = next(node for node in status["nodes"] if node["node"] == lost)
+    assert (row["rank0"], row["ranks"], row["joined"]) == (None, 0, 0)
+    stopped = project.run("stop", status["run"])
+    assert stopped.returncode == 0, stopped.stdout
+    assert f"{lost}: not verified, but the run had continued without it" in stopped.stdout
+
     # It is back, and takes no part.
     project.sandbox.heal()
     status = project.status()

@@ -32,6 +32,12 @@ def test_what_is_left_is_said_beside_what_could_not_be_seen() -> None:
     assert hint.endswith("else again: clusterctl stop lab-1")
 
 
+def test_a_silent_node_that_was_left_out_is_a_warning() -> None:
+    told, hint = shown(StoppedNode(node="a", gone=False, failure="timeout", left_out=True))
+    assert told == "lab-1: a: not verified, but the run had continued without it: timeout"
+    assert hint.startswith("hint: what is left on a is unknown")
+
+
 def test_what_nobody_looked_at_is_said_beside_what_is_verified() -> None:
     assert shown(StoppedNode(node="a", gone=True, elsewhere=("ssh n2 torchrun",))) == [
         "lab-1: stopped and verified on a",

@@ -335,6 +335,19 @@ def test_stop_on_a_node_that_does_not_answer_is_unverified() -> None:
     assert "timeout" in result.nodes[1].failure
 
 
+def test_stop_is_verified_without_a_silent_node_that_the_master_says_was_left_out() -> None:
+    def gone(**more: Any) -> list[Message]:
+        return [Message({"gone": True, "left": [], "port_free": True, **more})]
+
+    _, result = stopping(a=gone(left_out=["b"]), b=DEAD)
+    assert (result.exit_code, result.nodes[1].left_out) == (0, True)
+    assert "timeout" in result.nodes[1].failure
+    _, result = stopping(a=gone(left_out=["b"]), b=gone(port_free=False))
+    assert result.exit_code == 1
+    _, result = stopping(a=DEAD, b=gone(left_out=["a"]))
+    assert result.exit_code == 3, "only the master knows who is left out"
+
+
 class Streams(FakePool):
     """A pool whose nodes give what iterators give, as it comes."""
 
@@ -871,13 +884,14 @@ def test_a_node_that_was_left_out_does_not_decide(
     b: NodeRun | None, shown: str, state: str
 ) -> None:
     known = {"a": node_run("a", state, attempt=2, attempts=4, left_out=[LEFT_OUT])}
-    known |= {"b": b} if b else {}
+    known |= {"b": replace(b, ranks=known["a"].ranks, rank0=0)} if b else {}
     errors = {} if b else {"b": NodeError("timeout", "connect", "no answer in 5 s")}
     view = view_of(RUN, CLUSTER, known, errors)
     assert (view.state, view.silent, view.first_cause) == (state, (), None)
     first, second = view.document()["nodes"]
     assert (first["state"], second["state"]) == (state, shown)
     assert (first["left_out"], second["left_out"]) == (None, LEFT_OUT)
+    assert (second["rank0"], second["ranks"]) == ((0, 1) if shown == "stopping" else (None, 0))
     console = Console(file=(stream := io.StringIO()), width=200)
     show_status(Screen(console, console), view)
     assert "after attempt 1: b: the node was lost; c has its place\n" in stream.getvalue()

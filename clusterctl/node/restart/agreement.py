@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.checkpoints.copies import (
     Unfit,
@@ -107,13 +107,17 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
     found = {node: sight.checkpoints for node, sight in sights.items()}
     workdirs = {node: sight.workdir for node, sight in sights.items()}
     skipped: List[str] = []
+    saves: Set[object] = set()
     written = False
     for name, seen in newest_first(found):
         first = next(iter(seen.values()))
         if first.run != run or first.beside:
             continue
-        # The first save of a run that died meanwhile is none yet.
-        written = written or any(one.complete or one.part for one in seen.values())
+        # The first save of a run that died meanwhile is none yet; a second one proves the first.
+        saves.add(name if first.step is None else first.step)
+        written = (
+            written or len(saves) > 1 or any(one.complete or one.part for one in seen.values())
+        )
         try:
             _require_one_save(seen, run)
             require_fit(seen, list(sights))

@@ -232,14 +232,15 @@ def decide(
     limit = _limit(since, limits, found, rule if asked is None else None)
     if limit is not None:
         return limit._replace(why="%s; %s" % (cause.words, limit.why))
+    skipped = "" if found.newest else "".join("; not taken: %s" % one for one in found.skipped[:1])
     unfit = unfit_nodes(end, limits, checks)
     if unfit:
         words = "; ".join("%s: %s" % (node, why) for node, why in unfit.items())
         if checks and not set(checks) - set(unfit):
             return Decision("end", "%s; no node is fit: %s" % (cause.words, words))
-        return Decision("without", words, _wait(since, seed, end.attempt), tuple(unfit))
+        return Decision("without", words + skipped, _wait(since, seed, end.attempt), tuple(unfit))
     why = cause.words if asked is None else "%s; again: %s" % (cause.words, asked.words)
-    return Decision("again", why, _wait(since, seed, end.attempt))
+    return Decision("again", why + skipped, _wait(since, seed, end.attempt))
 
 
 def _final(cause: Cause, rule: Rule, asked: Optional[Asked]) -> str:

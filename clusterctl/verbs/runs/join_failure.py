@@ -14,6 +14,7 @@ from clusterctl.logs.first_cause import (
     CauseKind,
     FirstCause,
 )
+from clusterctl.logs.known_errors import FAULTY_GPU
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
 from clusterctl.verbs.runs.way_on import relaunch
@@ -47,10 +48,16 @@ def join_failure(view: RunStatus, missing: Sequence[str], seconds: float) -> Fir
 def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
     """Return why a run failed, as its events or its nodes' ends tell; None: they do not."""
     cause = log.first_cause()
-    if cause is None or cause.kind != "node-lost":
-        cause = cause or cause_of_ends(view)
+    if cause is None:
+        cause = cause_of_ends(view)
         return cause and with_late_nodes(cause, log.late)
-    without = relaunch(log.run, log.cluster, "--exclude", cause.node, name=view.name)
+    bad = {cause.node, *log.left_out}
+    names = ",".join(node.name for node in log.cluster.nodes if node.name in bad)
+    without = relaunch(log.run, log.cluster, "--exclude", names, name=view.name)
+    if cause.remedy == FAULTY_GPU and len(bad) < len(log.cluster.nodes):
+        return replace(cause, remedy=f"the GPU is faulty; to continue without it: {without}")
+    if cause.kind != "node-lost":
+        return with_late_nodes(cause, log.late)
     if EACH_OTHER in cause.message:
         return replace(cause, remedy=f"{cause.remedy}\nto continue without {cause.node}: {without}")
     back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"

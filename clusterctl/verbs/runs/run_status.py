@@ -98,8 +98,8 @@ class NodeAnswer:
 
     @property
     def ranks(self) -> tuple[RankState, ...]:
-        """Its ranks."""
-        return self.node_run.ranks if self.node_run else ()
+        """Its ranks; none if it is left out: another node may have them."""
+        return self.node_run.ranks if self.node_run and self.state != "left out" else ()
 
     @property
     def joined(self) -> int:
@@ -118,7 +118,7 @@ class NodeAnswer:
             "node": self.node.name,
             "host": self.node.host,
             "state": self.state,
-            "rank0": known.rank0 if known else None,
+            "rank0": known.rank0 if known and self.state != "left out" else None,
             "ranks": len(self.ranks),
             "joined": self.joined,
             "supervisor": plain(known.supervisor) if known else None,

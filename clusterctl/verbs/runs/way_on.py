@@ -22,7 +22,7 @@ def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
     if cluster.spares:  # else the last nodes that are left would stand by again
         picks = (*picks, "--spares", "0")
     if picks[0] == "--exclude" and cluster.left_out:
-        left = [node.name for node in cluster.nodes if node.name != picks[1]]
+        left = [node.name for node in cluster.nodes if node.name not in picks[1].split(",")]
         picks = ("--nodes", fold_hosts(left)) if left else picks
     named = ("--name", name) if name else ()
     command = ("--", *cluster.job.command) if cluster.job.command else ()

@@ -82,6 +82,12 @@ def test_none_was_written_or_none_fits() -> None:
     assert agreed(a=sight(), b=sight()) == Agreement()
     first_save = copy(10, complete=False, why="it is being written, or its writer died", hash="")
     assert agreed(a=sight(first_save), b=sight()).why == ""
+    beside_it = copy(10, name="step-10.tmp", complete=False, why="it is being written", hash="")
+    assert agreed(a=sight(first_save, beside_it), b=sight()).why == ""
+    broken = [copy(step, complete=False, why="no file of torch.save") for step in (5, 10)]
+    found = agreed(a=sight(*broken), b=sight(*broken))
+    assert found.newest is None
+    assert found.why.startswith("step-10: it is not complete: no file of torch.save (on a, b)")
     of_another_run = copy(10, run="lab-0")
     assert agreed(a=sight(of_another_run), b=sight(of_another_run)) == Agreement()
     only_here = agreed(a=sight(copy(10)), b=sight())

@@ -255,6 +255,10 @@ def test_after_one_process_that_was_killed_the_first_restart_comes_at_once() -> 
 
 
 def test_no_restart_takes_a_checkpoint_that_nodes_do_not_agree_on() -> None:
+    half_saved = Agreement(skipped=("step-5: it is being written",))
+    found = decision(end(failed(RESET)), found=half_saved)
+    assert found.action == "again"
+    assert found.why.endswith("; not taken: step-5: it is being written")
     found = decision(end(failed(RESET)), found=Agreement(why="step-5: it is missing on b"))
     assert found.action == "end"
     assert "missing on b" in found.why

@@ -287,6 +287,20 @@ def test_what_the_program_does_again_is_not_tried_again(make_run: MakeRun) -> No
     assert "no_such_module_here" in end["end"]["no_restart"]
 
 
+def test_saves_that_are_all_unusable_end_the_run(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, nodes=1).start()
+    wait_for_attempt(run, 1)
+    for step in (5, 10):
+        folder = run.workdir / "ckpt" / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "model.pt").write_bytes(b"not of torch")
+    kill_rank(run, 0)
+    end = run.ended()
+    assert (end["state"], end["attempt"]) == ("failed", 1)
+    why = end["end"]["no_restart"]
+    assert "no checkpoint can be taken: step-10: it is not complete: model.pt is no file" in why
+
+
 def test_an_attempt_that_cannot_start_ends_the_run(make_run: MakeRun) -> None:
     run = of_attempts(make_run, nodes=1).start()
     wait_for_attempt(run, 1)

@@ -11,7 +11,9 @@ import pytest
 
 from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import NodeError
+from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import select
+from clusterctl.logs.known_errors import FAULTY_GPU
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.launch.join_monitor import StartTimeout
@@ -30,12 +32,14 @@ def judged(
     b: dict[str, Any] | None,
     *,
     b_event: Mapping[str, Any] | None = None,
+    b_printed: bytes = b"ValueError: no\n",
     late: StartTimeout | None = None,
+    cluster: Cluster = CLUSTER,
 ) -> RunResult:
-    log = RunLog(RUN, CLUSTER)
+    log = RunLog(RUN, cluster)
     messages = []
     if b_event:
-        messages += [("b", data(1, 0, b"ValueError: no\n")), ("b", happened(0, **b_event))]
+        messages += [("b", data(1, 0, b_printed)), ("b", happened(0, **b_event))]
     for name, given in (("a", a), ("b", b)):
         if given:
             messages.append((name, ended(name, **given)))
@@ -124,6 +128,21 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
     saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
     again = f"clusterctl resume {RUN} --exclude a --checkpoint latest"
     assert relaunch(RUN, saves, "--exclude", "a") == again
+
+
+def test_the_hint_after_a_faulty_gpu_is_the_command_that_goes_on_without_its_node() -> None:
+    saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
+    ecc = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    for cluster in (saves, saves.with_nodes((saves.node("b"),))):
+        found = judged(None, OF_A_RANK, b_event=EXITED, b_printed=ecc, cluster=cluster)
+        cause = found.view.first_cause
+        assert cause is not None
+        assert cause.remedy == (
+            f"the GPU is faulty; to continue without it: clusterctl resume {RUN} --exclude b"
+            " --checkpoint latest"
+            if cluster is saves
+            else FAULTY_GPU
+        )
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,9 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         `gone` and `left`: of processes and the GPU memory kept for them; `port_free` and
         `port_holder`; `gpu_free`. What could not be checked is null. `strangers`: processes that
         took GPU memory during the run and are not known to be of it. `nodes`: on the master, all
-        nodes of the run. `elsewhere`: commands of the job that started processes where no search
-        looks. `ended`: the state in which it had ended here before, or null.
+        nodes of the run. `left_out`: those without which it continued. `elsewhere`: commands of
+        the job that started processes where no search looks. `ended`: the state in which it had
+        ended here before, or null.
     """
     del body
     request, paths = StopRequest.read(args), NodePaths.of(args)
@@ -146,7 +147,8 @@ class NodeStop:
         snapshot = read_json(self._run.paths.supervisor)
         head = {"gone": not self._left, "left": self._left, "ended": self._ended}
         known = {name: snapshot.get(name) for name in ("nodes", "elsewhere")}
-        return Message({**head, **known, **self._verified})
+        left_out = [one["node"] for one in self._run.job.get("left_out") or ()]
+        return Message({**head, **known, "left_out": left_out, **self._verified})
 
     def _record_end(self) -> None:
         if self._run.job.get("launcher") == "ray":  # its supervisor may have died before it could
