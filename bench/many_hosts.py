@@ -3,8 +3,9 @@
 `python bench/many_hosts.py [HOSTS] [ROUNDS] [VERB ...]`, as root on Linux with pdsh. One sshd with
 an address for each host runs in a network namespace of its own and on one core; the client runs in
 another namespace and on another core, so no address is its own machine's. Each verb takes turns
-with `pdsh -f 32`. Printed are the hosts that answered, seconds on the clock, the client's own CPU
-time (with all that it starts), its peak memory, and the ratios of both sides.
+with `pdsh -f 32`, sync also with an rsync that pdsh starts for each host. Printed are the hosts
+that answered, seconds on the clock, the client's own CPU time (with all that it starts), its peak
+memory, and the ratios of both sides.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def main() -> None:
         folder = Path(name)
         print(f"{HOSTS} hosts behind one core, {ROUNDS} turn(s)")
         rival: list[Turn] = []
+        copying: list[Turn] = []
         ours: dict[str, list[Turn]] = {verb: [] for verb in VERBS}
         for _ in range(ROUNDS):
             rival.append(pdsh(folder, command_env))
@@ -63,6 +65,9 @@ def main() -> None:
             for verb, turns in ours.items():
                 turns.append(clusterctl(verb, folder, command_env))
                 show(verb, turns, rival)
+                if verb == "sync":
+                    copying.append(pdsh_rsync(folder, command_env))
+                    show("pdsh + rsync", copying, rival)
 
 
 def show(title: str, turns: list[Turn], rival: list[Turn]) -> None:
@@ -157,6 +162,16 @@ def pdsh(folder: Path, env: dict[str, str]) -> Turn:
     argv = ["pdsh", "-R", "ssh", "-f", "32", "-l", "root", "-w", ",".join(ADDRESSES), "hostname"]
     turn, out, _ = timed(argv, folder, env)
     return Turn(answered=len(out.splitlines()), **turn)
+
+
+def pdsh_rsync(folder: Path, env: dict[str, str]) -> Turn:
+    """Copy the code as `sync` does, by an rsync for each host; the hosts share one disk."""
+    copied = folder / "copied"
+    argv = ["pdsh", "-R", "exec", "-f", "32", "-w", ",".join(ADDRESSES), "rsync", "-a", "--mkpath"]
+    ssh = ["-e", f"ssh {env['PDSH_SSH_ARGS_APPEND']}"]
+    argv += [*ssh, f"{folder}/src/", f"root@%h:{copied}/%h/"]
+    turn, _, _ = timed(argv, folder, env)
+    return Turn(answered=len(list(copied.glob("*/main.py"))), **turn)
 
 
 def clusterctl(verb: str, folder: Path, env: dict[str, str]) -> Turn:
