@@ -18,6 +18,7 @@ from clusterctl.model.from_json import type_hints
 READ_LATER = {
     "node", "reach", "clock", "gaps", "timed_out",
     "firewall_chains", "between", "job_check", "collective", "across", "ladder", "requirements",
+    "quarantine",
 }  # fmt: skip
 """Fields that no parser of the first round trip fills."""
 
