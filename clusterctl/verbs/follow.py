@@ -259,7 +259,8 @@ def _given_up(waiting: set[str], lost: _Lost, log: RunLog) -> bool:
 
     `waiting` are the nodes whose part has not ended. Those left out, and spares, get no time.
     """
-    if waiting and waiting <= log.left_out | (log.spares & lost.tries.keys()):
+    # Asked for only once nodes have ended: this is done for every message.
+    if waiting and log.node_runs and waiting <= log.left_out | (log.aside & lost.tries.keys()):
         return True
     if not waiting or not lost.tries.keys() >= waiting:
         lost.alone_since = None

@@ -85,7 +85,7 @@ def resume(
         require_webhooks(cluster.job)
     template = _template(cluster.job, checkpoint)
     ranks = _ranks(before, cluster, overrides)
-    active = cluster.with_nodes(cluster.active) if cluster.spares else cluster
+    active = cluster.with_nodes(cluster.active)
     chosen = choose_checkpoint(pool, active, checkpoint, history=history, ranks=ranks, emit=emit)
     _report(chosen, emit=emit)
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)

@@ -211,7 +211,7 @@ def _set_up(stage: Stage, schedule: Healing) -> None:
         "stop": {"grace": GRACE, "leftovers": 1},
     }
     if "hang" in _kinds(schedule):
-        job["hang"] = {"after": HANG_AFTER, "action": "stop"}
+        job["hang"] = {"after": HANG_AFTER, "action": "restart"}
     document = yaml.safe_load(stage.inventory.read_text()) | {"job": job}
     stage.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
     if schedule.storage == "per-node":

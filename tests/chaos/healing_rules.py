@@ -33,8 +33,6 @@ SILENT: tuple[Kind, ...] = ("pause", "cut", "silence", "cut-off")
 """Of these a run has one: silences on end are a long one."""
 NAMED: tuple[Kind, ...] = ("mount-off", "full-off")
 """What `no_restart` must name the node of."""
-LEFT_OUT: frozenset[Kind] = frozenset()
-"""Faults of nodes that an attempt begins without; with spares: `cut-off`, `power`."""
 
 
 def wrong_end(document: Mapping[str, Any], dones: list[Done], nodes: list[str]) -> list[str]:
@@ -42,8 +40,8 @@ def wrong_end(document: Mapping[str, Any], dones: list[Done], nodes: list[str]) 
     hit = [done.fault for done in dones if done.hit]
     kinds = {fault.kind for fault in hit}
     state, why = document.get("state"), str(document.get("no_restart") or "")
-    ends = {kind for kind in kinds & set(ENDING) if kind not in LEFT_OUT}
-    states = frozenset[str]().union(*(ENDING[kind] for kind in kinds & set(ENDING)))
+    ends = kinds & set(ENDING)
+    states = frozenset[str]().union(*(ENDING[kind] for kind in ends))
     if kinds & set(RESTARTED):
         states |= frozenset[str]().union(*(SPOILS[kind] for kind in kinds & set(SPOILS)))
         # A node that is lost between two attempts leaves the state of the last one.

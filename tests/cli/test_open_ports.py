@@ -57,7 +57,7 @@ class Port:
 
 
 MOMENTARY = ", for a moment"
-"""A port of which the page says so may be open between two looks."""
+"""How the page marks a port that may be open only between two looks."""
 
 
 def listed(*, momentary: bool) -> set[Port]:

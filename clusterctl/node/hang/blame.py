@@ -30,8 +30,6 @@ def blame(dump: Mapping[str, Any]) -> str:
 
 
 def _of_process(process: Mapping[str, Any]) -> str:
-    if process["state"] == "T":
-        return "is stopped by a signal"
     words = list(_waits(process))
     if any(map(MOUNT.search, words)):
         return "waits for a file server"

@@ -61,7 +61,7 @@ def decide_next(
     checks = {node: check for node, check in all_checks.items() if node not in spares}
     unfit = unfit_nodes(end, limits, checks)
     idle = [one for one in spares if one not in afters or any(afters[one]["check"].values())]
-    without = (*unfit, *idle)
+    without = tuple(dict.fromkeys((*unfit, *idle)))
     try:
         nodes, problem = lineup_of(job, without).nodes, ""
     except NoLineupError as error:

@@ -160,20 +160,16 @@ def next_start(
         return start, "attempt %d: %d processes are left" % (again["attempt"] - 1, len(left))
     if supervisor.stopped:
         return start, "stopped by signal %d before the next attempt" % supervisor.stopped
-    before = start["job"]
-    job = next_job(before, again, began=known["began"], link_port=known["link_port"])
-    if not again.get("without"):
-        return {**start, "job": job}, ""
-    from clusterctl.node.restart import lineup  # noqa: PLC0415  (the guard stays small)
+    job, env = start["job"], start["env"]
+    if again.get("without"):
+        from clusterctl.node.restart import lineup  # noqa: PLC0415  (the guard stays small)
 
-    try:
-        job = lineup.replanned(
-            {**job, "attempt": before["attempt"]}, again["without"], again["why"]
-        )
-    except lineup.NoLineupError as error:
-        return start, str(error)
-    job["attempt"] = again["attempt"]
-    env = lineup.replanned_environment(start["env"], before, job)
+        try:
+            job = lineup.replanned(start["job"], again["without"], again["why"])
+        except lineup.NoLineupError as error:
+            return start, str(error)
+        env = lineup.replanned_environment(env, start["job"], job)
+    job = next_job(job, again, began=known["began"], link_port=known["link_port"])
     return {**start, "job": job, "env": env}, ""
 
 

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
-from clusterctl.node.run.files.node_job import NodeJob, may_restart, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, may_restart, most_attempts, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
@@ -66,8 +66,7 @@ class NextAttempt:
         self._on_change, self._guard = on_change, (guard[0], guard[1])
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0
-        restart = job.get("restart")
-        self._most = restart["max"] + 1 if restart else 1
+        self._most = most_attempts(job)
         self._causes: List[Cause] = []
         """What brought the attempt down, in the order in which it was heard here."""
         self._failed: List[Tuple[float, Cause]] = []
@@ -308,13 +307,14 @@ class NextAttempt:
         gone = {*self._lost, *self.again["without"]}
         silences = {n: each for n, each in self._peers.silences.items() if n not in gone}
         for node, silence in silences.items():
-            if silence > self._job["link"]["lost_after"] and not self._job.get("lineup"):
+            if silence <= self._job["link"]["lost_after"]:
+                continue
+            if not self._job.get("lineup"):
                 self.give_up("%s has been silent for %.0f s" % (node, silence))
                 return OVER
-            if silence > self._job["link"]["lost_after"]:
-                self.note_lost(node)
-                self.again = None  # decided again: without it, or not at all
-                return OPEN
+            self.note_lost(node)
+            self.again = None  # decided again: without it, or not at all
+            return OPEN
         if any(silence > SILENT_SECONDS for silence in silences.values()):
             return OPEN
         self._take({**self.again, "go": True})

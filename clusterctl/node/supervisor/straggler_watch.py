@@ -116,8 +116,10 @@ class StragglerWatch:
             for rank, one in self._slow.items()
             if rank in self._ranks and not one.asked and one.looks < MOST_LOOKS
         }
+        if not wanted:
+            return
         work = partial(_looks, self._record.paths, self._snapshots(), list(wanted))
-        if wanted and self._looks.start(work, partial(self._looked, wanted)):
+        if self._looks.start(work, partial(self._looked, wanted)):
             for rank in wanted:
                 self._slow[rank].looks += 1
 

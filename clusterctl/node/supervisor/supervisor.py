@@ -93,8 +93,8 @@ class Supervisor:
         self._around = AroundCommands(loop, job, spawner, record, self._ranks.watch_child)
         self._next = NextAttempt(loop, job, record, self._peers, self._save, guard)
         self._members = Members(job)
-        told = secrets, spawner.environment
-        self._notify = Notifier(loop, job, record, *told, self._nodes, self.began)
+        env = spawner.environment
+        self._notify = Notifier(loop, job, record, secrets, env, self._nodes, self.began)
         self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)

@@ -188,7 +188,7 @@ class RunLog:
         """Every node's part was read to its end and has finished."""
         if self._some_nodes:
             return False  # the others may have failed
-        aside = self.left_out | self.spares
+        aside = self.aside
         ends = (self.node_runs.get(name) for name in self.events if name not in aside)
         return all(end is not None and end.state == "finished" for end in ends)
 
@@ -198,13 +198,14 @@ class RunLog:
         return set_aside(self.node_runs).left_out.keys() & self.events.keys()
 
     @property
-    def spares(self) -> frozenset[str]:
-        """The nodes that stood by to the end, as those know that have ended."""
-        return set_aside(self.node_runs).spares & self.events.keys()
+    def aside(self) -> set[str]:
+        """Those, and the nodes that stood by to the end."""
+        aside = set_aside(self.node_runs)
+        return (aside.left_out.keys() | aside.spares) & self.events.keys()
 
     def first_cause(self) -> FirstCause | None:
         """Return why the run failed, as far as it was read."""
-        aside = self.left_out | self.spares  # their failures end no run
+        aside = self.aside  # their failures end no run
         return first_cause(
             NodeReport(
                 node=name,

@@ -18,7 +18,7 @@ import pytest
 from clusterctl.inventory.cluster import Hang, Job, Stop
 from clusterctl.node import run_lock
 from clusterctl.node.run.operations.status import LIVE
-from tests.node.conftest import Run
+from tests.node.conftest import Run, save
 from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
@@ -77,17 +77,6 @@ def wait_for_attempt(run: Run, attempt: int) -> None:
 
 def kill_rank(run: Run, n: int, number: int = signal.SIGKILL) -> None:
     os.kill(run.status(n)["ranks"][0]["pid"], number)
-
-
-def save(run: Run, step: int) -> Path:
-    """Write a complete checkpoint, as the ranks of the run would."""
-    folder = run.workdir / "ckpt" / f"checkpoint-{step}"
-    folder.mkdir(parents=True)
-    head = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
-    data = len(head).to_bytes(8, "little") + head + b"\0" * 4
-    (folder / "model.safetensors").write_bytes(data)
-    (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-    return folder
 
 
 def fail_twice(run: Run, n: int) -> None:
@@ -158,7 +147,8 @@ def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
     (run.workdir / "go").touch()
     ends = [run.ended(n) for n in (0, 1)]
     assert [end["state"] for end in ends] == ["finished", "finished"]
-    assert all(run_lock.query(node.lock, {"ask": "who"}) is None for node in run.plan.nodes)
+    locks = [node.lock for node in run.plan.nodes]
+    wait_until(lambda: all(run_lock.query(lock, {"ask": "who"}) is None for lock in locks))
     assert not run.left()
 
 

@@ -67,7 +67,7 @@ def watch(loop: EventLoop, **job: object) -> GpuWatch:
 
 
 def read(loop: EventLoop, watched: GpuWatch) -> None:
-    """Read once, and wait for what is told."""
+    """Read once, and wait for the result."""
     watched.read()
     while watched._helper._busy:
         loop.run_once()

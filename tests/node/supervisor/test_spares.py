@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Restart, Stop
 from clusterctl.node import run_lock
-from tests.node.conftest import Run
+from tests.node.conftest import Run, save
 from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
@@ -57,17 +57,6 @@ def of_spares(
         restart=Restart(max=3, min_nodes=least),
     )
     return make_run(text, nodes=nodes, spares=spares, job=job, **options)
-
-
-def save(run: Run, step: int) -> Path:
-    """Write a complete checkpoint, as the ranks of the run would."""
-    folder = run.workdir / "ckpt" / f"checkpoint-{step}"
-    folder.mkdir(parents=True)
-    head = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
-    data = len(head).to_bytes(8, "little") + head + b"\0" * 4
-    (folder / "model.safetensors").write_bytes(data)
-    (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-    return folder
 
 
 def printed(run: Run, n: int, rank: int) -> str:

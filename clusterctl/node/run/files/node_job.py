@@ -249,6 +249,12 @@ def may_restart(job: NodeJob) -> bool:
     return bool(restart and restart["max"] > 0 and not job.get("elastic"))
 
 
+def most_attempts(job: NodeJob) -> int:
+    """Return how many attempts the run may have."""
+    restart = job.get("restart")
+    return restart["max"] + 1 if restart else 1
+
+
 def run_attempt(job: NodeJob) -> int:
     """Return which attempt of the whole run this is, from 1; 0: the run has only one."""
     return job.get("attempt", 1) if may_restart(job) else 0

@@ -20,7 +20,7 @@ from clusterctl.node.notify.deliver import (
     receiver,
 )
 from clusterctl.node.notify.message import message
-from clusterctl.node.run.files.node_job import NodeJob, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, most_attempts, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import Environment
@@ -84,7 +84,7 @@ class Notifier:
             where = "from the beginning"
             if again["checkpoint"] is not None:
                 where = "from checkpoint %s" % again["checkpoint"]
-            attempt = "attempt %d of %d" % (again["attempt"], self._attempts)
+            attempt = "attempt %d of %d" % (again["attempt"], most_attempts(self._job))
             self.tell("restarted", "starting", "is now %s, %s: %s" % (attempt, where, again["why"]))
         self._loop.call_every(LOOK_SECONDS, partial(self._look, is_up, alarm))
         for one in self._receivers:
@@ -127,11 +127,6 @@ class Notifier:
         own |= processes.descendants(own, {process.pid: process for process in living})
         return [process for process in living if process.pid not in own]
 
-    @property
-    def _attempts(self) -> int:
-        restart = self._job.get("restart")
-        return restart["max"] + 1 if restart else 1
-
     def _message(
         self, event: str, state: str, words: str, cause: Optional[Cause] = None
     ) -> Dict[str, Any]:
@@ -153,7 +148,7 @@ class Notifier:
             state=state,
             nodes=self._nodes(),
             attempt=run_attempt(job) or 1,
-            attempts=self._attempts,
+            attempts=most_attempts(job),
             cause=why,
             began=self._began,
             resumable=bool(cause and cause.by == "max-time" and job.get("checkpoints")),
