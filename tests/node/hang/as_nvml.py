@@ -19,10 +19,10 @@ class StandIn:
         compiler = shutil.which("cc")
         if compiler is None:
             pytest.skip("no C compiler")
-        self.library = folder / "libnvidia-ml.so.1"
+        self.path = folder / "libnvidia-ml.so.1"
         self.table = folder / "table"
         options = ["-DOLD"] if old else []
-        argv = [compiler, "-shared", "-fPIC", *options, "-o", str(self.library), str(SOURCE)]
+        argv = [compiler, "-shared", "-fPIC", *options, "-o", str(self.path), str(SOURCE)]
         subprocess.run(argv, check=True)
 
     def tell(self, *rows: str) -> None:

@@ -20,7 +20,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def put(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    monkeypatch.setattr(nvml, "LIBRARY", str(stand_in.library))
+    monkeypatch.setattr(nvml, "LIBRARY", str(stand_in.path))
     monkeypatch.setenv("NVML_TABLE", str(stand_in.table))
     return stand_in
 

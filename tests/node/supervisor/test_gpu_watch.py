@@ -75,7 +75,7 @@ def read(loop: EventLoop, watched: GpuWatch) -> None:
 
 @pytest.fixture
 def here(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    monkeypatch.setattr(nvml, "LIBRARY", str(stand_in.library))
+    monkeypatch.setattr(nvml, "LIBRARY", str(stand_in.path))
     return stand_in
 
 
