@@ -18,11 +18,11 @@ from typing import Any
 
 import yaml
 
-import clusterctl.cli.launch
-import clusterctl.cli.logs
-import clusterctl.cli.resume
-import clusterctl.cli.status
-import clusterctl.cli.stop  # noqa: F401  (imported once, here, so that a verb starts at once)
+import clusterctl.cli.runs.launch
+import clusterctl.cli.runs.logs
+import clusterctl.cli.runs.resume
+import clusterctl.cli.runs.status
+import clusterctl.cli.runs.stop  # noqa: F401  (imported once, here, so that a verb starts at once)
 from clusterctl.cli.shared.main import main
 from clusterctl.errors import ClusterError
 from clusterctl.sandbox import processes, sandbox

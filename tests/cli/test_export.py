@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli import export
+from clusterctl.cli.nodes import export
 from clusterctl.cli.shared.main import main
 from clusterctl.inventory.other_programs.export import FORMATS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.api.flags import launch_options
-from clusterctl.cli.launch import refusals
+from clusterctl.cli.runs.launch import refusals
 from clusterctl.cli.shared import launch_options as module
 from clusterctl.cli.shared.main import main, split_command
 from clusterctl.cli.shared.parser import build_parser

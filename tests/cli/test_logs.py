@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from clusterctl.api.run import Run
-from clusterctl.cli import logs as module
+from clusterctl.cli.runs import logs as module
 from clusterctl.cli.shared.main import main
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.runs.records import Records

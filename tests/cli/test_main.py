@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl import __version__
-from clusterctl.cli import init
+from clusterctl.cli.nodes import init
 from clusterctl.cli.shared import foreign_verbs
 from clusterctl.cli.shared.main import main, split_command
 from clusterctl.cli.shared.parser import EXAMPLES, VERBS, build_parser

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from clusterctl.cli import status
+from clusterctl.cli.runs import status
 from clusterctl.model.run_record import RunEnd
 from clusterctl.report.console import Screen
 from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus

@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
+from clusterctl.cli.files.sync import DELETE_HELP, YES_HELP
 from clusterctl.cli.shared.agree import asks_to_copy
 from clusterctl.cli.shared.options import (
     add_login,
@@ -16,7 +17,6 @@ from clusterctl.cli.shared.options import (
     duration,
     flag_or_variable,
 )
-from clusterctl.cli.sync import DELETE_HELP, YES_HELP
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
 from clusterctl.plan.launcher_flags import shell_words, start_of

@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import importlib
 import logging
 import shlex
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 
 from clusterctl.cli.shared.hint_commands import complete_hint, with_word
 from clusterctl.cli.shared.output import cannot_write, give_up, harden_streams
-from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser, module_of
 from clusterctl.cli.shared.signals import termination_as_interrupt
 from clusterctl.errors import ClusterError, Interrupted, SeveralRuns, UsageError
 from clusterctl.safe_text import strip_controls
@@ -94,7 +93,7 @@ def _run(argv: list[str]) -> int:
 def _do(args: argparse.Namespace) -> int:
     """Run the verb; the only place that catches everything."""
     try:
-        code = importlib.import_module(f"clusterctl.cli.{args.verb}").run(args)
+        code = module_of(args.verb).run(args)
         sys.stdout.flush()
     except ClusterError as error:
         if isinstance(error, SeveralRuns):

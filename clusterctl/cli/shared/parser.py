@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 from clusterctl import __version__
@@ -37,7 +38,11 @@ VERBS: dict[str, str] = {
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
 }
-"""Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""
+"""Each verb is a module with `add_arguments(parser)` and `run(args) -> int`: see `module_of`."""
+_FILES = frozenset({"sync", "push", "pull"})
+_RUNS = frozenset({
+    "launch", "resume", "join", "status", "logs", "dump", "stop", "runs", "notify",
+})  # fmt: skip
 WITH_COMMAND = frozenset({"exec", "launch", "resume"})
 """Verbs that take a job's command after `--`."""
 
@@ -350,7 +355,7 @@ def build_parser(verbs: Collection[str], command: Sequence[str] = ()) -> argpars
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if name in verbs:
-            importlib.import_module(f"clusterctl.cli.{name}").add_arguments(child)
+            module_of(name).add_arguments(child)
             # Left out, they keep what stands before the verb.
             for each in (child, *_below(child)):
                 _add_volume(each, default=argparse.SUPPRESS)
@@ -361,6 +366,12 @@ def build_parser(verbs: Collection[str], command: Sequence[str] = ()) -> argpars
             child.command = command
             child.example = EXAMPLES[name][0]
     return parser
+
+
+def module_of(verb: str) -> ModuleType:
+    """Import the module of a verb: cli/files, cli/runs or cli/nodes has one for each."""
+    folder = "files" if verb in _FILES else "runs" if verb in _RUNS else "nodes"
+    return importlib.import_module(f"clusterctl.cli.{folder}.{verb}")
 
 
 def _below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -5,7 +5,7 @@ from functools import partial
 
 from clusterctl.api.flags import launch_options
 from clusterctl.api.session import Session
-from clusterctl.cli.launch import refusals, start
+from clusterctl.cli.runs.launch import refusals, start
 from clusterctl.cli.shared.following import make_display
 from clusterctl.cli.shared.hint_commands import with_word
 from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags

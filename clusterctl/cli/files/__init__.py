@@ -1,0 +1,1 @@
+"""Verbs that move files between this machine and the nodes."""

@@ -1,0 +1,1 @@
+"""Verbs about runs: begin one, look at it, end it."""
