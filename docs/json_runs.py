@@ -23,6 +23,7 @@ from clusterctl.model.node_run import (
     Straggler,
     Supervisor,
     Usage,
+    Waits,
 )
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.verdict import Verdict
@@ -142,6 +143,8 @@ class StatusDocument(Document):
     """Why the attempt before this one ended; null: this is the first."""
     again: Again | None
     """The attempt that is about to begin; null: there is none."""
+    waits: Waits | None
+    """null: it does not wait for nodes to join."""
     no_restart: str | None
     """Why a run that restarts was not started again."""
     time_left_s: float | None

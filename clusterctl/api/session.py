@@ -120,7 +120,7 @@ class Session(NodeCommands):
         force: bool = False,
         on_event: OnEvent | None = None,
     ) -> JoinResult:
-        """Let nodes join an elastic run: new ones, or ones that it has lost.
+        """Let nodes join a run: new ones, or ones that it has lost.
 
         Args:
             run: its id or name, or the end of its id; None: the only live one.

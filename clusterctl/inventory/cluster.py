@@ -136,6 +136,11 @@ class Restart:
         "a restart continues with so many nodes at least if no spare node is left; 0: never",
         0,
     )
+    wait: float = setting(
+        kinds.DURATION,
+        "if too few nodes are left, wait so long for `clusterctl join`, such as 30m; 0: never",
+        0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -317,7 +317,8 @@ RUN_TIME = _duration("a time such as 90m, 12h or 7d, from 1 s to 365 days", 1, _
 HANG_ACTION = one_of("report", "stop", "restart")
 PING_TIME = _duration("a time from 10s to 1d", 10, _DAY)
 EVENTS: Kind[tuple[str, ...]] = _list(
-    one_of("started", "restarted", "hung", "failed", "ended"), _shape(list, "a list of events")
+    one_of("started", "restarted", "waiting", "hung", "failed", "ended"),
+    _shape(list, "a list of events"),
 )
 SUBNET = _string(addresses.read_subnet)
 LOCAL_PATH = _string(_read_local_path)

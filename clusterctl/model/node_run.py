@@ -208,6 +208,18 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """A run that lacks nodes, and waits for others to join."""
+
+    since: Seconds
+    """Since when, by the master's clock."""
+    until: Seconds
+    """When it ends if none has joined."""
+    why: str
+    """Why it lacks nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A node without which a run continued."""
 
@@ -341,6 +353,8 @@ class NodeRun:
     """Of a further attempt: why the one before ended."""
     again: Again | None = None
     """null: no attempt is about to begin."""
+    waits: Waits | None = None
+    """On the master: the run waits for nodes to join; null: it does not."""
     blamed: Mapping[str, Blamed] = field(default_factory=dict)
     """On the master: the nodes that were blamed between two attempts."""
     notify_problem: str = ""

@@ -1,6 +1,7 @@
-"""Plans the part of a node that joins an elastic run, from what was launched.
+"""Plans the part of a node that joins a run, from what was launched.
 
-Of what the run's master says counts only where its supervisor listens, and who is there.
+Of what the run's master says counts only where its supervisor listens, who is there, and which
+attempt it is.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node, Stop
 from clusterctl.inventory.settings import settings_of
-from clusterctl.model.from_json import from_json
+from clusterctl.model.bounds import Count, Rank, Seconds
+from clusterctl.model.from_json import Bounds, from_json
 from clusterctl.model.node_run import Resumed
 from clusterctl.network.choice import Network
 from clusterctl.plan.certificate import Identity
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
     from clusterctl.node.run.files.node_job import NodeJob
 
 
-_HOSTFILE = re.compile(r"([0-9A-Za-z.:%_-]+ slots=[0-9]+\n)*")
+_ADDRESS = "[0-9A-Za-z.:%_-]+"
+_HOSTFILE = re.compile(rf"({_ADDRESS} slots=[0-9]+\n)*")
 _EQUAL = (
-    "run", "cluster", "name", "launcher", "launcher_decides", "min_nodes", "elastic",
-    *ON_NODES, "master", "resumed",
+    "run", "cluster", "name", "launcher", "launcher_decides", "min_nodes", *ON_NODES, "master",
+    "resumed",
 )  # fmt: skip
 """What the master's job and the launch must agree on."""
 _SHORT = reprlib.Repr()
@@ -41,18 +44,51 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Seat:
+    """A node that may have ranks: a `Seat` of `node_job`."""
+
+    node: str
+    address: str
+    procs: Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lineup:
+    seats: Annotated[tuple[_Seat, ...], Bounds(0, 1 << 14)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """Who takes part in the attempt of a run that restarts itself, as its master says."""
+
+    attempt: Count = 1
+    began: Seconds = 0.0
+    nnodes: Rank = 0
+    world_size: Rank = 0
+    workers: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    empty: tuple[Rank, ...] = ()
+    shrunk: bool = False
+    lineup: _Lineup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """An elastic run, as it was launched."""
+    """A run that nodes can join, as it was launched."""
 
     plan: Plan
     """Of its nodes the master counts."""
+    job: Job
+    """As it was planned."""
+    options: Mapping[str, Any]
+    """Of the launch."""
     elastic: ElasticPlan
+    attempt: _Attempt | None
+    """None: the number of nodes may change."""
     certificate: str
     """Of the master's supervisor."""
     hostfile: str
     """The run's nodes now."""
-    tree: str = ""
-    """Hash of the code; empty: the launch did not sync."""
     resumed: Resumed | None = None
     launched: Mapping[str, str] | None = None
     """The record of the launch, with its proof."""
@@ -62,8 +98,9 @@ class RunningJob:
         cls,
         job: Mapping[str, Any],
         plan: Mapping[str, Any],
+        own: Job,
+        options: Mapping[str, Any],
         *,
-        tree: str = "",
         resumed: Resumed | None = None,
     ) -> RunningJob:
         """Read what was launched, and compare the job that the master keeps with it.
@@ -71,7 +108,8 @@ class RunningJob:
         Args:
             job: the master's `job.json`.
             plan: of the launch, as the record of the run has it.
-            tree: hash of the code that was synced; empty: none was.
+            own: the job, and the options of the launch, as the record has them.
+            options: as above.
             resumed: of a resume, the run and the checkpoint that it resumes from.
 
         Raises:
@@ -79,26 +117,31 @@ class RunningJob:
         """
         known = from_json(Plan, plan, "plan")
         if known.elastic is None or not known.nodes:
-            raise ValueError("expected the plan of an elastic run, found none")
+            raise ValueError("expected the plan of a run that nodes can join, found none")
         link, hosts = job.get("link"), job.get("hostfile")
         certificate = link.get("certificate") if isinstance(link, dict) else None
         hostfile = hosts if isinstance(hosts, str) and _HOSTFILE.fullmatch(hosts) else None
         if not isinstance(certificate, str) or hostfile is None:
-            raise ValueError("expected the plan of an elastic run, found none: link, hostfile")
+            raise ValueError("expected the job of a run, found none: link, hostfile")
+        fixed = known.elastic.max_nodes == 0
+        attempt = from_json(_Attempt, job, "job") if fixed else None
+        for seat in attempt.lineup.seats if attempt else ():
+            if not re.fullmatch(_ADDRESS, seat.address):
+                raise ValueError(f"address: found {_SHORT.repr(seat.address)}")
         running = cls(
             plan=known,
+            job=own,
+            options=options,
+            attempt=attempt,
             elastic=known.elastic,
             certificate=certificate,
             hostfile=hostfile,
-            tree=tree,
             resumed=resumed,
         )
         mine: Mapping[str, Any] = running._job(known.master, state=None)
         absent = {name: plain(settings_of(Job)[name].default) for name in ON_NODES}
         theirs = {**absent, **job, "stop": plain(from_json(Stop, job.get("stop"), "stop"))}
         theirs["resumed"] = plain(from_json(Resumed | None, job.get("resumed"), "resumed"))
-        elastic = plain(from_json(ElasticPlan, job.get("elastic"), "elastic"))
-        theirs["elastic"] = {**elastic, "tree": job["elastic"].get("tree")}
         different = next(filter(None, (_difference(mine[n], theirs.get(n), n) for n in _EQUAL)), "")
         if different:
             raise ValueError(f"it is not the job that was launched: {different}")
@@ -119,9 +162,9 @@ class RunningJob:
 
         Both must use the run's data network.
         """
-        elastic = self.elastic
+        workdir, gpus = self.options.get("workdir"), self.options.get("gpus")
         nodes = tuple(
-            replace(one, workdir=elastic.workdir or one.workdir, gpus_limit=elastic.gpus)
+            replace(one, workdir=workdir or one.workdir, gpus_limit=gpus)
             for one in (inventory.node(self.master), node)
         )
         master = replace(nodes[0], address=self.plan.master_address)
@@ -129,8 +172,8 @@ class RunningJob:
         return replace(
             cluster,
             nodes=(master, nodes[1]),
-            job=elastic.job,
-            subnet=elastic.subnet or None,
+            job=self.job,
+            subnet=self.elastic.subnet or None,
             master_port=None,  # the run has it: the probe tries another
         )
 
@@ -177,6 +220,15 @@ class RunningJob:
             world_size=first_rank + count.procs,
         )
 
+    def misfit(self, plan: NodePlan) -> str:
+        """Return why a node could take no other's place; empty: it could, or needs none."""
+        seats = self.attempt.lineup.seats if self.attempt else ()
+        sizes = sorted({seat.procs for seat in seats if seat.node != self.master})
+        if not self.attempt or plan.procs in sizes:
+            return ""
+        found = " or ".join(map(str, sizes)) or "no worker"
+        return f"expected a node for as many ranks as a worker has ({found}), found {plan.procs}"
+
     def node_job(
         self,
         plan: NodePlan,
@@ -195,10 +247,15 @@ class RunningJob:
             link_port: where the master's supervisor listens.
             world_size: the ranks of the run, with those of the node.
         """
+        job = {**self._job(plan, state=state, link_port=link_port), "joined": True}
+        if self.attempt:
+            own = {"node": plan.node, "address": plan.address, "procs": plan.procs}
+            others = plain([one for one in self.attempt.lineup.seats if one.node != plan.node])
+            lineup = {"seats": [*others, own], "launch": plain(plan.launch)}
+            job |= {**plain(self.attempt), "hostfile": self.hostfile, "lineup": lineup}
+            return cast("NodeJob", job)
         line = f"{plan.address} slots={plan.procs}\n"
-        job = {
-            **self._job(plan, state=state, link_port=link_port),
-            "joined": True,
+        job |= {
             "nnodes": len(nodes),
             "world_size": world_size,
             "workers": list(nodes[1:]),
@@ -206,22 +263,23 @@ class RunningJob:
         }
         return cast("NodeJob", job)
 
-    def _job(self, node: NodePlan, *, state: str | None, link_port: int = 0) -> NodeJob:
-        return node_job(
-            self.plan,
+    def _job(self, node: NodePlan, *, state: str | None, link_port: int = 0) -> dict[str, Any]:
+        stands_by = self.attempt is not None and node is not self.plan.master
+        made = node_job(
+            replace(self.plan, spares=(node,)) if stands_by else self.plan,
             node,
             Identity(certificate=self.certificate, key="", token=""),
-            job=self.elastic.job,
+            job=self.job,
             state=state,
             link_port=link_port,
             resumed=self.resumed,
             launched=self.launched,
-            tree=self.tree,
         )
+        return dict(made)
 
     def secrets(self, token: str, environment: Mapping[str, str]) -> bytes:
         """Return the body of `start`, which is never written to disk."""
-        secrets = worker_secrets(self.elastic.job.env_from, environment, token)
+        secrets = worker_secrets(self.job.env_from, environment, token)
         return json.dumps(secrets).encode()
 
 

@@ -11,6 +11,8 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Hang, Node, Restart
 from clusterctl.inventory.wrap import read_container
 from clusterctl.network.choice import Network
+from clusterctl.node.launchers.context import argument
+from clusterctl.node.launchers.known import REPLANNED
 from clusterctl.plan import launchers
 from clusterctl.plan.container import folders_of, run_words
 from clusterctl.plan.environment import compose_environment
@@ -96,7 +98,9 @@ def make_plan(
         lost_after=job.lost_after,
         launcher_decides=launcher.restarts(job.args) or elastic is not None,
         min_nodes=elastic[0] if elastic else 0,
-        elastic=_elastic_plan(cluster, network, elastic[1]) if elastic else None,
+        elastic=ElasticPlan(max_nodes=elastic[1] if elastic else 0, subnet=network.subnet)
+        if elastic or may_change(cluster)
+        else None,
         name=name,
         controller=controller,
         checkpoints=own_job.checkpoints or "",
@@ -189,18 +193,6 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
     return tuple(
         Setting(name=name, value=value, origin=cluster.origin(name, otherwise))
         for name, value, otherwise in found
-    )
-
-
-def _elastic_plan(cluster: Cluster, network: Network, max_nodes: int) -> ElasticPlan:
-    """Return what a node that joins later is planned by."""
-    origins, master = dict(cluster.origins), cluster.master
-    return ElasticPlan(
-        max_nodes=max_nodes,
-        job=cluster.job,
-        workdir=master.workdir if "workdir" in origins else None,
-        gpus=master.gpus_limit,
-        subnet=network.subnet,
     )
 
 
@@ -297,14 +289,15 @@ def plan_node(
         if container
         else (),
         python=context.python,
-        launch=context._asdict() if _may_change(cluster) else None,
+        launch=context._asdict() if may_change(cluster) else None,
     )
 
 
-def _may_change(cluster: Cluster) -> bool:
+def may_change(cluster: Cluster) -> bool:
     """Tell whether the run may continue on other nodes after a failure."""
-    restart = cluster.job.restart
-    return bool(restart.max and (restart.min_nodes or cluster.spares))
+    job = cluster.job
+    fixed = job.launcher not in REPLANNED or cluster.by_slurm or argument(job.args, "--nnodes")
+    return bool(job.restart.max and len(cluster.nodes) > 1 and not fixed)
 
 
 def _interpreter(node: Node, facts: NodeFacts) -> str:

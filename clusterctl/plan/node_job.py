@@ -33,7 +33,6 @@ def node_job(
     link_port: int = 0,
     resumed: Resumed | None = None,
     launched: Mapping[str, str] | None = None,
-    tree: str = "",
 ) -> NodeJob:
     """Return the argument `job` of `start`; the node stores it, so it holds no secret.
 
@@ -46,9 +45,8 @@ def node_job(
         link_port: the port that the master's `start` returned; 0 for the master itself.
         resumed: for a resume, the run and the checkpoint that it resumes from.
         launched: the record of the launch, with its proof.
-        tree: hash of the code that was synced; empty: none was.
     """
-    elastic = {**plain(plan.elastic), "tree": tree} if plan.elastic else None
+    grows = plan.elastic is not None and plan.elastic.max_nodes > 0
     made = {
         **node_part(node, state=state),
         **{name: getattr(plan, name) for name in _AS_PLANNED},
@@ -61,7 +59,7 @@ def node_job(
         "resumed": plain(resumed),
         "launched": dict(launched or {}),
         "nnodes": len(plan.nodes),
-        "elastic": elastic,
+        "elastic": plain(plan.elastic) if grows else None,
         "joined": False,
         "master": {
             "node": plan.master.node,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from clusterctl.inventory.cluster import Job, LauncherName, Stop
+from clusterctl.inventory.cluster import LauncherName, Stop
 from clusterctl.values import dataclass
 from clusterctl.wire import SCHEMA
 
@@ -86,15 +86,10 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticPlan:
-    """What an elastic run keeps on its nodes, to plan the part of a node that joins it."""
+    """What the part of a node that joins the run is planned by, besides the launch."""
 
     max_nodes: int
-    job: Job
-    """The job as it is planned."""
-    workdir: str | None
-    """The one of `--workdir`, for every node."""
-    gpus: int | None
-    """Of `--gpus`: the most GPUs of each node."""
+    """0: the number of nodes is fixed, and a node that joins stands by."""
     subnet: str
     """The data network; empty: each node's route to the master decided."""
 
@@ -124,7 +119,7 @@ class Plan:
     min_nodes: int = 0
     """The run continues while so many nodes are left; 0: it needs all of them."""
     elastic: ElasticPlan | None = None
-    """None: the number of nodes is fixed."""
+    """None: no node can join."""
     name: str = ""
     """The user's own name for the run."""
     controller: str = ""

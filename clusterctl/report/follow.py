@@ -52,7 +52,9 @@ class EventPrinter:
                     self.screen.err.print(safe_text(text, "yellow" if event.nodes else ""))
             case HangExplained(result=result):
                 self._explain(result)
-            case NodeEvent(event={"kind": "hung" | "running-again" | "again"} as happened):
+            case NodeEvent(
+                event={"kind": "hung" | "running-again" | "again" | "waits"} as happened
+            ):
                 self._show_of_run(happened)
             case NodeEvent(node=node, event=happened):
                 sentence = sentence_of(happened)
@@ -113,6 +115,8 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
             return f"the others wait {share} % of the time for rank {rank}{place}: {why}"
         case "straggler-over":
             return f"the others no longer wait for rank {rank}"
+        case "waits":
+            return f"waiting for a node to join (clusterctl join): {event.get('why')}"
         case "again":
             return _next_attempt(event)
         case kind:

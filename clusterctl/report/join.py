@@ -7,10 +7,13 @@ from clusterctl.verbs.join import JoinResult
 
 def show_join(screen: Screen, result: JoinResult) -> None:
     """Print those that joined on stdout; errors and hints on stderr."""
-    joined = [node.node for node in result.nodes if node.state == "joined"]
-    if joined:
-        text = f"{result.run}: {', '.join(joined)} joined; the launcher starts the ranks again"
-        screen.out.print(safe_text(text))
+    for standby, what in (
+        (False, "joined; the launcher starts the ranks again"),
+        (True, "joined and stands by: the next restart gives it the place of a lost node"),
+    ):
+        found = [n.node for n in result.nodes if n.state == "joined" and n.standby == standby]
+        if found:
+            screen.out.print(safe_text(f"{result.run}: {', '.join(found)} {what}"))
     for node in result.nodes:
         if node.state == "joined":
             continue

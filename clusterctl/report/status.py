@@ -29,6 +29,7 @@ _STYLES = {
     "standby": "cyan",
     "left out": "magenta",
     "stopping": "yellow",
+    "waiting": "yellow",
     "stopped": "yellow",
     "failed": "bold red",
     "lost": "bold red",
@@ -168,6 +169,11 @@ def _attempt(console: Console, view: RunStatus) -> None:
         console.print(safe_text(f"  attempt  {view.attempt} of {view.attempts}{why}"))
     if view.time_left_s is not None:
         console.print(safe_text(f"  time     {duration(view.time_left_s)} left (max_time)"))
+    if view.waits:
+        left = duration(max(0.0, view.waits.until - time.time()))
+        text = f"for a node to join, {left} more at most: {view.waits.why}"
+        console.print(safe_text(f"  waits    {text}", "yellow"))
+        console.print(safe_text(f"  hint     clusterctl join {view.run} --nodes NODE"))
     if view.again:
         wait = max(0.0, view.again.at - time.time())
         text = f"attempt {view.again.attempt} in {duration(wait)}: {view.again.why}"

@@ -1,4 +1,4 @@
-"""Let nodes join an elastic run: check them, verify the code, ask the master, start their part.
+"""Let nodes join a run: check them, verify the code, ask the master, start their part.
 
 What they run comes from this machine's record of the launch, or from one that its nodes kept with
 this machine's proof. What the run's master says becomes no command.
@@ -6,6 +6,7 @@ this machine's proof. What the run's master says becomes no command.
 
 import contextlib
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,8 @@ from clusterctl.wire import SCHEMA, Message, plain
 
 JoinState = Literal["joined", "refused", "unreachable"]
 JOINED, REFUSED, UNREACHABLE = 0, 1, 3
+COME_SECONDS, COME_POLL = 15.0, 0.3
+"""How long a node's supervisor may take until the master has heard it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,9 @@ class NodeJoin:
 
     node: str
     state: JoinState
-    """joined: its part of the run is started; its ranks follow at the next rendezvous."""
+    """joined: its part of the run is started, and the run's master has heard it."""
+    standby: bool = False
+    """It stands by; false: it gets ranks at the next rendezvous."""
     message: str = ""
     """Why it did not."""
     hint: str = ""
@@ -87,9 +92,11 @@ class JoinOptions:
 class _Refused(Exception):  # noqa: N818  (one node's outcome, not a fault)
     """The node does not join."""
 
-    def __init__(self, message: str, hint: str = "", state: JoinState = "refused") -> None:
+    def __init__(
+        self, message: str, hint: str = "", state: JoinState = "refused", kind: str = ""
+    ) -> None:
         super().__init__(message)
-        self.hint, self.state = hint, state
+        self.hint, self.state, self.kind = hint, state, kind
 
     def of(self, node: Node) -> NodeJoin:
         """Return it as the node's outcome."""
@@ -143,7 +150,8 @@ def join(
             outcomes.append(_Refused(str(error), error.hint or "", state).of(node))
             continue
         remember(records, *joined)
-        outcomes.append(NodeJoin(node=node.name, state="joined"))
+        standby = joined[-1].launch is not None
+        outcomes.append(NodeJoin(node=node.name, state="joined", standby=standby))
         known = tuple(one for one in run_cluster.nodes if one.name != node.name)
         run_cluster = run_cluster.with_nodes((*known, node))
     return JoinResult(run=run, nodes=tuple(outcomes))
@@ -203,7 +211,8 @@ class _Newcomer:
         job = from_json(JoinTerms, self._ask_master(run, asks=True).head, "").job or {}
         record = self._trusted(run, job)
         try:
-            running = RunningJob.read(job, record.plan, tree=record.tree, resumed=record.resumed)
+            launched = record.cluster.job, record.options
+            running = RunningJob.read(job, record.plan, *launched, resumed=record.resumed)
         except ValueError as error:
             raise _Refused(
                 f"what its master {self.master.name} runs is refused: {error}"
@@ -216,7 +225,7 @@ class _Newcomer:
         options = CheckOptions(code=False, quarantined=bad)
         verdict = check(cluster, self.pool_of(cluster), options, emit=self.emit)
         self._judge(verdict)
-        self._bring_code(cluster, running)
+        self._bring_code(cluster, record.tree)
         if cluster.job.check:
             own = cluster.with_nodes((cluster.node(name),))
             verdict_of_code = check_code(own, self.pool_of(own), verdict, emit=self.emit)
@@ -257,7 +266,7 @@ class _Newcomer:
             again = relaunch(run, self.run_cluster, "--nodes", names, name=name)
             raise _Refused(str(found), f"clusterctl stop {run} && {again}")
         if found.answered:
-            raise _Refused(str(found), found.hint)
+            raise _Refused(str(found), found.hint, kind=found.state)
         raise CouldNotTell(f"{run}: its master does not answer: {self.master.name}: {found}")
 
     def _judge(self, verdict: CheckResult) -> None:
@@ -281,24 +290,23 @@ class _Newcomer:
                 text = f"{finding.message} ({finding.check})"
                 self.emit(Notice(text=text, level="warning", node=name))
 
-    def _bring_code(self, cluster: Cluster, running: RunningJob) -> None:
+    def _bring_code(self, cluster: Cluster, tree: str) -> None:
         """Verify that the node has the run's code; if not, sync it."""
         node = cluster.node(self.node.name)
-        if not running.tree or not node.workdir:
+        if not tree or not node.workdir:
             return
         own = cluster.with_nodes((node,))
         pool = self.pool_of(own)
-        args = {"workdir": node.workdir, "tree": running.tree}
+        args = {"workdir": node.workdir, "tree": tree}
         request = Request(op="sync-compare", args=args)
         (reply,) = pool.call({node.name: request}, timeout=SYNC_SECONDS)
         found = validated_answer(reply, TreeAnswer)
         if not isinstance(found, NodeError) and found.equal:
             return
-        tree = "" if self.options.force else running.tree
         options = SyncOptions(
             command=cluster.job.command,
             launching=True,
-            tree=tree,
+            tree="" if self.options.force else tree,
             may_copy=lambda _: True,  # the other nodes of the run were given it
         )
         try:
@@ -333,6 +341,8 @@ class _Newcomer:
                 nnodes=len(terms.nodes),
                 first_rank=total if first is None else first,
             )
+            if why := running.misfit(plan):
+                raise _Refused(why, "set procs: or gpus: of the node in the inventory")
             job = running.node_job(
                 plan,
                 state=self.node.state,
@@ -351,7 +361,21 @@ class _Newcomer:
                 busy = "the node is busy: " if answer.state == "busy" else ""
                 state: JoinState = "refused" if answer.answered else "unreachable"
                 raise _Refused(f"{busy}{answer}", answer.hint, state)
+            if not self._has_come(run):
+                why = f"its supervisor does not reach that of the master {self.master.name}"
+                raise _Refused(why, f"clusterctl status {run}; then join again")
         return plan
+
+    def _has_come(self, run: str) -> bool:
+        """Tell whether the master has heard the node's supervisor; wait for that a little."""
+        until = time.monotonic() + COME_SECONDS
+        while time.monotonic() < until:
+            try:
+                self._ask_master(run, asks=True)
+            except _Refused as refused:
+                return refused.kind == "joined"
+            time.sleep(COME_POLL)
+        return False
 
     @contextlib.contextmanager
     def _admitted(self, run: str) -> Iterator[Message]:
@@ -375,7 +399,11 @@ class _Newcomer:
 
 
 def remember(records: Records, record: RunRecord, node: Node, node_plan: NodePlan) -> None:
-    """Add a node that joined to this machine's record of the run."""
+    """Add a node that joined to this machine's record of the run; as a spare, if it stands by."""
+    if node_plan.launch is not None:
+        if node.name in (one.name for one in record.cluster.nodes):
+            return
+        node = replace(node, spare=True)
     others = tuple(one for one in record.cluster.nodes if one.name != node.name)
     place = next((n for n, one in enumerate(record.cluster.nodes) if one.name == node.name), -1)
     nodes = (*others, node) if place < 0 else (*others[:place], node, *others[place:])

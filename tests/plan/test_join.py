@@ -31,12 +31,12 @@ INVENTORY = Cluster(name="lab", nodes=NODES, job=Job(command=("other.py",)))
 def recorded(plan: Planner, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the job that the master keeps, and the plan that the controller has recorded."""
     made = plan(job=JOB, nodes=NODES[:2], **changes)
-    job = node_job(made, made.master, IDENTITY, job=JOB, state=None, tree="abc")
+    job = node_job(made, made.master, IDENTITY, job=JOB, state=None)
     return json.loads(json.dumps(job)), json.loads(json.dumps(plain(made)))
 
 
 def running(plan: Planner, **changes: Any) -> RunningJob:
-    return RunningJob.read(*recorded(plan, **changes), tree="abc")
+    return RunningJob.read(*recorded(plan, **changes), JOB, {})
 
 
 def joined(run: RunningJob) -> tuple[NodePlan, dict[str, Any]]:
@@ -54,16 +54,15 @@ def test_it_is_what_the_launch_on_all_nodes_would_have_started(plan: Planner) ->
     part, job = joined(running(plan))
     whole = plan(job=JOB, nodes=NODES)
     assert replace(part, procs_origin="") == replace(whole.node("n2"), procs_origin="")
-    expected = node_job(
-        whole, whole.node("n2"), IDENTITY, job=JOB, state=None, link_port=4242, tree="abc"
-    )
+    expected = node_job(whole, whole.node("n2"), IDENTITY, job=JOB, state=None, link_port=4242)
     assert job == {**json.loads(json.dumps(expected)), "joined": True}
     assert job["hostfile"].splitlines()[-1] == "10.0.0.2 slots=8"
     assert "--rdzv-conf=is_host=false" in part.launcher_argv
 
 
 def test_options_of_the_launch_hold_for_the_node_too(plan: Planner) -> None:
-    run = running(plan, options=Options(workdir="/other", gpus=2))
+    given = Options(workdir="/other", gpus=2)
+    run = RunningJob.read(*recorded(plan, options=given), JOB, plain(given))
     part, _ = joined(run)
     assert (part.workdir, part.procs) == ("/other", 2)
     assert run.cluster(INVENTORY, NODES[2]).subnet == "10.0.0.0/24"
@@ -76,22 +75,14 @@ def test_secrets_are_in_the_body_alone(plan: Planner) -> None:
     assert "hf_geheim" not in json.dumps(joined(run)[1])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"elastic": None}, {"elastic": {}}, {"link": 3}, {"hostfile": "x; rm slots=1\n"}]
-)
-def test_a_job_of_no_elastic_run_is_refused(plan: Planner, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wrong", [{"link": 3}, {"hostfile": "x; rm slots=1\n"}])
+def test_a_damaged_job_is_refused(plan: Planner, wrong: dict[str, Any]) -> None:
     job, known = recorded(plan)
-    with pytest.raises(ValueError, match="elastic"):
-        RunningJob.read({**job, **wrong}, known, tree="abc")
+    with pytest.raises(ValueError, match="link, hostfile"):
+        RunningJob.read({**job, **wrong}, known, JOB, {})
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "elastic.job.command": {"elastic": {"job": {"command": ["sh", "-c", "evil"]}}},
-    "elastic.job.check": {"elastic": {"job": {"check": ["evil"]}}},
-    "elastic.job.wrap": {"elastic": {"job": {"wrap": ["evil"]}}},
-    "elastic.job.env_from": {"elastic": {"job": {"env_from": ["HF_TOKEN", "AWS_KEY"]}}},
-    "elastic.workdir": {"elastic": {"workdir": "/root"}},
-    "elastic.tree": {"elastic": {"tree": "def"}},
     "env_init": {"env_init": "evil"},
     "stop.file": {"stop": {"file": "/etc/nologin"}},
     "master.address": {"master": {"address": "10.0.0.66"}},
@@ -106,7 +97,7 @@ def test_a_master_that_says_another_job_than_was_launched_is_refused(
 ) -> None:
     job, known = recorded(plan)
     with pytest.raises(ValueError, match=f"not the job that was launched: {where}: expected"):
-        RunningJob.read(laid_over(job, OTHERS[where]), known, tree="abc")
+        RunningJob.read(laid_over(job, OTHERS[where]), known, JOB, {})
 
 
 def laid_over(value: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -122,11 +113,11 @@ def laid_over(value: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def test_what_the_master_says_besides_is_not_taken_over(plan: Planner) -> None:
     job, known = recorded(plan)
     evil = {"argv": ["evil"], "launcher_argv": ["evil"], "env": [["LD_PRELOAD", "evil", "asked"]]}
-    run = RunningJob.read({**job, **evil, "unknown": "evil"}, known, tree="abc")
+    run = RunningJob.read({**job, **evil, "unknown": "evil"}, known, JOB, {})
     assert joined(run) == joined(running(plan))
 
 
 def test_an_earlier_version_may_have_kept_less_of_the_job(plan: Planner) -> None:
     job, known = recorded(plan)
-    del job["elastic"]["job"]["packages"], job["stop"]["leftovers"]
-    assert joined(RunningJob.read(job, known, tree="abc")) == joined(running(plan))
+    del job["stop"]["leftovers"]
+    assert joined(RunningJob.read(job, known, JOB, {})) == joined(running(plan))

@@ -118,9 +118,7 @@ def test_status_asks_a_node_that_this_machine_did_not_know_of() -> None:
 ELASTIC = replace(
     PLAN,
     nodes=tuple(replace(node, address="10.0.0.1") for node in PLAN.nodes),
-    elastic=ElasticPlan(
-        max_nodes=3, job=Job(command=("train.py",)), workdir=None, gpus=None, subnet=""
-    ),
+    elastic=ElasticPlan(max_nodes=3, subnet=""),
 )
 LAUNCHED = RunRecord(
     run=RUN,
@@ -138,12 +136,11 @@ def records(tmp_path: Path) -> Records:
 
 def job_of_master(**launched: str) -> dict[str, Any]:
     """Return what the master keeps."""
-    assert ELASTIC.elastic is not None
     job = node_job(
         ELASTIC,
         ELASTIC.master,
         make_identity(RUN),
-        job=ELASTIC.elastic.job,
+        job=LAUNCHED.cluster.job,
         state=None,
         launched=launched,
     )
@@ -217,16 +214,14 @@ def test_a_master_cannot_have_another_job_started_than_this_machine_launched(
 ) -> None:
     records.write(LAUNCHED)
     evil = job_of_master()
-    evil["elastic"]["job"] |= {"command": ["sh", "-c", "evil"], "env_from": ["AWS_KEY"]}
+    evil["env_init"] = "evil"
     pool = pool_of(live(), join=[Message({"job": evil})])
     (node,) = try_join(pool, records).nodes
     assert node.state == "refused"
-    assert "not the job that was launched: elastic.job.command: expected ['train.py']" in (
-        node.message
-    )
+    assert "not the job that was launched: env_init: expected None, found 'evil'" in node.message
     assert tried(pool) == ["status", "join"]
     damaged = pool_of(live(), join=[Message({"job": {"run": RUN}})])
-    assert "expected the plan of an elastic run" in try_join(damaged, records).nodes[0].message
+    assert "expected the job of a run" in try_join(damaged, records).nodes[0].message
 
 
 def signed(records: Records, **changes: Any) -> dict[str, str]:
@@ -270,11 +265,10 @@ def test_with_a_proof_the_command_and_the_secrets_names_are_shown_before_anythin
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(command=("train.py", "a b"), env_from=("TOKEN", "KEY"))
-    assert ELASTIC.elastic is not None
-    elastic = replace(ELASTIC, elastic=replace(ELASTIC.elastic, job=job))
-    proof = prove(LAUNCHED, elastic, records.root)
+    launched = replace(LAUNCHED, cluster=replace(LAUNCHED.cluster, job=job))
+    proof = prove(launched, ELASTIC, records.root)
     kept = node_job(
-        elastic, elastic.master, make_identity(RUN), job=job, state=None, launched=proof
+        ELASTIC, ELASTIC.master, make_identity(RUN), job=job, state=None, launched=proof
     )
     pool = pool_of(live(), join=[Message({"job": json.loads(json.dumps(kept))})])
     monkeypatch.delenv("TOKEN", raising=False)

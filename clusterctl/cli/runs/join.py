@@ -1,4 +1,4 @@
-"""`clusterctl join`: let nodes join an elastic run while it runs."""
+"""`clusterctl join`: let nodes join a run while it runs, or waits for them."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="join in spite of checks that failed, and with other code",
     )
     add_json(parser)
-    parser.epilog = "The run must be elastic: launcher_args: [--nnodes=MIN:MAX]"
+    parser.epilog = "The run must restart itself (--restarts) or be elastic (--nnodes=MIN:MAX)"
 
 
 def run(args: argparse.Namespace) -> int:

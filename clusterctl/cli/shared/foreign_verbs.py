@@ -28,7 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("copy", "cp", "put", "rsync", "scp", "upload"),
                     ("sync brings your code, push models and data", "sync")),
     **dict.fromkeys(("install", "pip", "venv"), ("setup makes the Python environment", "setup")),
-    **dict.fromkeys(("add", "scale"), ("join lets nodes into an elastic run", "join")),
+    **dict.fromkeys(("add", "scale"), ("join lets nodes into a run", "join")),
     **dict.fromkeys(("clean", "delete", "prune", "remove", "rm"),
                     ("runs --prune deletes old runs", "runs --prune")),
     "help": ("each verb has its own", "--help"),

@@ -26,7 +26,7 @@ VERBS: dict[str, str] = {
     "pull": "bring results of the nodes to this machine",
     "launch": "check, sync and start the job on every node, and follow it",
     "resume": "launch the job again from a verified checkpoint",
-    "join": "let nodes join an elastic run while it runs",
+    "join": "let nodes join a run that restarts itself, or is elastic",
     "status": "show what a run is doing, or why it ended",
     "logs": "show the merged logs of a run",
     "dump": "show where every rank of a run is: its stacks",

@@ -23,10 +23,10 @@ from clusterctl.node.peer_link.messages import (
     silent_peer,
     told_ending,
 )
-from clusterctl.node.peer_link.restart_messages import parse_after
+from clusterctl.node.peer_link.restart_messages import parse_after, parse_seat
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
-from clusterctl.node.run.files.node_job import NodeJob, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
@@ -75,17 +75,14 @@ class Master:
         self._expected = set(job["workers"])
         self._joining: Set[str] = set()
         """Workers that may join, but have not come yet; the end of the run waits for none."""
+        self._standby = bool(job.get("lineup"))
+        """Those that join stand by: between two attempts, too."""
+        self.seats: Dict[str, Seat] = {}
+        """Where these are."""
         self._finished: Set[str] = set()
         self._lost: Set[str] = set()
         """Workers that were silent too long: while the run continues, they are no part of it."""
-        listening = socket.socket(address_family(link["address"]), socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((link["address"], link["port"]))
-            listening.listen(1024)
-        except OSError:
-            listening.close()
-            raise
+        listening = _listen(link["address"], link["port"])
         self.port: int = listening.getsockname()[1]
         # A worker is unauthenticated too until its hello: all may come at once.
         most = MAX_UNAUTHENTICATED + len(self._expected)
@@ -137,6 +134,7 @@ class Master:
         self._last.pop(name, None)
         self._last_error.pop(name, None)
         self._lives.pop(name, None)
+        self.afters.pop(name, None)
 
     def withdraw(self, name: str) -> None:
         """Expect a worker no longer that has not come."""
@@ -248,7 +246,7 @@ class Master:
         hello = hello if isinstance(hello, dict) else {}
         name, token = str(hello.get("node")), str(hello.get("token"))
         self._unauthenticated.remove(channel.close)
-        joins = name in self._joining and self._over is None
+        joins = name in self._joining and (self._over is None or self._standby)
         expected = name in self._expected and (self._ending is not None or name not in self._lost)
         # Names that are expected can be encoded; a token may hold half a character.
         if not (joins or expected) or not hmac.compare_digest(
@@ -259,6 +257,7 @@ class Master:
         if self._attempt != hello.get("attempt", self._attempt):
             self._of_other_attempt(channel, name, hello)
             return
+        self._seat(name, hello)
         channel.name = name
         self._forget_channel(name)
         self._channels[name] = channel
@@ -284,6 +283,16 @@ class Master:
         elif name in self.missing:
             self.missing.remove(name)
             self._events.peer_joined(name)
+
+    def _seat(self, name: str, hello: Dict[str, object]) -> None:
+        """Take where a node is that will stand by.
+
+        Raises:
+            MessageError: it does not tell, as its earlier supervisor would not.
+        """
+        if self._standby and name in self._joining:
+            self.seats[name] = {**parse_seat(hello.get("seat")), "node": name}
+            self._spares.add(name)
 
     def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
         """Answer a worker whose attempt is not ours; it comes again.
@@ -320,3 +329,15 @@ class Master:
                 self._lost.add(name)
                 self._forget_channel(name)
                 self._events.peer_lost(name, self._last_error.get(name, "it stopped answering"))
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    listening = socket.socket(address_family(address), socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen(1024)
+    except OSError:
+        listening.close()
+        raise
+    return listening

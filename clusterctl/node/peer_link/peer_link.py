@@ -13,7 +13,7 @@ from typing import Dict, FrozenSet, List, Optional
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerEvents, PeerMessage, SilentPeer
-from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob, Seat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class NoPeers:
     def __init__(self) -> None:
         self.afters: Dict[str, PeerMessage] = {}
         self.silences: Dict[str, float] = {}
+        self.seats: Dict[str, Seat] = {}
 
     def give_up_on_missing(self) -> None:
         """There is no peer that could be silent."""
@@ -88,7 +89,7 @@ class NoPeers:
 def may_grow(job: NodeJob) -> bool:
     """Tell whether nodes may join the run later."""
     elastic = job.get("elastic")
-    return elastic is not None and elastic["max_nodes"] > 1
+    return bool(job.get("lineup")) or (elastic is not None and elastic["max_nodes"] > 1)
 
 
 def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents) -> Peers:

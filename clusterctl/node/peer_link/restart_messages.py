@@ -7,9 +7,11 @@ makes of all nodes' words. Neither holds a command: that is in each node's own j
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, Optional, Tuple
 
 from clusterctl.node.peer_link.messages import MessageError, PeerMessage, parse_time
+from clusterctl.node.run.files.node_job import Seat
 from clusterctl.wire import to_json
 
 AFTER_BYTES = 48 << 10
@@ -22,9 +24,11 @@ WHY_LIMIT = 1000
 """Characters of a reason."""
 CHECKS, _NAME_LIMIT = 32, 100
 MOST_WITHOUT, _NODE_LIMIT = 64, 255
-"""Nodes that are left out at once, and characters of a name."""
+"""Nodes that are left out or join at once, and characters of a name or an address."""
+MOST_PROCS = 4096
 MOST_ATTEMPTS = 10_000
 _PATH_LIMIT = 4096
+_ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]+")
 _NUMBER_LIMIT = 2**53
 
 
@@ -86,7 +90,7 @@ def parse_again(found: object) -> PeerMessage:
     """Return what becomes of the run: `attempt`, the number of the next; 0: there is none.
 
     With it `checkpoint` (a path, or null), `step`, `wait_s`, `why`, the nodes that it is `without`,
-    and whether to `go` now.
+    those that have `joined` (each a `Seat`), and whether to `go` now.
 
     Raises:
         MessageError: it cannot be.
@@ -101,6 +105,7 @@ def parse_again(found: object) -> PeerMessage:
     if not 0 <= attempt <= MOST_ATTEMPTS:
         raise MessageError("attempt: found %d" % attempt)
     without = _list(told.get("without", []), "without", MOST_WITHOUT)
+    joined = _list(told.get("joined", []), "joined", MOST_WITHOUT)
     return {
         "attempt": attempt,
         "checkpoint": checkpoint,
@@ -109,7 +114,22 @@ def parse_again(found: object) -> PeerMessage:
         "why": _text(told.get("why"), "why", WHY_LIMIT),
         "go": told.get("go") is True,
         "without": [_text(name, "without", _NODE_LIMIT) for name in without],
+        "joined": [parse_seat(one) for one in joined],
     }
+
+
+def parse_seat(found: object) -> Seat:
+    """Return where a node that joins is, and the ranks that it would have.
+
+    Raises:
+        MessageError: it cannot be.
+    """
+    told = _dict(found, "a node that joins")
+    name, address = (_text(told.get(key), key, _NODE_LIMIT) for key in ("node", "address"))
+    procs = _number(told.get("procs"), "procs")
+    if not name or not _ADDRESS.fullmatch(address) or not 0 < (procs or 0) <= MOST_PROCS:
+        raise MessageError("a node that joins: found %.200r" % (found,))
+    return {"node": name, "address": address, "procs": procs or 0}
 
 
 def _dict(found: object, what: str) -> Dict[str, Any]:

@@ -26,7 +26,7 @@ from clusterctl.node.peer_link.messages import (
 )
 from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
-from clusterctl.node.run.files.node_job import NodeJob, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
@@ -71,6 +71,9 @@ class Worker:
         attempt = run_attempt(job)
         if attempt:
             self._hello["attempt"] = attempt
+        lineup = job.get("lineup")
+        if lineup and job.get("joined"):
+            (self._hello["seat"],) = (s for s in lineup["seats"] if s["node"] == job["node"])
         self._tls = client_context(link["certificate"])
         self._channel: Optional[TlsChannel] = None
         self._heard_at = time.monotonic() + (RETURN_SECONDS if attempt > 1 else 0.0)
@@ -99,6 +102,8 @@ class Worker:
         """The master lets all nodes start their ranks."""
         self.again: Optional[PeerMessage] = None
         """What becomes of the run, as the master said last."""
+        self.seats: Dict[str, Seat] = {}
+        """Only the master hears where nodes are that join."""
         self.afters: Dict[str, PeerMessage] = {}
         """Only the master hears what is after an attempt elsewhere."""
         self.acknowledged = False

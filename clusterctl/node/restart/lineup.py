@@ -1,7 +1,7 @@
-"""The nodes of the next attempt if some are left out, and this node's job among them. Pure.
+"""The nodes of the next attempt if some are left out or join, and this node's job there. Pure.
 
-Every supervisor plans this itself, from what the launch sent it: of another node's words only the
-names of the nodes to leave out count.
+Every supervisor plans this itself, from what the launch sent it. Of the master's words only the
+names of the nodes to leave out count, and of nodes that joined their names, addresses and ranks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,20 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from clusterctl.node.launchers.context import LaunchContext
 from clusterctl.node.launchers.known import launcher_argv, launcher_variables
-from clusterctl.node.run.files.node_job import LeftOut, NodeJob
+from clusterctl.node.run.files.node_job import LeftOut, NodeJob, Seat
 
 
 class NoLineupError(ValueError):
     """The run cannot continue without these nodes: why."""
+
+    lacks = False
+    """Other nodes would help."""
+
+
+class LackingError(NoLineupError):
+    """Too few nodes are left."""
+
+    lacks = True
 
 
 class Lineup(NamedTuple):
@@ -26,6 +35,8 @@ class Lineup(NamedTuple):
     """Those that stand by."""
     taken: Mapping[str, str]
     """Node that is left out → the spare that has its place."""
+    empty: Tuple[int, ...] = ()
+    """The ranks of each place that no node has."""
 
     @property
     def supervisors(self) -> Tuple[str, ...]:
@@ -40,8 +51,12 @@ def next_lineup(
     *,
     without: Sequence[str],
     least: int,
+    joined: Sequence[str] = (),
+    empty: Sequence[int] = (),
 ) -> Lineup:
     """Return who takes part without some nodes: a spare of as many ranks takes a node's place.
+
+    A node that joins stands by at first, also one that was lost before and is back.
 
     Args:
         nodes: who runs ranks now, the master first.
@@ -49,36 +64,49 @@ def next_lineup(
         procs: how many ranks each of them has, or would have.
         without: the nodes to leave out, spares too.
         least: with so many nodes the run continues if it lacks spares; 0: it needs all.
+        joined: the nodes that have joined since.
+        empty: the ranks of each place that an earlier attempt left empty.
 
     Raises:
         NoLineupError: the master is left out, or too few nodes are left.
     """
-    standing = [one for one in spares if one not in without]
+    left = {*without, *joined}
+    standing = [*(one for one in spares if one not in left), *joined]
     places: List[str] = []
     taken: Dict[str, str] = {}
     lacks: List[str] = []
+    still: List[int] = []
+
+    def fill(count: int) -> str:
+        spare = next((one for one in standing if procs[one] == count), "")
+        if spare:
+            standing.remove(spare)
+            places.append(spare)
+        else:
+            still.append(count)
+        return spare
+
     for node in nodes:
-        spare = next((one for one in standing if procs[one] == procs[node]), None)
-        if node not in without:
+        if node not in left:
             places.append(node)
         elif node == nodes[0]:
             raise NoLineupError("%s is the master, which no spare node replaces" % node)
-        elif spare is not None:
-            standing.remove(spare)
-            places.append(spare)
+        elif spare := fill(procs[node]):
             taken[node] = spare
         else:
             lacks.append(node)
+    for count in empty:
+        fill(count)
     if lacks and not least:
-        raise NoLineupError("no spare node is left for %s" % ", ".join(lacks))
+        raise LackingError("no spare node is left for %s" % ", ".join(lacks))
     if lacks and len(places) < least:
         words = "no spare node is left for %s, and %d nodes are fewer than min_nodes (%d)"
-        raise NoLineupError(words % (", ".join(lacks), len(places), least))
-    return Lineup(tuple(places), tuple(standing), taken)
+        raise LackingError(words % (", ".join(lacks), len(places), least))
+    return Lineup(tuple(places), tuple(standing), taken, tuple(still))
 
 
-def lineup_of(job: NodeJob, without: Sequence[str]) -> Lineup:
-    """Return who takes part in the attempt after a job's if some nodes are left out.
+def lineup_of(job: NodeJob, without: Sequence[str], joined: Sequence[Seat] = ()) -> Lineup:
+    """Return who takes part in the attempt after a job's if some nodes are left out, or join.
 
     Raises:
         NoLineupError: as `next_lineup`, or the nodes of this run are fixed.
@@ -88,15 +116,23 @@ def lineup_of(job: NodeJob, without: Sequence[str]) -> Lineup:
     lineup = job.get("lineup")
     if lineup is None:
         if without:
-            raise NoLineupError("the run has neither spare nodes nor min_nodes")
+            raise NoLineupError("no other node can take a place in this run")
         return Lineup(tuple(nodes), (), {})
-    procs = {seat["node"]: seat["procs"] for seat in lineup["seats"]}
     restart = job["restart"]
-    least = (restart.get("min_nodes") or 0) if restart else 0
-    return next_lineup(nodes, spares, procs, without=without, least=least)
+    return next_lineup(
+        nodes,
+        spares,
+        {seat["node"]: seat["procs"] for seat in (*lineup["seats"], *joined)},
+        without=without,
+        least=(restart.get("min_nodes") or 0) if restart else 0,
+        joined=[seat["node"] for seat in joined],
+        empty=job.get("empty", ()),
+    )
 
 
-def replanned(job: NodeJob, without: Sequence[str], why: str) -> NodeJob:
+def replanned(
+    job: NodeJob, without: Sequence[str], why: str, joined: Sequence[Seat] = ()
+) -> NodeJob:
     """Return the job of a node that stays, without some others; `why`: they are left out.
 
     The launch planned its command by the same functions.
@@ -104,13 +140,13 @@ def replanned(job: NodeJob, without: Sequence[str], why: str) -> NodeJob:
     Raises:
         NoLineupError: as `lineup_of`, or this node is left out.
     """
-    found, lineup = lineup_of(job, without), job.get("lineup")
-    if lineup is None or not without:
+    found, lineup = lineup_of(job, without, joined), job.get("lineup")
+    if lineup is None or not (without or joined):
         return job
     node, attempt = job["node"], job.get("attempt", 1)
     if node not in found.supervisors:
         raise NoLineupError("%s is left out" % node)
-    seats = {seat["node"]: seat for seat in lineup["seats"]}
+    seats = {seat["node"]: seat for seat in (*lineup["seats"], *joined)}
     ranks = [seats[name]["procs"] for name in found.nodes]
     number, procs = found.supervisors.index(node), seats[node]["procs"]
     standby = node in found.spares
@@ -122,12 +158,17 @@ def replanned(job: NodeJob, without: Sequence[str], why: str) -> NodeJob:
         for name in without
         if name in seats
     ]
+    left = [
+        one for one in (*job.get("left_out", ()), *left) if one["node"] not in found.supervisors
+    ]
     changed: Any = {
         "node_rank": number,
         "nnodes": len(found.nodes),
         "workers": list(found.supervisors[1:]),
         "spares": list(found.spares),
-        "left_out": [*job.get("left_out", ()), *left],
+        "lineup": {**lineup, "seats": list(seats.values())},
+        "left_out": left,
+        "empty": list(found.empty),
         "world_size": sum(ranks),
         "shrunk": bool(job.get("shrunk")) or sum(ranks) != job["world_size"],
         "first_rank": sum(ranks[:number]),

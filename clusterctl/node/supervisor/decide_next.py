@@ -20,7 +20,7 @@ from clusterctl.node.restart.judgement import (
 )
 from clusterctl.node.restart.lineup import NoLineupError, lineup_of
 from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
-from clusterctl.node.run.files.node_job import NodeJob, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
 from clusterctl.node.run.files.run_files import write_json
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor.shutdown import Cause, first_of
@@ -35,6 +35,13 @@ class Decided(NamedTuple):
     decision: Decision
     """Its `without` has the spares, too, that cannot stand by any longer."""
     checkpoint: Optional[Checkpoint]
+    end: AttemptEnd
+    lacks: bool = False
+    """It ends because too few nodes are left."""
+    joined: Tuple[Seat, ...] = ()
+    """The nodes that have joined and are fit."""
+    way_on: str = ""
+    """The command for a run that only other nodes would help, as the end of `why`."""
 
 
 def decide_next(
@@ -44,17 +51,23 @@ def decide_next(
     afters: Mapping[str, PeerMessage],
     patterns: FoundPatterns,
     lost: Sequence[str] = (),
+    joined: Sequence[Seat] = (),
+    known: Optional[AttemptEnd] = None,
 ) -> Decided:
     """Decide by what all nodes told, the master first; keep the ends of all attempts.
 
-    `patterns`: which of the job's are in what failed. `lost` are the nodes that fell silent.
+    `patterns`: which of the job's are in what failed. `lost` are the nodes that fell silent, and
+    `joined` those that have come since. `known`: how the attempt ended, if that was decided before.
 
     Raises:
         ValueError: a node told what cannot be.
         OSError: the ends cannot be written, so the next attempt would not know of this one.
     """
-    limits, spares = limits_of(job), job.get("spares") or []
-    end = attempt_end(job, causes, afters, lost, spares)._replace(patterns=patterns)
+    limits, spares = limits_of(job), [*(job.get("spares") or ()), *(one["node"] for one in joined)]
+    end = attempt_end(job, causes, afters, lost, job.get("spares") or ())
+    end = end._replace(patterns=patterns)
+    if known is not None:
+        end = known._replace(lost=tuple(dict.fromkeys((*known.lost, *end.lost))))
     ends = [*read_ends(paths, before=run_attempt(job)), end]
     sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
     all_checks = {node: after["check"] for node, after in afters.items()}
@@ -62,10 +75,13 @@ def decide_next(
     unfit = unfit_nodes(end, limits, checks)
     idle = [one for one in spares if one not in afters or any(afters[one]["check"].values())]
     without = tuple(dict.fromkeys((*unfit, *idle)))
+    fit = tuple(one for one in joined if one["node"] not in idle)
+    lacks = False
     try:
-        nodes, problem = lineup_of(job, without).nodes, ""
+        nodes, problem = lineup_of(job, without, fit).nodes, ""
     except NoLineupError as error:
         nodes, problem = tuple(one for one in checks if one not in unfit), str(error)
+        lacks = error.lacks
     found = agree({node: sights[node] for node in nodes if node in sights}, job["run"])
     decision = decide(ends, limits, found, checks, seed=job["run"])
     bad = blamed(end, all_checks)
@@ -75,14 +91,13 @@ def decide_next(
         paths.attempts,
         {"schema": 1, "attempts": [_plain(one) for one in ends[-MOST_KEPT:]], "blamed": kept},
     )
-    if decision.action == "without":
-        if problem:
-            why = "%s; %s%s" % (decision.why, problem, _way_on(job, decision))
-            return Decided(decision._replace(action="end", why=why), found.newest)
-        decision = decision._replace(action="again")
-    if decision.action == "again":
-        decision = decision._replace(without=without)
-    return Decided(decision, found.newest)
+    if decision.action == "end":
+        return Decided(decision, found.newest, end)
+    if problem:
+        decision = decision._replace(action="end", why="%s; %s" % (decision.why, problem))
+        return Decided(decision, found.newest, end, lacks, way_on=_way_on(job, without))
+    decision = decision._replace(action="again", without=without)
+    return Decided(decision, found.newest, end, joined=fit)
 
 
 def limits_of(job: NodeJob) -> RestartLimits:
@@ -98,12 +113,12 @@ def limits_of(job: NodeJob) -> RestartLimits:
     )
 
 
-def _way_on(job: NodeJob, decision: Decision) -> str:
+def _way_on(job: NodeJob, without: Sequence[str]) -> str:
     """Return the command for a run that only other nodes would help; empty: it has no master."""
-    if job["node"] in decision.without:
+    if job["node"] in without:
         return ""
     left = [one["node"] for one in job.get("left_out") or ()]
-    named = ",".join(map(shlex.quote, dict.fromkeys((*left, *decision.without))))
+    named = ",".join(map(shlex.quote, dict.fromkeys((*left, *without))))
     words = "; without it: clusterctl resume %s --checkpoint latest --exclude %s"
     return words % (job["run"], named)
 

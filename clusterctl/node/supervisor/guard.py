@@ -161,11 +161,11 @@ def next_start(
     if supervisor.stopped:
         return start, "stopped by signal %d before the next attempt" % supervisor.stopped
     job, env = start["job"], start["env"]
-    if again.get("without"):
+    if again["without"] or again["joined"]:
         from clusterctl.node.restart import lineup  # noqa: PLC0415  (the guard stays small)
 
         try:
-            job = lineup.replanned(start["job"], again["without"], again["why"])
+            job = lineup.replanned(start["job"], again["without"], again["why"], again["joined"])
         except lineup.NoLineupError as error:
             return start, str(error)
         env = lineup.replanned_environment(env, start["job"], job)

@@ -99,7 +99,7 @@ def finish(paths: NodePaths, start: Dict[str, Any], known: Dict[str, Any]) -> in
         supervisor = Finisher(job, start["secrets"], spawner, record, start["guard"])
     except OSError:
         # Another took the port: the other nodes learn the end from the silence.
-        alone: NodeJob = {**job, "nnodes": 1, "elastic": None, "spares": []}
+        alone: NodeJob = {**job, "nnodes": 1, "elastic": None, "spares": [], "lineup": None}
         supervisor = Finisher(alone, start["secrets"], spawner, record, start["guard"])
     if control_socket is not None:
         serve_requests(control_socket, job, supervisor)

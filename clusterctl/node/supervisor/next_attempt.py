@@ -17,11 +17,17 @@ import signal
 import time
 import traceback
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
-from clusterctl.node.run.files.node_job import NodeJob, may_restart, most_attempts, run_attempt
+from clusterctl.node.run.files.node_job import (
+    NodeJob,
+    Seat,
+    may_restart,
+    most_attempts,
+    run_attempt,
+)
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
@@ -31,6 +37,7 @@ from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, first_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.node.peer_link.peer_link import Peers
+    from clusterctl.node.restart.judgement import AttemptEnd
 
 LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
@@ -60,10 +67,14 @@ class NextAttempt:
         peers: Peers,
         on_change: Callable[[], None],
         guard: Sequence[int],
+        on_wait: Callable[[str], None],
     ) -> None:
-        """Expect the attempt to end, one way or the other; `guard` starts the next one."""
+        """Expect the attempt to end, one way or the other; `guard` starts the next one.
+
+        `on_wait` learns why the run waits for nodes.
+        """
         self._loop, self._job, self._record, self._peers = loop, job, record, peers
-        self._on_change, self._guard = on_change, (guard[0], guard[1])
+        self._on_change, self._guard, self._on_wait = on_change, (guard[0], guard[1]), on_wait
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0
         self._most = most_attempts(job)
@@ -84,6 +95,15 @@ class NextAttempt:
         """Nodes that fell silent → from when on their ranks have certainly ended."""
         self._spares = set(job.get("spares") or ())
         """Those that stand by, as far as is known."""
+        self._joined: Dict[str, Seat] = {}
+        """The nodes that have joined since the attempt began, and are there."""
+        self._waits: Optional[Dict[str, Any]] = None
+        """Since when the run waits for nodes, until when, and why; None: it does not."""
+        self._wait_until = 0.0
+        self._decided_with: Set[str] = set()
+        """The nodes that had joined when it was decided last."""
+        self._end: Optional[AttemptEnd] = None
+        """How the attempt ended, while the run waits: a node that is back tells nothing of it."""
         self._left_out = False
         """The run continues without this node."""
         self.master_finished = False
@@ -102,7 +122,7 @@ class NextAttempt:
         if self.again is not None and not self.why_not:
             wait = max(0.0, self._due - time.monotonic())
             begins = {**_shown(self.again), "at": time.time() + wait}
-        return {"attempts": self._most, "again": begins}
+        return {"attempts": self._most, "again": begins, "waits": self._waits}
 
     @property
     def verdict(self) -> Dict[str, Any]:
@@ -121,6 +141,11 @@ class NextAttempt:
     def first_cause(self) -> Optional[Cause]:
         """What brought the attempt down first, on any node; None: nothing has."""
         return first_of(self._causes)
+
+    @property
+    def may_follow(self) -> bool:
+        """There may be a next attempt, as far as is known."""
+        return self._on and not self.why_not
 
     # What happens in the attempt.
 
@@ -143,6 +168,7 @@ class NextAttempt:
 
     def note_lost(self, node: str) -> None:
         """Take a node that fell silent: by now it has found that out as well, or soon will."""
+        self._joined.pop(node, None)
         grace = float(self._job["stop"].get("failure_grace", FAILURE_GRACE))
         beat = heartbeat_seconds(self._job["link"]["lost_after"])
         fence = beat + grace + FENCE_SECONDS
@@ -153,8 +179,16 @@ class NextAttempt:
     def drop_spare(self, node: str) -> None:
         """Count on a spare no longer; what was decided with it is decided again."""
         self._spares.discard(node)
-        if self.again and node not in self._spares_after(self.again["without"]):
+        self._joined.pop(node, None)
+        if self.again and node not in self._spares_after(self.again):
             self.again = None
+
+    def note_joined(self, seat: Seat) -> None:
+        """Count on a node that has joined; what was decided without it is decided again."""
+        self._joined[seat["node"]] = seat
+        if seat["node"] in self._lost:
+            self._lost[seat["node"]] = 0.0  # it has verified that its earlier ranks have ended
+        self.again = None
 
     def note_failure(self, cause: Cause) -> None:
         """Take a rank or the launcher that failed on this node by itself."""
@@ -240,7 +274,7 @@ class NextAttempt:
 
             none: PeerMessage = {
                 "attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False,
-                "without": [],
+                "without": [], "joined": [],
             }  # fmt: skip
             self._peers.send_again({**none, "why": self.why_not[:WHY_LIMIT]})
             if self._job["workers"]:
@@ -267,26 +301,27 @@ class NextAttempt:
             self.give_up(told["why"])
         elif told["attempt"] != run_attempt(self._job) + 1:
             self.give_up("%s names attempt %d" % (self._job["master"]["node"], told["attempt"]))
-        elif node in told["without"]:
+        elif node in told["without"] and not self._takes_part(told):
             self._left_out = True
             self.give_up("the run continues without this node: %s" % told["why"])
-        elif node not in self._spares_after(told["without"]) and not self._has_seen(
-            told["checkpoint"]
-        ):
+        elif node not in self._spares_after(told) and not self._has_seen(told["checkpoint"]):
             self.give_up("checkpoint %s is not on this node" % told["checkpoint"])
         else:
             self._take(told)
             return GO if told["go"] else OPEN
         return OVER
 
-    def _spares_after(self, without: Sequence[str]) -> Sequence[str]:
+    def _takes_part(self, again: PeerMessage) -> bool:
+        return self._job["node"] in (seat["node"] for seat in again["joined"])
+
+    def _spares_after(self, again: PeerMessage) -> Sequence[str]:
         """Return who stands by in the next attempt: that one loads nothing."""
-        if not self._job.get("spares"):
+        if not (self._job.get("spares") or again["joined"]):
             return ()
         from clusterctl.node.restart.lineup import NoLineupError, lineup_of  # noqa: PLC0415  (few runs)
 
         with contextlib.suppress(NoLineupError):  # the guard refuses it
-            return lineup_of(self._job, without).spares
+            return lineup_of(self._job, again["without"], again["joined"]).spares
         return ()
 
     def _has_seen(self, checkpoint: Optional[str]) -> bool:
@@ -299,12 +334,13 @@ class NextAttempt:
 
     def _poll_master(self, *, late: bool) -> str:
         if self.again is None:
-            if not self._looking and (self._peers.all_done or (late and self._peers.rest_done)):
+            all_told = self._peers.all_done or (late and self._peers.rest_done)
+            if all_told and not self._looking and self._has_news():
                 self._decide()
             return OPEN
         if time.monotonic() < self._due:
             return OPEN
-        gone = {*self._lost, *self.again["without"]}
+        gone = {*self._lost, *self.again["without"]} - self._joined.keys()
         silences = {n: each for n, each in self._peers.silences.items() if n not in gone}
         for node, silence in silences.items():
             if silence <= self._job["link"]["lost_after"]:
@@ -320,6 +356,25 @@ class NextAttempt:
         self._take({**self.again, "go": True})
         self._peers.send_again(self.again)
         return GO
+
+    def _has_news(self) -> bool:
+        """Tell whether there is more to decide by than that the run waits for nodes."""
+        came = self._joined.keys() & self._peers.afters.keys()
+        over = time.monotonic() >= self._wait_until
+        return self._waits is None or over or came != self._decided_with
+
+    def _waits_for_nodes(self, why: str) -> bool:
+        """Wait for nodes to join, as long as the job allows; False: no longer."""
+        restart = self._job["restart"]
+        limit = restart.get("wait", 0.0) if restart else 0.0
+        if self._waits is None and limit:
+            now = time.time()
+            self._wait_until = time.monotonic() + limit
+            self._waits = {"since": now, "until": now + limit, "why": why}
+            self._record.event("waits", **self._waits)
+            self._on_wait(why)
+            self._on_change()
+        return time.monotonic() < self._wait_until
 
     def _take(self, again: PeerMessage) -> None:
         decided = self.again is None or not again["go"]
@@ -347,7 +402,9 @@ class NextAttempt:
         from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
 
         lost = [node for node in self._lost if node in self._job["workers"]]
-        told = {node: after for node, after in told.items() if node not in lost}
+        self._decided_with = set(self._joined.keys() & told.keys())
+        gone = set(lost) - self._decided_with
+        told = {node: after for node, after in told.items() if node not in gone}
         needed = set(self._job["workers"]) - set(self._job.get("spares") or ())
         silent = sorted(needed - set(told) - set(lost))
         if silent:
@@ -361,15 +418,27 @@ class NextAttempt:
         looked = self._patterns or {}
         patterns = FoundPatterns(**{name: tuple(each) for name, each in looked.items()})
         found = decide_next.decide_next(
-            self._job, self._record.paths, self._causes, afters, patterns, lost
+            self._job,
+            self._record.paths,
+            self._causes,
+            afters,
+            patterns,
+            lost,
+            [self._joined[node] for node in sorted(self._decided_with)],
+            self._end,
         )
+        if found.lacks and self._waits_for_nodes(found.decision.why):
+            self._end = found.end
+            return
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
-            self.give_up(found.decision.why)
+            missed = "; no node joined in time (clusterctl join)" if self._waits else ""
+            self.give_up(found.decision.why + missed + found.way_on)
             return
-        gone = len(found.decision.without)
-        if gone > MOST_WITHOUT:
-            self.give_up("%s; %d nodes are too many to leave out" % (found.decision.why, gone))
+        self._waits = None
+        count = len(found.decision.without)
+        if count > MOST_WITHOUT:
+            self.give_up("%s; %d nodes are too many to leave out" % (found.decision.why, count))
             return
         left = seconds_left(self._job)
         if left is not None and left <= found.decision.wait_s:
@@ -386,6 +455,7 @@ class NextAttempt:
                 "why": found.decision.why[:WHY_LIMIT],
                 "go": False,
                 "without": list(found.decision.without),
+                "joined": list(found.joined),
                 "start": newest._asdict() if newest else None,
             }
         )

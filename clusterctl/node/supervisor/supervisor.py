@@ -20,7 +20,6 @@ from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, living_descendants, send_all
 from clusterctl.node.run_lock import PeerProcess
-from clusterctl.node.supervisor.admission import Admission
 from clusterctl.node.supervisor.around.commands import AroundCommands
 from clusterctl.node.supervisor.around.notifier import Notifier
 from clusterctl.node.supervisor.around.time_limit import seconds_left, watch_time
@@ -82,8 +81,8 @@ class Supervisor:
         self._stop_file = ""
         self._settled = False
         """The run is over on all nodes, as far as they tell: what is left is done alone."""
-        self._spares = dict.fromkeys(job.get("spares") or (), True)
-        """The nodes that stand by, and whose end is not the run's; False: one has ended."""
+        self._spares = set(job.get("spares") or ())
+        """The nodes that stand by, and whose end is not the run's."""
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
@@ -91,11 +90,12 @@ class Supervisor:
         self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
         self._peers = connect(loop, job, secrets, self)
         self._around = AroundCommands(loop, job, spawner, record, self._ranks.watch_child)
-        self._next = NextAttempt(loop, job, record, self._peers, self._save, guard)
-        self._members = Members(job)
+        self._members = Members(loop, job, self._peers, secrets["token"], self._save)
         env = spawner.environment
         self._notify = Notifier(loop, job, record, secrets, env, self._nodes, self.began)
-        self._admission = Admission(loop, self._members, self._peers, secrets["token"], self._save)
+        self._next = NextAttempt(
+            loop, job, record, self._peers, self._save, guard, self._notify.waits
+        )
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
         watched = self._ranks.gathering, self._peers
@@ -216,7 +216,8 @@ class Supervisor:
         if ask == "dump":
             return self._hang.dump(request["order"])
         if ask == "join":
-            return self._admission.answer(request, ending=self._ending is not None)
+            over = self._ending is not None and not self._next.may_follow
+            return self._members.answer(request, over=over)
         return {"error": "no such question: %s" % ask}
 
     def stop(self, order: Dict[str, Any]) -> None:
@@ -281,9 +282,13 @@ class Supervisor:
         self._record.event("clock", offset_s=round(offset, 6), error_s=round(error, 6))
 
     def peer_joined(self, node: str) -> None:
-        """Count a node as there."""
-        self._admission.arrive(node)
-        self._record.event("peer-joined", peer=node)
+        """Count a node as there; one that joins a run of a fixed size stands by."""
+        self._members.arrive(node)
+        seat = self._peers.seats.get(node)
+        if seat is not None:
+            self._spares.add(node)
+            self._next.note_joined(seat)
+        self._record.event("peer-joined", peer=node, standby=seat is not None)
         self._save()
 
     def master_over(self, state: str) -> None:
@@ -327,16 +332,11 @@ class Supervisor:
         """
         if self._job["node_rank"] != 0:
             return False
-        if node in self._spares:
-            if self._spares[node]:  # however often it tells us
-                self._spares[node] = False
-                self._next.drop_spare(node)
-                self._record.event("peer-left", peer=node, message=words)
-            return True
-        if self._ending is not None:
-            return False
         known = self._members.has_left(node)
-        if not self._members.leave(node):
+        if node in self._spares:
+            self._members.leave(node)
+            self._next.drop_spare(node)
+        elif self._ending is not None or not self._members.leave(node):
             return False
         if not known:  # however often it tells us
             self._record.event("peer-left", peer=node, message=words)

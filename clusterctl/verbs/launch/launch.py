@@ -306,7 +306,6 @@ def _start(
         os.environ,
         record.resumed,
         launched=launched,
-        tree=record.tree,
         force=force,
         emit=emit,
     )

@@ -40,7 +40,6 @@ def start_run(
     resumed: Resumed | None = None,
     *,
     launched: Mapping[str, str] | None = None,
-    tree: str = "",
     force: bool = False,
     emit: Emit,
 ) -> None:
@@ -53,7 +52,6 @@ def start_run(
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
         launched: the record of the launch, with its proof.
-        tree: hash of the code that was synced; empty: none was.
         force: start also where the last sync did not finish, and let ranks meet elsewhere.
         emit: called with each event: `Started`.
 
@@ -75,7 +73,6 @@ def start_run(
             link_port=link_port,
             resumed=resumed,
             launched=launched,
-            tree=tree,
         )
         secrets = node_secrets(plan, node, identity, environment, cluster.job.webhooks)
         return Request(op="start", args={"job": job, "forces": force}, body=secrets)

@@ -28,6 +28,7 @@ from clusterctl.model.node_run import (
     Resumed,
     Step,
     Straggler,
+    Waits,
 )
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
@@ -39,10 +40,10 @@ from clusterctl.wire import SCHEMA, plain
 
 RunState = Literal[
     "queued", "starting", "running", "hung", "stopping",
-    "finished", "failed", "stopped", "lost", "unreachable",
+    "waiting", "finished", "failed", "stopped", "lost", "unreachable",
 ]  # fmt: skip
 
-LIVE = frozenset({"starting", "running", "standby", "hung", "stopping"})
+LIVE = frozenset({"starting", "running", "standby", "hung", "stopping", "waiting"})
 BAD_ENDS = frozenset({"failed", "lost", "unreachable"})
 """States that have a cause, which is looked for in the nodes' events."""
 _CAUSED: Mapping[CauseKind, tuple[RunState, str]] = {
@@ -72,6 +73,8 @@ class NodeAnswer:
     """The run continued without it; None: it takes part."""
     spare: bool = False
     """It stands by: nothing of it decides about the run."""
+    waits: bool = False
+    """The run waits for nodes."""
 
     @property
     def state(self) -> str:
@@ -88,6 +91,8 @@ class NodeAnswer:
         # Fields of their own: an earlier version takes a state that it does not know for an end.
         if self.node_run.state == "running" and self.node_run.standby:
             return "standby"
+        if self.waits and self.node_run.state == "stopping":
+            return "waiting"  # what it has to stop, it has stopped
         hung = self.node_run.hung is not None and self.node_run.state == "running"
         return "hung" if hung else self.node_run.state
 
@@ -298,6 +303,11 @@ class RunStatus:
         return next((one.again for one in self.node_runs.values() if one.again), None)
 
     @property
+    def waits(self) -> Waits | None:
+        """Until when it waits for nodes to join; None: it does not."""
+        return self.master.waits if self.master and self.live else None
+
+    @property
     def no_restart(self) -> str:
         """Why a run that restarts was not started again; the master decided."""
         found = (one.end.no_restart for one in _staying(self.nodes) if one.end)
@@ -427,6 +437,7 @@ class RunStatus:
             "attempts": self.attempts,
             "restart_reason": self.restart_reason or None,
             "again": plain(self.again),
+            "waits": plain(self.waits),
             "no_restart": self.no_restart or None,
             "time_left_s": self.time_left_s,
             "notify_problem": self.notify_problem or None,
@@ -451,6 +462,7 @@ def view_of(
     began = [one.began for one in node_runs.values() if one.began]
     aside = set_aside(node_runs)
     name = next((one.name for one in node_runs.values() if one.name), "")
+    master = node_runs.get(cluster.nodes[0].name) if cluster.nodes else None
     claims = (node_runs[node.name].command for node in cluster.nodes if node.name in node_runs)
     return RunStatus(
         run=run,
@@ -462,6 +474,7 @@ def view_of(
                 error=errors.get(node.name),
                 left_out=aside.left_out.get(node.name),
                 spare=node.name in aside.spares,
+                waits=master is not None and master.waits is not None,
             )
             for node in cluster.nodes
         ),
@@ -491,8 +504,9 @@ def set_aside(node_runs: Mapping[str, NodeRun]) -> Aside:
         for node in one.again.without
     ]
     left_out = [*soon, *itertools.chain(*(one.left_out for one in known))]
-    spares = frozenset(itertools.chain(*(one.spares for one in known)))
-    return Aside(spares, {one.node: one for one in left_out})
+    spares = {*itertools.chain(*(one.spares for one in known))}
+    spares |= {name for name, one in node_runs.items() if one in known and one.standby}
+    return Aside(frozenset(spares), {one.node: one for one in left_out})
 
 
 def state_of(answers: Sequence[NodeAnswer]) -> RunState:
@@ -533,6 +547,8 @@ def _all_ranks_known(answers: Sequence[NodeAnswer]) -> bool:
 
 
 def _live_state(states: set[str]) -> RunState:
+    if "waiting" in states:
+        return "waiting"
     if "stopping" in states or states & {"failed", "stopped"}:
         return "stopping"
     # Not whether ranks have joined: a job may have no rendezvous, and `joined` says it anyway.

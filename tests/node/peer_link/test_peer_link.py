@@ -642,7 +642,7 @@ def test_a_worker_of_an_earlier_version_tells_nothing_of_its_ranks() -> None:
 
 AGAIN = {
     "attempt": 2, "checkpoint": "/c/checkpoint-4", "step": 4, "wait_s": 5.0, "why": "w", "go": True,
-    "without": [],
+    "without": [], "joined": [],
 }  # fmt: skip
 AFTER = {
     "failures": [

@@ -18,7 +18,7 @@ from clusterctl.wire import to_json
 
 AGAIN: dict[str, Any] = {
     "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 5.0, "why": "w", "go": False,
-    "without": ["n1"],
+    "without": ["n1"], "joined": [{"node": "n4", "address": "10.0.0.4", "procs": 8}],
 }  # fmt: skip
 FAILURE: dict[str, Any] = {
     "at": 9.0, "rank": 1, "exit_code": 1, "signal": None, "oom": False, "lines": ["a"],
@@ -46,6 +46,8 @@ def test_what_a_supervisor_tells_is_read_as_it_was_told() -> None:
         {"checkpoint": "--output=/etc"}, {"checkpoint": ""}, {"checkpoint": "a\0b"},
         {"checkpoint": "x" * 5000}, {"checkpoint": 3}, {"step": "4"}, {"wait_s": float("nan")},
         {"wait_s": None}, {"why": "x" * 2000}, {"why": None},
+        {"joined": [{"node": "n4", "address": "a;b", "procs": 8}]}, {"joined": [{}] * 65},
+        {"joined": [{"node": "n4", "address": "10.0.0.4", "procs": 0}]},
         {"without": None}, {"without": ["n"] * 65}, {"without": [3]}, {"without": ["n" * 256]},
     ],
 )  # fmt: skip

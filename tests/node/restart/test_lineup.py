@@ -175,13 +175,46 @@ def test_a_node_that_is_left_out_gets_no_job() -> None:
         replanned(job_of(plan, cluster, "b"), ["b"], "why")
 
 
-def test_a_run_without_spares_or_min_nodes_keeps_its_nodes() -> None:
+def test_a_run_whose_nodes_are_fixed_keeps_them() -> None:
     plan, cluster = planned("direct", "abc", 0)
-    job = job_of(plan, cluster, "a")
-    assert job["lineup"] is None
+    job: NodeJob = {**job_of(plan, cluster, "a"), "lineup": None}
     assert replanned(job, [], "why") == job
-    with pytest.raises(NoLineupError, match="neither spare nodes nor min_nodes"):
+    with pytest.raises(NoLineupError, match="no other node can take a place"):
         replanned(job, ["b"], "why")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spares", "without", "joined", "empty", "then"),
+    [
+        ("abc", "", "b", "b", (), ("abc", "")),  # it was rebooted
+        ("abc", "", "", "b", (), ("abc", "")),
+        ("abc", "", "b", "d", (), ("adc", "")),
+        ("abc", "d", "", "e", (), ("abc", "de")),
+        ("abc", "d", "b", "b", (), ("adc", "b")),
+        ("abc", "d", "d", "d", (), ("abc", "d")),
+        ("ac", "", "", "d", (2,), ("acd", "")),  # it had shrunk
+        ("ac", "", "", "d", (4,), ("ac", "d")),
+    ],
+)
+def test_a_node_that_joins_stands_by_or_takes_a_place_that_is_free(
+    nodes: str, spares: str, without: str, joined: str, empty: tuple[int, ...], then: Any
+) -> None:
+    found = next_lineup(nodes, spares, PROCS, without=without, least=0, joined=joined, empty=empty)
+    assert ("".join(found.nodes), "".join(found.spares)) == then
+
+
+def test_a_node_that_joins_a_run_that_has_shrunk_lets_it_grow_again() -> None:
+    plan, cluster = planned("direct", "abc", 0, least=2)
+    wanted, new_cluster = planned("direct", "acd", 0, least=2)
+    seat: Any = {"node": "d", "address": "127.0.0.4", "procs": 2}
+    for name in "ac":
+        shrunk = replanned(job_of(plan, cluster, name), ["b"], "lost")
+        assert (shrunk["empty"], shrunk["nnodes"]) == ([2], 2)
+        grown = replanned(shrunk, [], "why", [seat])
+        assert compared(grown) == compared(job_of(wanted, new_cluster, name))
+        assert (grown["empty"], [one["node"] for one in grown["left_out"]]) == ([], ["b"])
+    back: Any = {"node": "b", "address": "127.0.0.2", "procs": 2}
+    assert replanned(shrunk, [], "why", [back])["left_out"] == []
 
 
 def test_only_the_launchers_variables_change_in_the_environment() -> None:

@@ -19,12 +19,13 @@ from clusterctl.node.supervisor.shutdown import Cause
 
 AGAIN: dict[str, Any] = {
     "attempt": 2, "checkpoint": None, "step": None, "wait_s": 0.0, "why": "w", "go": False,
-    "without": [],
+    "without": [], "joined": [],
 }  # fmt: skip
 SEEN = {"workdir": "/w", "checkpoints": [{"name": "c-4", "path": "/w/ckpt/c-4"}]}
 OWN: dict[str, Any] = {
     "failures": [], "stuck": False, "blame": "", "step": None, "check": {}, "sight": SEEN,
 }  # fmt: skip
+RESTART: dict[str, Any] = {"max": 2, "on": {}, "never": {}, "resumed_argv": []}
 
 
 class Node:
@@ -47,12 +48,21 @@ class Node:
             "node": f"n{rank}", "node_rank": rank, "workdir": "/w", "attempt": 1, "run": "r",
             "master": {"node": "n0"}, "workers": [], "link": {"lost_after": 5.0},
             "hang": {"action": "restart"},
-            "restart": {"max": 2, "on": {}, "never": {}, "resumed_argv": []}, **changes,
+            "restart": RESTART, **changes,
         }  # fmt: skip
         record: Any = SimpleNamespace(event=lambda kind, **_: self.events.append(kind), paths=None)
         guard = key_of(os.getpid())
         peers: Any = self.peers
-        self.next = NextAttempt(SimpleNamespace(), job, record, peers, lambda: None, guard)  # type: ignore[arg-type]
+        self.waits: list[str] = []
+        self.next = NextAttempt(
+            SimpleNamespace(),
+            job,
+            record,
+            peers,
+            lambda: None,
+            guard,
+            self.waits.append,  # type: ignore[arg-type]
+        )
         self.next._own = OWN
 
     def poll(self) -> str:
@@ -62,8 +72,14 @@ class Node:
 def decides(monkeypatch: pytest.MonkeyPatch, action: str, **more: Any) -> None:
     more = {"without": (), **more}
     decision = SimpleNamespace(action=action, why="why", wait_s=0.0, exit_code=None, **more)
-    found = SimpleNamespace(decision=decision, checkpoint=None)
-    monkeypatch.setattr(decide_next, "decide_next", lambda *_: found)
+    monkeypatch.setattr(decide_next, "decide_next", lambda *_: found_of(decision))
+
+
+def found_of(decision: Any, **more: Any) -> Any:
+    return SimpleNamespace(
+        **{"checkpoint": None, "lacks": False, "joined": (), "way_on": "", "end": None, **more},
+        decision=decision,
+    )
 
 
 def test_a_worker_goes_when_the_master_says_so_and_not_before() -> None:
@@ -269,11 +285,11 @@ def test_a_node_that_falls_silent_between_two_attempts_is_left_out_too(
     asked: list[tuple[str, ...]] = []
 
     def decide(*given: Any) -> Any:
-        asked.append(tuple(given[-1]))
+        asked.append(tuple(given[5]))
         decision = SimpleNamespace(
             action="again", why="why", wait_s=0.0, exit_code=None, without=asked[-1]
         )
-        return SimpleNamespace(decision=decision, checkpoint=None)
+        return found_of(decision)
 
     monkeypatch.setattr(decide_next, "decide_next", decide)
     node = Node(**OTHERS)
@@ -296,7 +312,7 @@ def test_a_spare_that_is_gone_is_not_decided_with(monkeypatch: pytest.MonkeyPatc
         decision = SimpleNamespace(
             action="again", why="why", wait_s=0.0, exit_code=None, without=("n3",)
         )
-        return SimpleNamespace(decision=decision, checkpoint=None)
+        return found_of(decision)
 
     monkeypatch.setattr(decide_next, "decide_next", decide)
     node = Node(**OTHERS)
@@ -306,3 +322,46 @@ def test_a_spare_that_is_gone_is_not_decided_with(monkeypatch: pytest.MonkeyPatc
     node.peers.silences = {"n3": 100.0}
     assert (node.poll(), node.poll()) == (OPEN, GO)
     assert asked == [{"n0", "n1", "n2", "n3"}, {"n0", "n1", "n2"}]
+
+
+def test_a_run_that_lacks_nodes_waits_for_one_to_join_and_begins_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def decide(*given: Any) -> Any:
+        asked.append(given[6:])
+        lacks, again = not given[6], SimpleNamespace(
+            action="end" if not given[6] else "again", why="no node", wait_s=0.0, exit_code=None,
+            without=("n1",),
+        )  # fmt: skip
+        return found_of(again, lacks=lacks, joined=given[6], end="of the attempt")
+
+    monkeypatch.setattr(decide_next, "decide_next", decide)
+    node = Node(**{**OTHERS, "spares": []}, restart={**RESTART, "wait": 60.0})
+    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    assert [node.poll() for _ in range(3)] == [OPEN] * 3
+    assert (asked, node.events, node.waits) == ([([], None)], ["waits"], ["no node"])
+    assert node.next.account["waits"]["why"] == "no node"
+    del node.peers.afters["n1"]  # it was lost, and is back
+    seat: Any = {"node": "n1", "address": "a", "procs": 1}
+    node.next.note_lost("n1")
+    node.next.note_joined(seat)
+    assert (node.poll(), len(asked)) == (OPEN, 1)  # it has not told what it has
+    node.peers.afters["n1"] = OWN
+    assert (node.poll(), node.poll()) == (OPEN, GO)
+    assert asked[1:] == [([seat], "of the attempt")]
+    assert (node.told[-1]["joined"], node.next.account["waits"]) == ([seat], None)
+
+
+def test_a_run_that_waited_in_vain_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = SimpleNamespace(action="end", why="no node", wait_s=0.0, exit_code=None, without=())
+    found = found_of(end, lacks=True, way_on="; without it: X")
+    monkeypatch.setattr(decide_next, "decide_next", lambda *_: found)
+    node = Node(**OTHERS, restart={**RESTART, "wait": 60.0})
+    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    assert node.poll() == OPEN
+    node.next._wait_until = 0.0
+    node.poll()
+    why = node.next.verdict["no_restart"]
+    assert why == "no node; no node joined in time (clusterctl join); without it: X"

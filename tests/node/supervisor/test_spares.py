@@ -14,6 +14,8 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Restart, Stop
 from clusterctl.node import run_lock
+from clusterctl.plan.join import RunningJob
+from clusterctl.wire import plain
 from tests.node.conftest import Run, save
 from tests.waiting import wait_until
 
@@ -45,6 +47,7 @@ def of_spares(
     nodes: int,
     spares: int,
     least: int = 0,
+    wait: float = 0.0,
     text: str = TRAINS,
     **options: Any,
 ) -> Run:
@@ -54,7 +57,7 @@ def of_spares(
         stop=Stop(grace=5),
         checkpoints="ckpt",
         resume_args=("--resume", "{checkpoint}"),
-        restart=Restart(max=3, min_nodes=least),
+        restart=Restart(max=3, min_nodes=least, wait=wait),
     )
     return make_run(text, nodes=nodes, spares=spares, job=job, **options)
 
@@ -234,6 +237,44 @@ def test_a_node_that_is_cut_off_ends_its_ranks_before_the_spare_begins(make_run:
     (run.workdir / "go").touch()
     assert [run.ended(n)["state"] for n in (0, 2)] == ["finished", "finished"]
     assert not run.left()
+
+
+def test_a_node_that_was_rebooted_joins_the_run_that_waits_for_it(make_run: MakeRun) -> None:
+    run = of_spares(make_run, nodes=2, spares=0, wait=60, lost_after=2).start()
+    for n in range(2):
+        wait_for(run, n, n)
+    saved = save(run, 20)
+    lose(run, 1)
+    wait_until(lambda: bool(kinds(run, 0, "waits")))
+    waits = run.status(0)["waits"]
+    assert f"no spare node is left for {run.names[1]}" in waits["why"]
+    assert waits["until"] - waits["since"] == pytest.approx(60)
+    assert "error" not in join(run, 1)
+    wait_for(run, 1, 1, times=2)
+    assert f"begin 1 from {saved} 2 1 2 1" in printed(run, 1, 1)
+    assert (run.status(0)["waits"], run.status(0)["left_out"]) == (None, [])
+    status = run.status(1)
+    assert (status["attempt"], status["standby"], status["rank0"]) == (2, False, 1)
+    (run.workdir / "go").touch()
+    assert [run.ended(n)["state"] for n in range(2)] == ["finished", "finished"]
+    assert not run.left()
+
+
+def join(run: Run, n: int) -> Head:
+    """Start a node's part as `clusterctl join` does, with the plan of the launch."""
+    message = run.call(0, "join", {**run.where(0), "joins": run.names[n]})[-1]
+    assert "error" not in message.head, message.head
+    running = RunningJob.read(message.head["job"], plain(run.plan), run.job, {})
+    run.change = dict(
+        running.node_job(
+            run.plan.node(run.names[n]),
+            state=run.cluster.nodes[n].state,
+            nodes=message.head["nodes"],
+            link_port=message.head["link_port"],
+            world_size=0,
+        )
+    )
+    return run.start_node(n)
 
 
 MEETS = """

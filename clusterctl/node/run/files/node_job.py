@@ -36,6 +36,8 @@ class Restart(TypedDict):
     never: Dict[str, Any]
     min_nodes: int
     """With so many nodes the run continues if some are left out and no spare is left; 0: never."""
+    wait: float
+    """Seconds to wait for nodes that join, if too few are left."""
     resumed_argv: List[str]
     """The rank's command from a checkpoint, with a placeholder for it; empty: there is none."""
 
@@ -49,6 +51,14 @@ class Receiver(TypedDict):
     webhook_from: Optional[str]
 
 
+class Seat(TypedDict):
+    """A node that may have ranks."""
+
+    node: str
+    address: str
+    procs: int
+
+
 class NextAttempt(TypedDict):
     """What began the attempt, as the master decided; see `parse_again`."""
 
@@ -60,21 +70,15 @@ class NextAttempt(TypedDict):
     go: bool
     without: List[str]
     """The nodes that are left out from now on, spares too."""
-
-
-class Seat(TypedDict):
-    """A node that may have ranks."""
-
-    node: str
-    address: str
-    procs: int
+    joined: List[Seat]
+    """The nodes that have joined since the attempt before began."""
 
 
 class Lineup(TypedDict):
     """What a run that may continue on other nodes is planned again by."""
 
     seats: List[Seat]
-    """All nodes of the launch, spares last."""
+    """All nodes of the launch, spares last, then those that joined."""
     launch: Dict[str, Any]
     """The `LaunchContext` of this node."""
 
@@ -109,19 +113,9 @@ class PeerLinkAddress(TypedDict):
 
 
 class Elastic(TypedDict):
-    """What an elastic run keeps to plan the part of a node that joins it."""
+    """How far an elastic run may grow."""
 
     max_nodes: int
-    job: Dict[str, Any]
-    """The job as it was planned; values of `env_from` are not in it."""
-    workdir: Optional[str]
-    """The one of `--workdir`, for every node."""
-    gpus: Optional[int]
-    """Of `--gpus`: the most GPUs of each node."""
-    subnet: str
-    """The data network; empty: each node's route to the master decided."""
-    tree: str
-    """Hash of the code; empty: the launch did not sync."""
 
 
 class AddedByNode(TypedDict, total=False):
@@ -139,6 +133,8 @@ class AddedByNode(TypedDict, total=False):
     """Of a further attempt: when the first one did."""
     left_out: List[LeftOut]
     """Of a further attempt: the nodes that no longer take part, the first ones first."""
+    empty: List[int]
+    """Of a further attempt: the ranks of each place that no node has."""
     shrunk: bool
     """Its checkpoints may be of attempts with another number of ranks."""
     planned_argv: List[str]

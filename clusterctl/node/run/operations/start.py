@@ -67,7 +67,9 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     job["container"] = containers.fill_in(sent["container"], job["workdir"])
     secrets = json.loads(body or b"{}")
     joins = bool(job.get("joined"))
-    job["attempt"] = rejoin.require_ended(job) if joins else 1
+    part = rejoin.require_ended(job) if joins else 1
+    # A run that restarts counts its attempts itself: the same on every node.
+    job["attempt"] = sent["attempt"] if joins and job.get("lineup") else part
     holder = next(run_lock.lock_holders(run_lock.conflicting_sockets(job["lock"])), None)
     if holder is not None:
         raise run_lock.in_use_error(holder)
@@ -106,7 +108,8 @@ def _start_in_workdir(
     start = {"job": job, "env": env, "secrets": secrets}
     markers = [*run_environment(job["run"], job["node"]), ENV_LOCK + b"=" + job["lock"].encode()]
     guard = agent_argv(paths, "clusterctl.node.supervisor.guard:main", paths.folder, unit)
-    with rejoin.continued_folder(paths) if job["attempt"] > 1 else new_folder(paths):
+    again = job.get("joined") and os.path.lexists(paths.folder)
+    with rejoin.continued_folder(paths) if again else new_folder(paths):
         write_files(paths, job)
         return start_detached(paths, [*outliving, *guard], markers, start)
 

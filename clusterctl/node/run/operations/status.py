@@ -141,6 +141,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "attempts": snapshot.get("attempts", 1),
         "restart_reason": (job.get("again") or {}).get("why", ""),
         "again": snapshot.get("again") if state == "starting" else None,
+        "waits": snapshot.get("waits") if alive else None,
         "blamed": read_json(paths.attempts).get("blamed", {}) if job.get("restart") else {},
         "notify_problem": snapshot.get("notify_problem", ""),
         "time_left_s": live.get("seconds_left") if live else None,

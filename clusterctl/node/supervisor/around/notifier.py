@@ -115,6 +115,10 @@ class Notifier:
         self._until = time.monotonic() + seconds
         self._wait(then)
 
+    def waits(self, why: str) -> None:
+        """Tell that the run waits for nodes to join."""
+        self.tell("waiting", "waiting", "waits for a node to join: " + why)
+
     def hurry(self) -> None:
         """Let the end wait no longer."""
         self._until = 0.0
