@@ -29,7 +29,7 @@ from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.verdict import Verdict
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Level
-from clusterctl.verbs.join import NodeJoin
+from clusterctl.verbs.join.result import NodeJoin
 from clusterctl.verbs.runs.list_runs import ListedRun
 from clusterctl.verbs.runs.prune import Kept
 from clusterctl.verbs.runs.run_status import RunState

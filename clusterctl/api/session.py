@@ -20,7 +20,7 @@ from clusterctl.verbs.runs.records import RunRecord
 
 if TYPE_CHECKING:
     from clusterctl.plan.plan import Plan
-    from clusterctl.verbs.join import JoinResult
+    from clusterctl.verbs.join.result import JoinResult
     from clusterctl.verbs.launch.options import LaunchOptions
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Prunable, Pruned
@@ -133,7 +133,7 @@ class Session(NodeCommands):
             ClusterError: the run is over, or there is none.
             UsageError: the inventory lacks a node, or a variable of `env_from` is not set.
         """
-        from clusterctl.verbs.join import JoinOptions, join
+        from clusterctl.verbs.join.join import JoinOptions, join
 
         chosen = named(self.cluster, nodes, option="--nodes")
         known = self.run(run)

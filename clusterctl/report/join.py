@@ -2,7 +2,7 @@
 
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.verbs.events import Notice
-from clusterctl.verbs.join import JoinResult
+from clusterctl.verbs.join.result import JoinResult
 
 
 def show_join(screen: Screen, result: JoinResult) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.errors import OPERATION, NodeError
 from clusterctl.verbs.exec import ExecResult, NodeExec
-from clusterctl.verbs.join import JoinResult, NodeJoin
+from clusterctl.verbs.join.result import JoinResult, NodeJoin
 from clusterctl.verbs.pull.result import NodePull, PathPull, PullResult
 from clusterctl.verbs.push.result import NodePush, PathPush, PushResult
 from clusterctl.verbs.setup.setup import NodeSetup, SetupResult

@@ -217,7 +217,10 @@ class Supervisor:
             return self._hang.dump(request["order"])
         if ask == "join":
             over = self._ending is not None and not self._next.may_follow
-            return self._members.answer(request, over=over)
+            answer = self._members.answer(request, over=over)
+            if "token" in answer:  # its earlier part is over, though that may not have been noted
+                self._next.note_lost(request["joins"])
+            return answer
         return {"error": "no such question: %s" % ask}
 
     def stop(self, order: Dict[str, Any]) -> None:

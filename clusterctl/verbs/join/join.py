@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clusterctl.errors import ClusterError, CouldNotTell, LaunchRefused, NodeError, SyncRefused
 from clusterctl.inventory.cluster import Cluster, Node
@@ -23,6 +23,7 @@ from clusterctl.transport.interface import Request
 from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Notice, Progress
+from clusterctl.verbs.join.result import JoinResult, JoinState, NodeJoin
 from clusterctl.verbs.launch.start_run import START_SECONDS
 from clusterctl.verbs.launch.validate_job import notice_job, require_secrets
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
@@ -35,46 +36,10 @@ from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.runs.way_on import relaunch
 from clusterctl.verbs.sync.result import SyncOptions
 from clusterctl.verbs.sync.sync import SYNC_SECONDS, sync
-from clusterctl.wire import SCHEMA, Message, plain
+from clusterctl.wire import Message, plain
 
-JoinState = Literal["joined", "refused", "unreachable"]
-JOINED, REFUSED, UNREACHABLE = 0, 1, 3
 COME_SECONDS, COME_POLL = 15.0, 0.3
 """How long a node's supervisor may take until the master has heard it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeJoin:
-    """Whether one node joined."""
-
-    node: str
-    state: JoinState
-    """joined: its part of the run is started, and the run's master has heard it."""
-    standby: bool = False
-    """It stands by; false: it gets ranks at the next rendezvous."""
-    message: str = ""
-    """Why it did not."""
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult:
-    """Which nodes joined a run."""
-
-    run: str
-    nodes: tuple[NodeJoin, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 all joined; 1 a node was refused; 3 a node did not answer."""
-        states = {node.state for node in self.nodes}
-        if "refused" in states:
-            return REFUSED
-        return UNREACHABLE if "unreachable" in states else JOINED
-
-    def document(self) -> dict[str, Any]:
-        """Return it as the JSON that `join --json` prints."""
-        return {"schema": SCHEMA, **plain(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +177,13 @@ class _Newcomer:
         record = self._trusted(run, job)
         try:
             launched = record.cluster.job, record.options
-            running = RunningJob.read(job, record.plan, *launched, resumed=record.resumed)
+            running = RunningJob.read(job, record.plan, *launched)
         except ValueError as error:
             raise _Refused(
                 f"what its master {self.master.name} runs is refused: {error}"
             ) from error
-        running = replace(running, launched=prove(record, running.plan, self.records.root))
+        proof = prove(record, running.plan, self.records.root)
+        running = replace(running, launched=proof, resumed=record.resumed)
         cluster = running.cluster(self.inventory, self.node)
         notice_job(cluster.job, node=name, emit=self.emit)
         require_secrets(cluster)

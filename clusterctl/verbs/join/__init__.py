@@ -1,0 +1,1 @@
+"""Lets nodes join a run while it runs."""
