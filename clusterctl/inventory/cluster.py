@@ -255,7 +255,7 @@ class Job:
         on_nodes=True,
     )
     before_after_timeout: float = setting(
-        kinds.DURATION, "time that before and after may each take", 600.0, on_nodes=True
+        kinds.RUN_TIME, "time that before and after may each take", 600.0, on_nodes=True
     )
     notify: tuple[Notify, ...] = setting(
         kinds.sections(Notify, "a list of receivers"),

@@ -21,8 +21,8 @@ INFINITE = float("inf")
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,3})?")
-_DURATION = re.compile(r"((?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,3})?)([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"((?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,3})?)([smhdw]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
 _SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")

@@ -72,6 +72,7 @@ def test_one_that_does_not_come_free_is_refused_and_nothing_is_left(project: Pro
     answer = project.run("launch", "--nodes", "node1", *ONE, "--wait", "1s", *SLEEP)
     assert answer.returncode == 125
     assert "not launched: not free within 1 s" in answer.stderr
+    assert "not ready" not in answer.stdout + answer.stderr, "who holds the node says more"
     assert f"node1: run {held}" in answer.stderr.split("not free within 1 s")[1]
     assert runs(project) == before
 

@@ -3,19 +3,19 @@
 import argparse
 import json
 import shlex
+from functools import partial
 
 from clusterctl.api.session import Session
-from clusterctl.cli.shared.options import add_inventory, add_json, load_all
+from clusterctl.cli.shared.options import add_inventory, add_json, duration, load_all
 from clusterctl.errors import UsageError
+from clusterctl.inventory import kinds
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.quarantine import show_quarantine
 from clusterctl.verbs.events import Notice
-from clusterctl.verbs.moment import length_of_time
 
 EXIT_NOTHING = 1
 LIST, ADD, REMOVE = "list", "add", "remove"
 _EXAMPLE = {ADD: "clusterctl quarantine add gpu3", REMOVE: "clusterctl quarantine remove gpu3"}
-_LONGEST = 365 * 86400.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,24 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--for",
         dest="seconds",
-        type=_seconds,
+        type=partial(duration, kinds.RUN_TIME),
         metavar="T",
         help="with add: how long, such as 12h, 3d or 2w (default: 7d)",
     )
     add_json(parser)
-
-
-def _seconds(text: str) -> float:
-    """Read T.
-
-    Raises:
-        argparse.ArgumentTypeError: it is no such time.
-    """
-    found = length_of_time(text)
-    if found is None or not 0 < found <= _LONGEST:
-        wanted = "a time such as 12h, 3d or 2w, of at most a year"
-        raise argparse.ArgumentTypeError(f"expected {wanted}, found {text!r}")
-    return found
 
 
 def run(args: argparse.Namespace) -> int:

@@ -288,7 +288,7 @@ class Master:
         """Take where a node is that will stand by.
 
         Raises:
-            MessageError: it does not tell, as its earlier supervisor would not.
+            MessageError: its place is missing, as of its earlier supervisor, or damaged.
         """
         if self._standby and name in self._joining:
             self.seats[name] = {**parse_seat(hello.get("seat")), "node": name}

@@ -69,7 +69,7 @@ def _require_fixed_nodes(job: Job) -> None:
 
 
 def _require_replaceable(cluster: Cluster) -> None:
-    """Raise UsageError for spare nodes or min_nodes that no restart could use."""
+    """Raise UsageError for spare nodes, min_nodes or a wait that no restart could use."""
     job, least = cluster.job, cluster.job.restart.min_nodes
     if cluster.nodes and not cluster.active:
         raise UsageError(
@@ -83,10 +83,12 @@ def _require_replaceable(cluster: Cluster) -> None:
                 f"{key}: expected at least one restart, found --restarts 0",
                 hint=f"--restarts 3, or leave out {typed[key]}",
             )
-    if not (cluster.spares or least) or not job.restart.max:
+    if not (cluster.spares or least or job.restart.wait) or not job.restart.max:
         return
-    what = "spares" if cluster.spares else "min_nodes"
-    off = "--spares 0" if cluster.spares else "--min-nodes 0"
+    what, off = "restart.wait", "set job.restart.wait to 0"
+    if cluster.spares or least:
+        what = "spares" if cluster.spares else "min_nodes"
+        off = "--spares 0" if cluster.spares else "--min-nodes 0"
     if job.launcher not in REPLANNED or cluster.by_slurm:
         why = "Slurm's allocation" if cluster.by_slurm else f"the launcher {job.launcher}"
         raise UsageError(

@@ -15,8 +15,8 @@ from clusterctl.errors import Interrupted, LaunchRefused
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.plan import Plan
 from clusterctl.transport.pool import Pool
-from clusterctl.verbs.events import Emit, Waiting, ignore
-from clusterctl.verbs.launch.launch import NOT_STARTED, begin, prepare, ready, refuse
+from clusterctl.verbs.events import Emit, Event, Waiting, ignore
+from clusterctl.verbs.launch.launch import NOT_STARTED, Checked, begin, prepare, ready, refuse
 from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.preflight.check import CheckOptions, judge
 from clusterctl.verbs.preflight.collect_facts import FactsSession, collect_facts
@@ -51,7 +51,7 @@ def launch_when_free(
     try:
         while True:
             ready(cluster, records)
-            chosen, plan, verdict = prepare(cluster, pool, options, emit=emit)
+            chosen, plan, verdict = prepare(cluster, pool, options, emit=wait.tell)
             busy = wait.others(verdict.findings) or wait.port_taken(verdict.blocking)
             allowed = (LOCK, PORT) if busy else (LOCK,)
             if not options.force:
@@ -83,6 +83,12 @@ class _Wait:
         self._checks = (LOCK, GPUS) if options.check and not options.force else (LOCK,)
         self._told = ""
         self._ports = 0
+
+    def tell(self, event: Event) -> None:
+        """Pass on an event; of nodes that are only busy, `Waiting` tells more than the check."""
+        blocking = event.verdict.blocking if isinstance(event, Checked) else ()
+        if not blocking or any(each.check not in (LOCK, PORT) for each in blocking):
+            self._emit(event)
 
     def others(self, findings: Iterable[Finding]) -> dict[str, str]:
         """Return by node who uses it."""

@@ -11,6 +11,7 @@ from typing import Callable, Dict, Optional
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
+from clusterctl.node.printed_cause import last_line
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.supervisor.ranks.child_watcher import Status, code_and_signal
@@ -117,7 +118,7 @@ class AroundCommands:
         with contextlib.suppress(OSError):
             count = min(TAIL, os.stat(path).st_size - printed)
             lines = read_end(path, count).decode("utf-8", "replace").splitlines() if count else []
-            return next((line.strip()[:SHOWN] for line in reversed(lines) if line.strip()), "")
+            return last_line(lines)[:SHOWN]
         return ""
 
     def _write(self, words: str) -> int:
