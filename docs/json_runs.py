@@ -32,7 +32,7 @@ from clusterctl.verbs.events import Level
 from clusterctl.verbs.join.result import NodeJoin
 from clusterctl.verbs.runs.list_runs import ListedRun
 from clusterctl.verbs.runs.prune import Kept
-from clusterctl.verbs.runs.run_status import RunState
+from clusterctl.verbs.runs.run_state import RunState
 from clusterctl.verbs.stop import StopResult
 
 

@@ -15,7 +15,7 @@ from clusterctl.verbs.events import Notice
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
 from clusterctl.verbs.runs.one_run import OneRun
 from clusterctl.verbs.runs.prune import NAMED, RECENT, Prunable, Pruned
-from clusterctl.verbs.runs.run_status import LIVE
+from clusterctl.verbs.runs.run_state import LIVE
 
 ENOUGH = {"nodes": 12, "name": 10, "why": 18, "command": 34}
 """Columns that may be cut, and the width that each must have."""

@@ -18,7 +18,8 @@ from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import age, duration, utc
 from clusterctl.report.quarantine import show_quarantined
-from clusterctl.verbs.runs.run_status import BAD_ENDS, NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import BAD_ENDS, NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 
 _STYLES = {
     "running": "green",

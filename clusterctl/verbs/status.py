@@ -17,7 +17,8 @@ from clusterctl.verbs.events import Emit, ignore
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated
 from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
-from clusterctl.verbs.runs.run_status import BAD_ENDS, NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import BAD_ENDS, NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 
 
 def status(

@@ -14,7 +14,8 @@ from rich.console import Console
 from clusterctl.cli.runs import status
 from clusterctl.model.run_record import RunEnd
 from clusterctl.report.console import Screen
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 

@@ -95,7 +95,7 @@ def test_a_node_gets_the_command_of_a_further_attempt(plan: Planner) -> None:
     assert restart["resumed_argv"] == [*sent["argv"], "--from={checkpoint}", "--run", "lab-1"]
     again: NextAttempt = {
         "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 1.0, "why": "", "go": True,
-        "without": [],
+        "without": [], "joined": [],
     }  # fmt: skip
     second = next_job(sent, again, began=7.0, link_port=0)
     assert second["argv"] == [*sent["argv"], "--from=/c/4", "--run", "lab-1"]

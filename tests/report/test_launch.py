@@ -22,7 +22,8 @@ from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import Event, NodeEvent
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.resume import CheckpointChosen
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.stop import Stopped, StoppedNode, StopResult
 from tests.verbs.hostile import stood_still
 from tests.verbs.run_answers import CLUSTER, RUN, node_run

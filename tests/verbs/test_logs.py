@@ -30,7 +30,8 @@ from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.follow import LogLines, MergedLines, follow
 from clusterctl.verbs.logs import LogQuery, lines_to_read, read_logs
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.hostile import stood_still

@@ -31,7 +31,8 @@ from clusterctl.verbs.events import Event, Progress, ignore
 from clusterctl.verbs.runs import find_run, list_runs
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus, ended_by, state_of, view_of
+from clusterctl.verbs.runs.run_state import NodeAnswer, ended_by, state_of
+from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import Stopping, StopResult, stop
 from clusterctl.wire import Message, plain

@@ -11,7 +11,8 @@ from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
 from clusterctl.verbs.runs.find_run import SeveralLive
-from clusterctl.verbs.runs.run_status import LIVE, RunStatus
+from clusterctl.verbs.runs.run_state import LIVE
+from clusterctl.verbs.runs.run_status import RunStatus
 
 WATCH_SECONDS = 2.0
 LEAST_SECONDS, MOST_SECONDS = 0.5, 86400.0

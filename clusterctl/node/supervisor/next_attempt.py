@@ -4,9 +4,6 @@ Once nothing of a failed attempt is left, each node looks at what it has: ranks 
 checkpoints, its own health. A worker tells that with its bye. The master decides, tells all, waits,
 and says when to go. Each supervisor then hands its node to that of the next attempt (see
 `guard`). Until that moment a stop, a lost master or a dead supervisor makes the end final.
-
-Nodes that the decision leaves out end for good. Before others take their places, one that fell
-silent has had the time to find that out by itself, and to end its ranks (`FENCE_SECONDS`).
 """
 
 from __future__ import annotations
@@ -15,12 +12,11 @@ import contextlib
 import os
 import signal
 import time
-import traceback
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
+from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.run.files.node_job import (
     NodeJob,
     Seat,
@@ -31,24 +27,18 @@ from clusterctl.node.run.files.node_job import (
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
-from clusterctl.node.supervisor.around.time_limit import seconds_left
-from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, first_of
+from clusterctl.node.supervisor.shutdown import Cause, first_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.node.peer_link.peer_link import Peers
-    from clusterctl.node.restart.judgement import AttemptEnd
 
 LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
-PATTERNS_SECONDS = 20.0
-"""How long the search for all patterns of the job may take."""
 TELL_SECONDS = 0.5
 """How long the master stays after it has told that there is no next attempt."""
 HEARD_SECONDS = 3.0
 """How long a worker stays that refuses, until the master, or its next supervisor, knows."""
-FENCE_SECONDS = 3.0
-"""Beyond a heartbeat and the grace: until a node that fell silent has certainly ended its ranks."""
 MOST_CAUSES = 4
 """Of each kind that are kept: the first ones tell."""
 
@@ -67,14 +57,10 @@ class NextAttempt:
         peers: Peers,
         on_change: Callable[[], None],
         guard: Sequence[int],
-        on_wait: Callable[[str], None],
     ) -> None:
-        """Expect the attempt to end, one way or the other; `guard` starts the next one.
-
-        `on_wait` learns why the run waits for nodes.
-        """
+        """Expect the attempt to end, one way or the other; `guard` starts the next one."""
         self._loop, self._job, self._record, self._peers = loop, job, record, peers
-        self._on_change, self._guard, self._on_wait = on_change, (guard[0], guard[1]), on_wait
+        self._on_change, self._guard = on_change, (guard[0], guard[1])
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0
         self._most = most_attempts(job)
@@ -91,27 +77,14 @@ class NextAttempt:
         """The next attempt, as the master has decided; None: not (yet)."""
         self.why_not = ""
         """Why there is no next attempt, whatever speaks for one; empty: there may be."""
-        self._lost: Dict[str, float] = {}
-        """Nodes that fell silent → from when on their ranks have certainly ended."""
-        self._spares = set(job.get("spares") or ())
-        """Those that stand by, as far as is known."""
-        self._joined: Dict[str, Seat] = {}
-        """The nodes that have joined since the attempt began, and are there."""
         self._waits: Optional[Dict[str, Any]] = None
         """Since when the run waits for nodes, until when, and why; None: it does not."""
-        self._wait_until = 0.0
-        self._decided_with: Set[str] = set()
-        """The nodes that had joined when it was decided last."""
-        self._end: Optional[AttemptEnd] = None
-        """How the attempt ended, while the run waits: a node that is back tells nothing of it."""
         self._left_out = False
         """The run continues without this node."""
         self.master_finished = False
         """The job has finished on the master, which starts nothing again then."""
         self._looking = 0
         """The child that finds out what a next attempt, or the decision on it, needs to know."""
-        self._patterns: Optional[Dict[str, Any]] = None
-        """Which of the job's are in what failed; None: not looked for yet."""
         self.exit_code: Optional[int] = None
         """Of a run that restarts brought no further; None: that of the attempt."""
 
@@ -167,28 +140,13 @@ class NextAttempt:
             self._causes.append(cause)
 
     def note_lost(self, node: str) -> None:
-        """Take a node that fell silent: by now it has found that out as well, or soon will."""
-        self._joined.pop(node, None)
-        grace = float(self._job["stop"].get("failure_grace", FAILURE_GRACE))
-        beat = heartbeat_seconds(self._job["link"]["lost_after"])
-        fence = beat + grace + FENCE_SECONDS
-        if run_attempt(self._job) > 1 and node in self._peers.missing:
-            fence += self._job["link"]["lost_after"] + beat  # it may have begun that much later
-        self._lost[node] = time.monotonic() + fence
-
-    def drop_spare(self, node: str) -> None:
-        """Count on a spare no longer; what was decided with it is decided again."""
-        self._spares.discard(node)
-        self._joined.pop(node, None)
-        if self.again and node not in self._spares_after(self.again):
-            self.again = None
+        """Only the master counts who is there."""
 
     def note_joined(self, seat: Seat) -> None:
-        """Count on a node that has joined; what was decided without it is decided again."""
-        self._joined[seat["node"]] = seat
-        if seat["node"] in self._lost:
-            self._lost[seat["node"]] = 0.0  # it has verified that its earlier ranks have ended
-        self.again = None
+        """Only the master counts who is there."""
+
+    def drop_spare(self, node: str) -> None:
+        """Only the master counts who is there."""
 
     def note_failure(self, cause: Cause) -> None:
         """Take a rank or the launcher that failed on this node by itself."""
@@ -258,7 +216,7 @@ class NextAttempt:
             self.give_up("this node could not look at what it has")
         state = OVER
         if not self.why_not:
-            state = self._poll_master(late=late) if self._is_master else self._poll_worker()
+            state = self._poll(late=late)
         if self.why_not:
             self._refuse()
             return self.poll(late=late)
@@ -289,7 +247,9 @@ class NextAttempt:
             if not any(one.lost == self._job["master"]["node"] for one in self._causes):
                 self._told_until = time.monotonic() + HEARD_SECONDS
 
-    def _poll_worker(self) -> str:
+    def _poll(self, *, late: bool) -> str:
+        """Return what becomes of the run, as the master says."""
+        del late
         told = self._peers.again
         if told is None and self.master_finished:
             self.give_up("the job has finished on %s" % self._job["master"]["node"])
@@ -332,50 +292,6 @@ class NextAttempt:
         seen = [one["path"] for one in sight.get("checkpoints", ())]
         return os.path.join(self._job["workdir"], checkpoint) in seen
 
-    def _poll_master(self, *, late: bool) -> str:
-        if self.again is None:
-            all_told = self._peers.all_done or (late and self._peers.rest_done)
-            if all_told and not self._looking and self._has_news():
-                self._decide()
-            return OPEN
-        if time.monotonic() < self._due:
-            return OPEN
-        gone = {*self._lost, *self.again["without"]} - self._joined.keys()
-        silences = {n: each for n, each in self._peers.silences.items() if n not in gone}
-        for node, silence in silences.items():
-            if silence <= self._job["link"]["lost_after"]:
-                continue
-            if not self._job.get("lineup"):
-                self.give_up("%s has been silent for %.0f s" % (node, silence))
-                return OVER
-            self.note_lost(node)
-            self.again = None  # decided again: without it, or not at all
-            return OPEN
-        if any(silence > SILENT_SECONDS for silence in silences.values()):
-            return OPEN
-        self._take({**self.again, "go": True})
-        self._peers.send_again(self.again)
-        return GO
-
-    def _has_news(self) -> bool:
-        """Tell whether there is more to decide by than that the run waits for nodes."""
-        came = self._joined.keys() & self._peers.afters.keys()
-        over = time.monotonic() >= self._wait_until
-        return self._waits is None or over or came != self._decided_with
-
-    def _waits_for_nodes(self, why: str) -> bool:
-        """Wait for nodes to join, as long as the job allows; False: no longer."""
-        restart = self._job["restart"]
-        limit = restart.get("wait", 0.0) if restart else 0.0
-        if self._waits is None and limit:
-            now = time.time()
-            self._wait_until = time.monotonic() + limit
-            self._waits = {"since": now, "until": now + limit, "why": why}
-            self._record.event("waits", **self._waits)
-            self._on_wait(why)
-            self._on_change()
-        return time.monotonic() < self._wait_until
-
     def _take(self, again: PeerMessage) -> None:
         decided = self.again is None or not again["go"]
         self.again = again
@@ -383,103 +299,6 @@ class NextAttempt:
             self._due = time.monotonic() + again["wait_s"]
             self._record.event("again", of=self._most, **_shown(again))
             self._on_change()
-
-    def _decide(self) -> None:
-        """Decide with what all nodes have told; only the master does."""
-        try:
-            self._decide_by(self._peers.afters)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide how the run ended)
-            traceback.print_exc()
-            self.give_up("it cannot be decided: %r" % error)
-
-    def _decide_by(self, told: Mapping[str, PeerMessage]) -> None:
-        from clusterctl.node.peer_link.restart_messages import (  # noqa: PLC0415  (few runs)
-            MOST_WITHOUT,
-            WHY_LIMIT,
-            parse_after,
-        )
-        from clusterctl.node.restart.own_rules import FoundPatterns  # noqa: PLC0415
-        from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
-
-        lost = [node for node in self._lost if node in self._job["workers"]]
-        self._decided_with = set(self._joined.keys() & told.keys())
-        gone = set(lost) - self._decided_with
-        told = {node: after for node, after in told.items() if node not in gone}
-        needed = set(self._job["workers"]) - set(self._job.get("spares") or ())
-        silent = sorted(needed - set(told) - set(lost))
-        if silent:
-            self.give_up("%s did not say what it has" % ", ".join(silent))
-            return
-        unused = set(self._job.get("spares") or ()) - self._spares
-        afters = {self._job["node"]: parse_after(self.after), **told}
-        afters = {node: after for node, after in afters.items() if node not in unused}
-        if self._patterns is None and self._look_for_patterns(afters):
-            return
-        looked = self._patterns or {}
-        patterns = FoundPatterns(**{name: tuple(each) for name, each in looked.items()})
-        found = decide_next.decide_next(
-            self._job,
-            self._record.paths,
-            self._causes,
-            afters,
-            patterns,
-            lost,
-            [self._joined[node] for node in sorted(self._decided_with)],
-            self._end,
-        )
-        if found.lacks and self._waits_for_nodes(found.decision.why):
-            self._end = found.end
-            return
-        if found.decision.action != "again":
-            self.exit_code = found.decision.exit_code
-            missed = "; no node joined in time (clusterctl join)" if self._waits else ""
-            self.give_up(found.decision.why + missed + found.way_on)
-            return
-        self._waits = None
-        count = len(found.decision.without)
-        if count > MOST_WITHOUT:
-            self.give_up("%s; %d nodes are too many to leave out" % (found.decision.why, count))
-            return
-        left = seconds_left(self._job)
-        if left is not None and left <= found.decision.wait_s:
-            self.give_up("%s; its time is over before the next attempt" % found.decision.why)
-            return
-        newest = found.checkpoint
-        fenced = max((self._lost[node] for node in lost), default=0.0) - time.monotonic()
-        self._take(
-            {
-                "attempt": run_attempt(self._job) + 1,
-                "checkpoint": newest.path if newest else None,
-                "step": newest.step if newest else None,
-                "wait_s": max(found.decision.wait_s, round(fenced, 1)),
-                "why": found.decision.why[:WHY_LIMIT],
-                "go": False,
-                "without": list(found.decision.without),
-                "joined": list(found.joined),
-                "start": newest._asdict() if newest else None,
-            }
-        )
-        self._peers.send_again(self.again or {})
-
-    def _look_for_patterns(self, afters: Mapping[str, PeerMessage]) -> bool:
-        """Find out in a child which of the job's patterns are in what failed; False: none is."""
-        restart = self._job["restart"]
-        assert restart is not None
-        wanted = [*restart["never"].get("patterns", ()), *restart["on"].get("patterns", ())]
-        failures = [each for after in afters.values() for each in after["failures"]]
-        lines = [line for each in failures for line in each["lines"]]
-        if not wanted or not lines:
-            return False
-
-        def take(found: Dict[str, Any]) -> None:
-            self._looking = 0
-            self._patterns = found or {"late": wanted}
-            for pattern in self._patterns["late"]:
-                self._record.event("pattern-late", pattern=pattern)
-
-        work = partial(_find, wanted, lines)
-        self._looking = run_apart(self._loop, work, take, seconds=PATTERNS_SECONDS)
-        return True
 
     def announce(self) -> None:
         """Write into the log what the next attempt is, before its first line."""
@@ -499,13 +318,6 @@ def _shown(again: PeerMessage) -> Dict[str, Any]:
     """Return what people are shown of the next attempt."""
     names = ("attempt", "checkpoint", "step", "wait_s", "why", "without")
     return {name: again[name] for name in names}
-
-
-def _find(patterns: Sequence[str], lines: Sequence[str]) -> Dict[str, Any]:
-    """Look for patterns; runs in a child, which alone imports what it takes."""
-    from clusterctl.node.restart.patterns import find_patterns  # noqa: PLC0415
-
-    return find_patterns(patterns, lines)
 
 
 def _look(

@@ -26,6 +26,7 @@ from clusterctl.node.supervisor.around.time_limit import seconds_left, watch_tim
 from clusterctl.node.supervisor.hang_judge import HangJudge
 from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
+from clusterctl.node.supervisor.master_attempt import MasterAttempt
 from clusterctl.node.supervisor.members import Members
 from clusterctl.node.supervisor.next_attempt import GO, OVER, NextAttempt
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
@@ -93,8 +94,11 @@ class Supervisor:
         self._members = Members(loop, job, self._peers, secrets["token"], self._save)
         env = spawner.environment
         self._notify = Notifier(loop, job, record, secrets, env, self._nodes, self.began)
-        self._next = NextAttempt(
-            loop, job, record, self._peers, self._save, guard, self._notify.waits
+        attempt = loop, job, record, self._peers, self._save, guard
+        self._next = (
+            NextAttempt(*attempt)
+            if job["node_rank"]
+            else MasterAttempt(*attempt, self._notify.waits)
         )
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
@@ -314,8 +318,7 @@ class Supervisor:
             return
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
-        if self._job["node_rank"] == 0:
-            self._next.note_lost(node)
+        self._next.note_lost(node)
         if self._continues_without(node, reason):
             return
         own = self._job["node"]

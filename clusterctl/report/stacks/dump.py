@@ -16,7 +16,7 @@ from clusterctl.report.lines import age
 from clusterctl.report.stacks.verdict import show_verdict
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice
-from clusterctl.verbs.runs.run_status import LIVE
+from clusterctl.verbs.runs.run_state import LIVE
 
 _STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
 _SHOWN_FRAMES = 12

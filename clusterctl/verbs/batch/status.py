@@ -19,7 +19,8 @@ from clusterctl.verbs.runs.list_runs import (
     recorded_line,
 )
 from clusterctl.verbs.runs.records import Records
-from clusterctl.verbs.runs.run_status import LIVE, RunStatus
+from clusterctl.verbs.runs.run_state import LIVE
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import plain
 
 ENDED_SECONDS = 120.0

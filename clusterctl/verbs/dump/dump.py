@@ -22,7 +22,7 @@ from clusterctl.values import dataclass
 from clusterctl.verbs.dump.own_py_spy import OwnPySpy, find_py_spy
 from clusterctl.verbs.events import Emit, ignore
 from clusterctl.verbs.rpc import Nodes, call_all, joined_later, run_args, validated_answer
-from clusterctl.verbs.runs.run_status import LIVE
+from clusterctl.verbs.runs.run_state import LIVE
 from clusterctl.wire import SCHEMA, plain
 
 LIMIT_SECONDS = 60.0

@@ -10,7 +10,8 @@ from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_late_nodes
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus, view_of
+from clusterctl.verbs.runs.run_state import BAD_ENDS
+from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
 EXIT_FAILED = 1

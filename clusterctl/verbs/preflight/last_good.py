@@ -11,7 +11,7 @@ from clusterctl.verbs.preflight.check import CheckResult, LastGood
 from clusterctl.verbs.runs.records import Records
 
 if TYPE_CHECKING:
-    from clusterctl.verbs.runs.run_status import RunState
+    from clusterctl.verbs.runs.run_state import RunState
 
 FINISHED: RunState = "finished"
 

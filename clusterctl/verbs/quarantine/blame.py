@@ -9,7 +9,8 @@ from clusterctl.model.run_record import RecordedCause
 from clusterctl.node.printed_cause import cause_of
 from clusterctl.node.restart.blame import LOST, faulty
 from clusterctl.values import dataclass
-from clusterctl.verbs.runs.run_status import BAD_ENDS, RunStatus
+from clusterctl.verbs.runs.run_state import BAD_ENDS
+from clusterctl.verbs.runs.run_status import RunStatus
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 

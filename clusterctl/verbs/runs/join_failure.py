@@ -16,7 +16,8 @@ from clusterctl.logs.first_cause import (
 )
 from clusterctl.logs.known_errors import FAULTY_GPU
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.runs.way_on import relaunch
 
 _MOST_LATE = 4

@@ -22,7 +22,8 @@ from clusterctl.verbs.runs.node_answers import find_cause
 from clusterctl.verbs.runs.proof import has_key, proven_record
 from clusterctl.verbs.runs.records import Claim, Records, RunRecord
 from clusterctl.verbs.runs.run_id import short_ids
-from clusterctl.verbs.runs.run_status import LIVE, RunStatus, view_of
+from clusterctl.verbs.runs.run_state import LIVE
+from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
 See = Callable[[RunRecord, RunStatus], object]

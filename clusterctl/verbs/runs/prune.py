@@ -12,7 +12,8 @@ from clusterctl.verbs.rpc import Nodes, call_validated, node_args
 from clusterctl.verbs.runs.find_run import discover
 from clusterctl.verbs.runs.list_runs import ListedRun, claimed_line, newest_first, recorded_line
 from clusterctl.verbs.runs.records import Records, RunRecord
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import SCHEMA, plain
 
 KEPT = 10

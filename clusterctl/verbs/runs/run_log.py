@@ -22,7 +22,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
-from clusterctl.verbs.runs.run_status import set_aside
+from clusterctl.verbs.runs.run_state import set_aside
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"

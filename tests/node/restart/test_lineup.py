@@ -213,8 +213,8 @@ def test_a_node_that_joins_a_run_that_has_shrunk_lets_it_grow_again() -> None:
         grown = replanned(shrunk, [], "why", [seat])
         assert compared(grown) == compared(job_of(wanted, new_cluster, name))
         assert (grown["empty"], [one["node"] for one in grown["left_out"]]) == ([], ["b"])
-    back: Any = {"node": "b", "address": "127.0.0.2", "procs": 2}
-    assert replanned(shrunk, [], "why", [back])["left_out"] == []
+        back: Any = {"node": "b", "address": "127.0.0.2", "procs": 2}
+        assert replanned(shrunk, [], "why", [back])["left_out"] == []
 
 
 def test_only_the_launchers_variables_change_in_the_environment() -> None:

@@ -14,6 +14,7 @@ from clusterctl.node.restart.judgement import FRUITLESS, NO_PROGRESS
 from clusterctl.node.run.processes.boot import uptime
 from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.supervisor import decide_next
+from clusterctl.node.supervisor.master_attempt import MasterAttempt
 from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
 from clusterctl.node.supervisor.shutdown import Cause
 
@@ -54,15 +55,10 @@ class Node:
         guard = key_of(os.getpid())
         peers: Any = self.peers
         self.waits: list[str] = []
-        self.next = NextAttempt(
-            SimpleNamespace(),
-            job,
-            record,
-            peers,
-            lambda: None,
-            guard,
-            self.waits.append,  # type: ignore[arg-type]
-        )
+        loop: Any = SimpleNamespace()
+        given = loop, job, record, peers, lambda: None, guard
+        self.master = MasterAttempt(*given, self.waits.append)
+        self.next = NextAttempt(*given) if rank else self.master
         self.next._own = OWN
 
     def poll(self) -> str:
@@ -361,7 +357,7 @@ def test_a_run_that_waited_in_vain_ends_and_says_so(monkeypatch: pytest.MonkeyPa
     node = Node(**OTHERS, restart={**RESTART, "wait": 60.0})
     node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
     assert node.poll() == OPEN
-    node.next._wait_until = 0.0
+    node.master._wait_until = 0.0
     node.poll()
     why = node.next.verdict["no_restart"]
     assert why == "no node; no node joined in time (clusterctl join); without it: X"

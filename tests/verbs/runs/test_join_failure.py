@@ -8,7 +8,8 @@ from clusterctl.errors import NodeError
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.model.node_run import NodeRun
 from clusterctl.verbs.runs.join_failure import cause_of_ends, join_failure, with_late_nodes
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from tests.verbs.run_answers import CLUSTER, RUN, rank, read
 
 NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
