@@ -13,15 +13,20 @@ but never both run.
 
 from __future__ import annotations
 
+import _socket
+import contextlib
 import os
-import socket
 import struct
 import time
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.own_files import user_name
 from clusterctl.wire import BadLine, LineReader, encode_line
+
+TYPE_CHECKING = False
+# `socket` and `typing` take a node longer to import than a sync has to do.
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 NAME = "clusterctl-run"
 """The lock of a machine; the loopback sandbox adds its port, for several nodes on one machine."""
@@ -49,16 +54,17 @@ UUID_CHARACTERS = 12
 _CREDENTIALS = struct.Struct("3i")
 
 
-class PeerProcess(NamedTuple):
+class PeerProcess:
     """The process at the other end of a socket, as the kernel reports it."""
 
-    pid: int
-    uid: int
+    def __init__(self, pid: int, uid: int) -> None:
+        self.pid = pid
+        self.uid = uid
 
     @classmethod
-    def of(cls, connection: socket.socket) -> PeerProcess:
+    def of(cls, connection: _socket.socket) -> PeerProcess:
         """Ask the kernel who it is."""
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         return cls(pid, uid)
 
@@ -122,7 +128,8 @@ def query(
     Any user can take the name: of another user's answer only what is harmless is returned.
     """
     deadline = time.monotonic() + seconds
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    with contextlib.closing(connection):
         try:
             _connect(connection, sockets(name)[0], deadline)
         except ConnectionRefusedError:
@@ -159,7 +166,7 @@ def workdir_id(folder: bytes) -> str:
     return hashlib.sha256(os.path.realpath(folder)).hexdigest()
 
 
-def _connect(connection: socket.socket, name: str, deadline: float) -> None:
+def _connect(connection: _socket.socket, name: str, deadline: float) -> None:
     """Connect, and wait for a place in the queue: many ranks report at once.
 
     Raises:
@@ -177,7 +184,7 @@ def _connect(connection: socket.socket, name: str, deadline: float) -> None:
             return
 
 
-def _read_answer(connection: socket.socket, deadline: float) -> Dict[str, Any]:
+def _read_answer(connection: _socket.socket, deadline: float) -> Dict[str, Any]:
     """Read one line.
 
     Raises:

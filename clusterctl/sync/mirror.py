@@ -13,7 +13,9 @@ from clusterctl.errors import NodeError
 from clusterctl.node.mirror.safe_open import RootFolder
 from clusterctl.node.mirror.tree_hash import entry_kind, path_bytes, path_text
 from clusterctl.node.push.manifest import is_below
-from clusterctl.sync.rsync import TEMPORARY, PushResult, push
+from clusterctl.safe_text import printable_words
+from clusterctl.sync.rsync import NOT_WRITTEN, TEMPORARY, PushResult, push
+from clusterctl.sync.small_files import pack
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import Call, Reply, Request
@@ -119,7 +121,9 @@ class Placement:
             "temporary": self.temporary,
             "tokens": list(self.tokens),
         }
-        return Request(op="sync-apply", args=args, body=self.listing, body_limit=BODY_LIMIT)
+        return Request(
+            op="sync-apply", args=args, body=self.listing, body_limit=BODY_LIMIT, stay=True
+        )
 
     @property
     def temporary(self) -> str:
@@ -156,12 +160,18 @@ class Placement:
                 return _ended(call, messages)
             call.set_deadline(STEP_SECONDS)
             stays = b"\0".join(map(path_bytes, self.kept[name]))
-            call.send(Message({"go": True}, stays))
+            bulk = connection.node.local or not paths
+            packed = None if bulk else pack(self.source, self.tree, paths)
+            go = {"go": True, "stays": len(stays), "files": packed is not None}
+            call.send(Message(go, stays + (packed or b"")))
             begun = next(messages, None)
             if begun is None or "end" in begun.head:
                 return _with(call.reply(), begun)
-            pushed = PushResult(code=0, words="")
-            if paths:
+            words = printable_words(str(begun.head.get("failed", "")).encode())
+            pushed = PushResult(code=NOT_WRITTEN if words else 0, words=words)
+            if packed is not None:
+                self.moved[name] = sum(needed_sizes(plan, self.source, self.paths).values())
+            elif paths:
                 try:
                     pushed = bring(connection, self, paths, folder, _reporting(call, self.moved))
                 except NodeError as failure:
@@ -205,7 +215,7 @@ def stays_and_needs(
     stays: dict[str, Sequence[str]] = {}
     needs: dict[str, Mapping[str, int]] = {}
     known: dict[tuple[str, bytes], tuple[Sequence[str], Mapping[str, int]]] = {}
-    for name, plan in plans.items():
+    for name, plan in sorted(plans.items()):
         key = (repr(plan.head.get("need")), plan.body)
         if key not in known:
             known[key] = still_here(plan, source, listed), needed_sizes(plan, source, listed)

@@ -35,6 +35,8 @@ POLL_SECONDS = 1.0
 """How often we look up from waiting for rsync."""
 _KILLED = 20
 """rsync's own exit code for an end by a signal."""
+NOT_WRITTEN = 11
+"""rsync's exit code where a file could not be written."""
 VANISHED = 24
 """rsync's exit code where a file went away while it was read."""
 ERRORS_LIMIT = 4 << 20

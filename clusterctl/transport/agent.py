@@ -20,6 +20,7 @@ from typing import Any
 
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.operations import OPERATIONS
+from clusterctl.wire import encode_head
 
 # /usr/bin/python3 goes first: a `python3` on PATH may be a pyenv or conda shim that takes longer
 # to start than the whole agent. `exec` leaves no shell behind to hold the channel open.
@@ -133,6 +134,7 @@ def _read() -> loader.Sources:
     return loader.read_sources()
 
 
+@functools.cache
 def compiled_for(op: str) -> bytes:
     """Return what an operation imports as code objects; nodes with another bytecode compile."""
     codes = {name: marshal.dumps(code) for name, code in modules_of(op).items()}
@@ -163,6 +165,13 @@ def opening(marker: bytes, python: str | None, op: str = "") -> tuple[bytes, byt
     with _reading:
         modules = modules_for(op)
     return f"exec({_STUB!r})\n{plain}\n".encode() + _sized(marker), modules
+
+
+def further(op: str) -> tuple[bytes, bytes]:
+    """Return what is written before the frame of a request to an agent that has stayed."""
+    with _reading:
+        modules = compiled_for(op)
+    return encode_head({"modules": True}, len(modules)), modules
 
 
 @functools.cache

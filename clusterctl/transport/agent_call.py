@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import BinaryIO, cast
 
 from clusterctl.errors import NodeError
@@ -26,6 +27,8 @@ JSON_RATE = 64 * 1024
 
 What comes in small parts has a pace of its own.
 """
+SLOWEST_RATE = 4096
+"""Bytes of a message a second that a node must take: many may have one slow uplink."""
 JSON_SHARE = 8
 """It may be one in so many of the other bytes, too."""
 
@@ -43,8 +46,20 @@ class AgentCall(Call):
         *,
         timeouts: Timeouts,
         timeout: float = math.inf,
+        stayed: bytes = b"",
+        keep: Callable[[Stream, bytes], object] | None = None,
     ) -> None:
-        """Send the agent and the request; `reply()` reports what went wrong."""
+        """Send the agent and the request; `reply()` reports what went wrong.
+
+        Args:
+            node: where.
+            stream: to the agent.
+            request: what to do.
+            timeouts: the limit of each phase.
+            timeout: seconds for the whole of it.
+            stayed: the marker of an agent that is there already; empty: it is to be sent.
+            keep: receives the stream and the marker of an agent that stays.
+        """
         self.node = node
         self._stream = stream
         self._limits = {"head_limit": request.head_limit, "body_limit": request.body_limit}
@@ -57,7 +72,10 @@ class AgentCall(Call):
         """When the next answer must have come."""
         self._rests_until = -math.inf
         """Until when it need not give a sign of life: it has said that it waits for us."""
-        self._marker = agent.fresh_marker()
+        self._marker = stayed or agent.fresh_marker()
+        self._keep = keep if request.stay else None
+        self._kept = False
+        """The stream is another call's by now."""
         self._noise = bytearray()
         """What came before the marker."""
         self._pace = Pace()
@@ -83,8 +101,10 @@ class AgentCall(Call):
         self._sending = threading.Lock()
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
-        opening = agent.opening(self._marker, node.python, request.op)
-        head = encode_head({"op": request.op, "args": plain(request.args)}, len(request.body))
+        fresh = partial(agent.opening, self._marker, node.python)
+        opening = (agent.further if stayed else fresh)(request.op)
+        asked = {"op": request.op, "args": plain(request.args), "stay": request.stay}
+        head = encode_head(asked, len(request.body))
         sent_by = time.monotonic() + timeouts.answer
         try:
             # What all nodes are sent is not copied for each.
@@ -95,13 +115,19 @@ class AgentCall(Call):
             logger.debug("%s: sending the agent: %s", node.name, error)
         self._speaks_by = time.monotonic() + timeouts.answer
 
-    def await_agent(self) -> None:
-        """Wait until the agent speaks; why it does not is in the reply."""
+    def await_agent(self) -> bool:
+        """Wait until the agent speaks; why it does not is in the reply.
+
+        Returns:
+            False: it ended without having taken the request.
+        """
         try:
             self._find_marker()
         except NodeError as failure:
             self._failure = failure
             self._ended = True
+            return failure.state != "bad-output"
+        return True
 
     def messages(self) -> Iterator[Message]:
         """Yield answers as they come, up to and with the last."""
@@ -127,8 +153,9 @@ class AgentCall(Call):
         with self._sending:
             self._rests_until = min(self._rests_until, time.monotonic() + self._timeouts.silence)
             try:
-                if not self._send_failed:
-                    self._stream.send(message.encode(), self._timeouts.answer)
+                if not (self._send_failed or self._kept):
+                    data = message.encode()
+                    self._stream.send(data, self._timeouts.answer + len(data) / SLOWEST_RATE)
             except OSError as error:
                 self._send_failed = True
                 logger.debug("%s: sending: %s", self.node.name, error)
@@ -165,7 +192,8 @@ class AgentCall(Call):
     def close(self) -> None:
         """Close the channel."""
         self._closed = True
-        self._stream.close()
+        if not self._kept:
+            self._stream.close()
         self.end_turn()
         self._end_rest()
 
@@ -190,6 +218,10 @@ class AgentCall(Call):
         ended = "end" in message.head
         if ended:
             self._failure = None
+            if self._keep is not None and not self._buffer:
+                with self._sending:
+                    self._kept = True
+                self._keep(self._stream, self._marker)
         if ended or self._turn_until in message.head:
             self.end_turn()
         return message

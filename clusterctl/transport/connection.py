@@ -3,9 +3,10 @@
 import dataclasses
 import math
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
@@ -16,6 +17,8 @@ from clusterctl.transport.ssh.control_master import ControlMaster
 from clusterctl.transport.stream import ExitInfo, ProcessStream, Stream
 from clusterctl.transport.translate_errors import translated
 
+STAYS_SECONDS = 50.0
+"""An agent that has stayed for so long is about to end by itself."""
 SSH_FAILED = 255
 """ssh's own exit status for anything that went wrong with the connection."""
 
@@ -31,6 +34,9 @@ class Connection(ABC):
         """Waits for a turn to start an agent; the connector sets it."""
         self.login_seconds = 0.0
         """How long the login took once its turn had come."""
+        self._staying: list[tuple[Stream, bytes, float]] = []
+        """Agents that wait for another request: stream, marker, since when."""
+        self._closed = False
 
     @property
     @abstractmethod
@@ -45,9 +51,11 @@ class Connection(ABC):
             NodeError: it cannot be started.
         """
 
-    @abstractmethod
     def close(self) -> None:
         """Close the connection; what runs detached on the node lives on."""
+        self._closed = True
+        for stream, _, _ in self._staying:
+            stream.close()
 
     def call(self, request: Request, *, timeout: float = math.inf) -> Call:
         """Start an operation of the agent on the node, in turn; wait until the agent speaks.
@@ -61,12 +69,38 @@ class Connection(ABC):
         """
         with ExitStack() as turn:
             turn.enter_context(self.in_turn())
-            stream = self.start_agent()
-            call = AgentCall(self.node, stream, request, timeouts=self._timeouts, timeout=timeout)
-            call.await_agent()
+            call = self._call_staying(request, timeout)
+            if call is None:
+                call = self._agent_call(self.start_agent(), request, timeout)
+                call.await_agent()
             if request.turn_until:
                 call.end_turn = turn.pop_all().close
             return call
+
+    def _call_staying(self, request: Request, timeout: float) -> AgentCall | None:
+        """Ask an agent that has stayed; None: there is none that takes the request."""
+        with suppress(IndexError):  # another thread takes them too
+            while True:
+                stream, marker, since = self._staying.pop()
+                if time.monotonic() - since < STAYS_SECONDS:
+                    call = self._agent_call(stream, request, timeout, stayed=marker)
+                    if call.await_agent():
+                        return call
+                stream.close()
+        return None
+
+    def _agent_call(
+        self, stream: Stream, request: Request, timeout: float, *, stayed: bytes = b""
+    ) -> AgentCall:
+        def keep(stream: Stream, marker: bytes) -> None:
+            self._staying.append((stream, marker, time.monotonic()))
+            if self._closed:  # as after Ctrl-C, while a thread was still reading
+                Connection.close(self)
+
+        return AgentCall(
+            self.node, stream, request, timeouts=self._timeouts, timeout=timeout, stayed=stayed,
+            keep=keep,
+        )  # fmt: skip
 
 
 class LocalConnection(Connection):
@@ -83,9 +117,6 @@ class LocalConnection(Connection):
         """Start the agent in a child process."""
         with translated("exec", self.node.name):
             return ProcessStream(["/bin/sh", "-c", agent.COMMAND])
-
-    def close(self) -> None:
-        """Nothing is held open between calls."""
 
 
 class OpensshStream(ProcessStream):
@@ -122,4 +153,5 @@ class OpensshConnection(Connection):
 
     def close(self) -> None:
         """Close the connection."""
+        super().close()
         self._master.close()

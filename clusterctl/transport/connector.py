@@ -85,9 +85,6 @@ class SrunConnection(Connection):
         with translated("exec", self.node.name):
             return SrunStream(argv)
 
-    def close(self) -> None:
-        """Nothing is held open between calls."""
-
 
 IMPORTING = threading.RLock()
 """Held while paramiko or Fabric is imported: what is hidden from the one, the other needs."""

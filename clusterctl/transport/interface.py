@@ -82,6 +82,8 @@ class Request:
 
     Empty: the turn ends when the agent runs, for others need not wait for what may take hours.
     """
+    stay: bool = False
+    """The agent waits for another request then: one is likely to follow within seconds."""
     body_limit: int = 16 * 1024 * 1024
     """Bytes that may follow the JSON of one answer."""
     timeout: float = math.inf

@@ -93,7 +93,7 @@ def test_other_questions_come_with_the_kernels_word_for_who_asks(
 ) -> None:
     answer = run_lock.query(name, {"ask": "stop"}) or {}
     assert answer["did"] == "stop"
-    assert held == [PeerProcess(os.getpid(), os.getuid())]
+    assert [(peer.pid, peer.uid) for peer in held] == [(os.getpid(), os.getuid())]
 
 
 @pytest.mark.usefixtures("held")

@@ -18,6 +18,7 @@ from clusterctl.sync.mirror import (
     stays_and_needs,
     still_here,
 )
+from clusterctl.sync.small_files import SMALL
 from clusterctl.sync.source import read_source
 from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
@@ -67,7 +68,7 @@ def test_the_same_host_gets_what_the_sync_places(
     """Or the test above would prove nothing."""
     source, loot = tmp_path / "code", tmp_path / "loot"
     (source / ".git").mkdir(parents=True)
-    (source / "a.py").touch()
+    (source / "a.py").write_bytes(bytes(SMALL))  # or rsync would have no part in it
     loot.mkdir()
     server = make_sshd(f"ForceCommand {sys.executable} {HOSTILE} {loot} a.py")
     with Pool(cluster_of(server.node("n"))) as pool:

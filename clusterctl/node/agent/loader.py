@@ -42,13 +42,18 @@ class Importer:
 
     def __init__(self, sources: Sources, compiled: bytes = b"") -> None:
         self.sources = sources
-        self.compiled = compiled if compiled.startswith(MAGIC) else b""
+        self.compiled = b""
         self.codes: Dict[str, bytes] = {}
-        if self.compiled:
-            codes = zlib.decompress(compiled[len(MAGIC) :])
-            self.codes = marshal.loads(codes)  # noqa: S302  (clusterctl's)
+        self.add(compiled)
         self.packages = {package for name in sources for package in _packages_of(name)}
         self._own = zlib.decompress(sources[ENTRY])
+
+    def add(self, compiled: bytes) -> None:
+        """Take the modules of an operation, compiled; for nothing if by another Python."""
+        if compiled.startswith(MAGIC):
+            self.compiled = compiled
+            codes = zlib.decompress(compiled[len(MAGIC) :])
+            self.codes.update(marshal.loads(codes))  # noqa: S302  (clusterctl's)
 
     def find_spec(
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
@@ -103,6 +108,12 @@ def install(sources: Sources, compiled: bytes = b"") -> None:
     # This text was run before it could be imported; the module must know what is installed.
     sys.modules[ENTRY] = ModuleType(ENTRY)
     sys.modules[ENTRY].__dict__.update(globals(), __name__=ENTRY)
+
+
+def add(compiled: bytes) -> None:
+    """Take the compiled modules of a further operation."""
+    if _installed is not None:
+        _installed.add(compiled)
 
 
 def read_sources() -> Sources:

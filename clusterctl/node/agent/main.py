@@ -1,4 +1,7 @@
-"""The agent: takes one request from the channel, runs its operation, answers, and exits."""
+"""The agent: takes a request from the channel, runs its operation, answers, and exits.
+
+A controller that asks again soon has it stay: to start another takes most of a call's time.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import gc
 import os
 import sys
 
+from clusterctl.node.agent import loader
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.agent.operations import OPERATIONS
 from clusterctl.wire import Message, read_message
@@ -17,8 +21,12 @@ if TYPE_CHECKING:
     Operation = Callable[[Dict[str, Any], bytes, CallChannel], Message]
 
 
+STAY_SECONDS = 60.0
+"""How long an agent that is to stay waits for the next request."""
+
+
 def serve(marker: bytes) -> None:
-    """Answer the one request that follows on stdin; never returns.
+    """Answer the request that follows on stdin, and more if that one asks for it; never returns.
 
     Args:
         marker: what the controller waits for before it takes bytes for frames.
@@ -28,11 +36,15 @@ def serve(marker: bytes) -> None:
     try:
         os.write(link.output, marker)
         request = read_message(link.reader)
-        if request is not None:
+        while request is not None:
             link.start_heartbeat()
             link.send_last(run_operation(request, link))
             if link.outlived:
                 wait_for_descendants(link)
+            if not request.head.get("stay"):
+                break
+            link = CallChannel(link.reader, link.output)
+            request = next_request(link, marker)
     except ControllerDisconnected:
         code = 1
     except BaseException:  # noqa: BLE001  (the broken stream and stderr tell the controller)
@@ -40,6 +52,23 @@ def serve(marker: bytes) -> None:
         code = 1
     # Not sys.exit: an abandoned thread, stuck in the kernel for a dead mount, must not hold us.
     os._exit(code)
+
+
+def next_request(link: CallChannel, marker: bytes) -> Message | None:
+    """Wait for another request; None: there is none. Its modules, compiled, come before it."""
+    link.receive_timeout_s = STAY_SECONDS
+    try:
+        while (modules := link.receive()) is not None and "modules" not in modules.head:
+            pass  # a word to the operation before, which did not wait for it
+        request = link.receive() if modules is not None else None
+    except TimeoutError:
+        return None
+    link.receive_timeout_s = None
+    if modules is None or request is None:
+        return None
+    os.write(link.output, marker)  # from here on it is not to be sent to another agent
+    loader.add(modules.body)
+    return request
 
 
 def wait_for_descendants(link: CallChannel) -> None:

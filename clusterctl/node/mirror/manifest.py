@@ -7,13 +7,31 @@ knows its own files.
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from collections import namedtuple
 
 from clusterctl.node.file_io import read_json
 from clusterctl.node.mirror.tree_hash import Entry, digest_of, entry_kind, path_bytes, path_text
 from clusterctl.own_files import replace_file
+from clusterctl.wire import from_json, to_json
+
+TYPE_CHECKING = False
+# Every sync needs this: `typing` and `json` take a node longer to import than all of it.
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+    class Record(NamedTuple):
+        """What is known of one path."""
+
+        digests: List[str]
+        """Contents that came from us; two while a change is under way."""
+        ours: bool
+        """We put it there; otherwise it was found there, equal."""
+        stat_key: List[int]
+        """Size, times and inode when it was last hashed; empty: never."""
+
+else:
+    Record = namedtuple("Record", "digests ours stat_key")  # noqa: PYI024
 
 SCHEMA = 1
 FOLDER = b".clusterctl"
@@ -32,17 +50,6 @@ def sync_unfinished(root: bytes) -> bool:
     return read_json(os.path.join(root, NAME)).get("tree", "") is None
 
 
-class Record(NamedTuple):
-    """What is known of one path."""
-
-    digests: List[str]
-    """Contents that came from us; two while a change is under way."""
-    ours: bool
-    """We put it there; otherwise it was found there, equal."""
-    stat_key: List[int]
-    """Size, times and inode when it was last hashed; empty: never."""
-
-
 class Manifest:
     """The record of one folder."""
 
@@ -59,7 +66,7 @@ class Manifest:
         self._prefix = os.path.join(root, b"")
         try:
             with open(self.path, "rb") as file:
-                document = json.load(file)
+                document = from_json(file.read())
                 self._written = os.fstat(file.fileno()).st_mtime_ns
             limit = _PATH_LIMIT - len(self._prefix)
             records = dict(_record(path, one, limit) for path, one in document["files"].items())
@@ -93,9 +100,7 @@ class Manifest:
         self.tree, self.records = tree, records
         files = {path_text(path): list(record) for path, record in sorted(records.items())}
         document = {"schema": SCHEMA, "tree": tree, "from": self.origin, "files": files}
-        # `json.dump` takes ten times as long.
-        content = json.dumps(document, separators=(",", ":")).encode()
-        replace_file(self.path, content, mode=0o666, sync=True)
+        replace_file(self.path, to_json(document), mode=0o666, sync=True)
 
     def _is_settled(self, status: os.stat_result) -> bool:
         return max(status.st_mtime_ns, status.st_ctime_ns) < self._written - MTIME_GRANULARITY_NS

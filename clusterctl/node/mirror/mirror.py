@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import signal
-from typing import Any, Dict, Iterable, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
+from clusterctl.node.mirror.small_files import write_files
 from clusterctl.node.mirror.sync_diff import (
     MAX_SHOWN,
     differences,
@@ -30,6 +28,10 @@ from clusterctl.node.mirror.sync_plan import SyncPlan
 from clusterctl.node.mirror.tree_hash import decode_listing, path_text
 from clusterctl.own_files import remove_unfinished
 from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, Optional
 
 
 def find_tokens(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -51,7 +53,8 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
     The first answer says that the folder is locked. The second is the plan: `need`, `deletions`,
     `moved`, `placed`, `from`; its body has the wanted paths, then those that would be deleted,
     each ended by NUL. Nothing changes before the controller's `go`; its body has those that are to
-    stay after all. The third answer says that rsync may write, to `temporary`.
+    stay after all, then perhaps the files. The third answer says that rsync may write, to
+    `temporary`, or why the files could not be written.
 
     Args:
         args: `workdir`, `tree`, `lock`; `holder` (who syncs, from where), `temporary` (a folder
@@ -76,13 +79,14 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
         verdict = _wait_to_proceed(channel)
         if verdict is None:
             return Message({"aborted": True})
-        plan.keep(set(verdict.body.split(b"\0")))
+        stays = verdict.head.get("stays", 0)
+        plan.keep(set(verdict.body[:stays].split(b"\0")))
         if plan.changes:
             _refuse_run(root, args)  # one may have started while the other nodes made their plans
         complete = not plan.changes and manifest.tree == args["tree"]
-        temporary = _temporary(root, args)
+        temporary, failed = _temporary(root, args), ""
         if alone:
-            shutil.rmtree(os.path.dirname(temporary), ignore_errors=True)
+            _remove(os.path.dirname(temporary))
             remove_unfinished(os.path.join(root, FOLDER))
         try:
             if not complete:
@@ -91,8 +95,11 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
                 manifest.origin = {k: str(holder[k]) for k in ("host", "folder") if k in holder}
                 plan.begin()
                 os.makedirs(temporary, mode=0o700, exist_ok=True)
+                if verdict.head.get("files"):
+                    failed = write_files(root, temporary, verdict.body[stays:])
             aside = [path_text(path) for path in plan.moved_aside]
             head = {"need": len(plan.needed), "deleted": plan.deleted, "set_aside": aside}
+            head["failed"] = failed
             head["sent_paths"] = [path_text(path) for path in plan.needed[:MAX_SHOWN]]
             head["deleted_paths"] = [path_text(path) for path in plan.deletions[:MAX_SHOWN]]
             channel.send(Message({"begun": True, **head}))
@@ -101,7 +108,7 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
             if proceeds and not different and not complete:
                 plan.finish(args["tree"])
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _remove(temporary)
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(temporary))
     shown = [path_text(path) for path in different[:MAX_SHOWN]]
@@ -149,6 +156,18 @@ def _temporary(root: bytes, args: Dict[str, Any]) -> bytes:
     return os.path.join(root, FOLDER, b"tmp", name)
 
 
+def _remove(folder: bytes) -> None:
+    """Remove a folder, mostly an empty one."""
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        import shutil  # noqa: PLC0415  (its import takes long)
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def remove_tokens(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Take this node's token away, and our folder where nothing else is in it."""
     del body, channel
@@ -169,6 +188,9 @@ def _remove_tokens(root: bytes, tokens: Iterable[str]) -> None:
 
 def exec_rsync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Become `rsync --server` on this channel, in the folder."""
+    import shutil  # noqa: PLC0415  (few syncs need rsync, and both take long)
+    import signal  # noqa: PLC0415
+
     del body
     argv = [str(word) for word in args["argv"]]
     root = target_folder(args)

@@ -13,13 +13,16 @@ import gc
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.mirror.manifest import FOLDER, Manifest
 from clusterctl.node.mirror.tree_hash import Entry, Listing, decode_listing, path_text, tree_hash
 from clusterctl.own_files import describe_file, user_name
 from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional
 
 OWN_FILES = (b"lock", b"manifest.json", b".gitignore")
 """The files in our folder."""

@@ -11,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.mirror.manifest import FOLDER
 from clusterctl.node.mirror.tree_hash import path_text
+from clusterctl.wire import from_json, to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, Optional, Tuple
 
 CONTROLLER_SECONDS = 30.0
 """A controller that is silent for so long holds the lock no longer; it speaks every few seconds."""
@@ -68,7 +71,7 @@ def hold_lock(root: bytes, holder: Dict[str, Any]) -> Iterator[bool]:
         named = problem is None and writable and os.fstat(descriptor).st_nlink == 1
         if named:  # else it is a file elsewhere too
             file.truncate()
-            json.dump({**holder, "since": time.time(), "pid": os.getpid()}, file)
+            file.write(to_json({**holder, "since": time.time(), "pid": os.getpid()}).decode())
             file.flush()
         try:
             yield problem is None
@@ -215,7 +218,7 @@ def _refuse(descriptor: int, problem: OSError, holder: Dict[str, Any], *, writab
 def _read_holder(descriptor: int) -> Dict[str, Any]:
     """Return what a lock file says of its holder; nothing of one that says something else."""
     try:
-        found = json.loads(os.pread(descriptor, HOLDER_LIMIT, 0))
+        found = from_json(os.pread(descriptor, HOLDER_LIMIT, 0))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

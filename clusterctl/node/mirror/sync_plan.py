@@ -6,11 +6,14 @@ import contextlib
 import os
 import stat
 import time
-from typing import Dict, List, Optional, Set
 
 from clusterctl.node.mirror.manifest import FOLDER, Manifest, Record, stat_key
 from clusterctl.node.mirror.safe_open import RootFolder
 from clusterctl.node.mirror.tree_hash import Listing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Set
 
 
 class SyncPlan:

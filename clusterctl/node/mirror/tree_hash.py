@@ -6,12 +6,12 @@ paths imply. Times, owners and the other permission bits are not part of it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import stat
 import zlib
-from typing import Dict, NamedTuple, Optional
+from collections import namedtuple
+
+from clusterctl.wire import from_json, to_json
 
 CHUNK = 1 << 20
 FIRST = 1 << 16
@@ -20,16 +20,30 @@ FIRST = 1 << 16
 FILE, EXECUTABLE, LINK = "f", "x", "l"
 
 
-class Entry(NamedTuple):
-    """One path of a tree."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hashlib import sha256
+    from typing import Dict, NamedTuple, Optional
 
-    kind: str
-    """f, x (executable) or l (link)."""
-    digest: str
-    """SHA-256 of the content, of a link its target."""
+    class Entry(NamedTuple):
+        """One path of a tree."""
 
+        kind: str
+        """f, x (executable) or l (link)."""
+        digest: str
+        """SHA-256 of the content, of a link its target."""
 
-Listing = Dict[bytes, Entry]
+    Listing = Dict[bytes, Entry]
+else:
+    Entry, Listing = namedtuple("Entry", "kind digest"), dict  # noqa: PYI024
+    # Python's own SHA-256: `hashlib` loads OpenSSL, which takes long.
+    try:
+        from _sha2 import sha256  # Python 3.12 and newer
+    except ImportError:
+        try:
+            from _sha256 import sha256
+        except ImportError:
+            from hashlib import sha256
 
 
 def entry_kind(status: os.stat_result) -> Optional[str]:
@@ -45,21 +59,23 @@ def entry_kind(status: os.stat_result) -> Optional[str]:
 def digest_of(path: bytes, kind: str) -> str:
     """Return the hash of a file's content or of a link's target."""
     if kind == LINK:
-        return hashlib.sha256(os.readlink(path)).hexdigest()
-    digest = hashlib.sha256()
+        return sha256(os.readlink(path)).hexdigest()
     with open(path, "rb", buffering=0) as file:
-        count = FIRST
-        while True:
-            data = file.read(count)
-            if not data:
-                return digest.hexdigest()
+        data = file.read(FIRST)
+        if len(data) < FIRST:
+            return sha256(data + file.read()).hexdigest()
+        import hashlib  # noqa: PLC0415  (OpenSSL's is quicker, and takes time to load)
+
+        digest = hashlib.sha256(data)
+        while data:
+            data = file.read(CHUNK)
             digest.update(data)
-            count = CHUNK if len(data) == count else FIRST
+        return digest.hexdigest()
 
 
 def tree_hash(listing: Listing) -> str:
     """Return the one hash of a whole tree."""
-    digest = hashlib.sha256()
+    digest = sha256()
     for path in sorted(listing):
         entry = listing[path]
         digest.update(b"%s %s %s\0" % (entry.kind.encode(), entry.digest.encode(), path))
@@ -79,10 +95,10 @@ def path_bytes(path: str) -> bytes:
 def encode_listing(listing: Listing) -> bytes:
     """Return a listing as bytes for a message."""
     entries = {path_text(path): list(entry) for path, entry in listing.items()}
-    return zlib.compress(json.dumps(entries, separators=(",", ":")).encode(), 1)
+    return zlib.compress(to_json(entries), 1)
 
 
 def decode_listing(data: bytes) -> Listing:
     """Return the listing that `encode_listing` was given."""
-    entries = json.loads(zlib.decompress(data))
+    entries = from_json(zlib.decompress(data))
     return {path_bytes(path): Entry(*entry) for path, entry in entries.items()}

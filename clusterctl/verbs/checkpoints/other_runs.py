@@ -56,7 +56,8 @@ def other_runs(
     nodes_to_ask = (*cluster.nodes, *(cluster.left_out if others_share else ()))
     asked = {node.name: node for node in nodes_to_ask}
     requests = {
-        name: Request(op="runs", args=node_args(cluster, node)) for name, node in asked.items()
+        name: Request(op="runs", args=node_args(cluster, node), stay=True)
+        for name, node in asked.items()
     }
     answers, _ = call_validated(nodes, requests, RunsAnswer, timeout=_SECONDS)
     found: dict[str, dict[str, NodeRun]] = {}

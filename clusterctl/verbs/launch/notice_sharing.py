@@ -41,7 +41,7 @@ def notice_sharing(
         return
     first = cluster.nodes[0]
     args = {"workdir": first.workdir, "path": folder, **unrecorded(run).args(cluster, first)}
-    request = Request(op="checkpoints", args=args)
+    request = Request(op="checkpoints", args=args, stay=True)
     answers, _ = call_validated(nodes, {first.name: request}, CheckpointsAnswer, timeout=_SECONDS)
     found = {name: answer.candidates for name, answer in answers.items()}
     for name, seen in newest_first(found)[:1]:

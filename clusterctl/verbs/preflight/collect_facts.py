@@ -136,7 +136,7 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
             wanted = _wanted(session, node)
             args = {**read_arguments(wanted), "word": session.nonce}
             # To read keeps a node busy, and a thousand of them may be one machine.
-            request = Request(op="collect-facts", args=args, turn_until="answers")
+            request = Request(op="collect-facts", args=args, turn_until="answers", stay=True)
             call = session.calls[node.name] = pool.start(node.name, request)
             call.set_deadline(FACTS_SECONDS)
             session.clocks[node.name] = ClockProbe(began=time.monotonic())

@@ -90,7 +90,7 @@ def _request(cluster: Cluster, node: Node, facts: NodeFacts) -> Request:
     }
     secrets = {name: os.environ[name] for name in job.env_from if name in os.environ}
     body = json.dumps(secrets).encode()
-    return Request(op="read", args={"commands": [command]}, body=body)
+    return Request(op="read", args={"commands": [command]}, body=body, stay=True)
 
 
 def command_answer(reply: Reply, key: str) -> Answer | str:

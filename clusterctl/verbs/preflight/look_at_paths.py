@@ -44,7 +44,7 @@ def look(nodes: Nodes, paths: Mapping[str, Iterable[str]], *, limit_s: float | N
         args = read_arguments(each) | {"commands": [], "clock": 0}
         if limit_s is not None:
             args["paths"] = [{**path, "limit_s": limit_s} for path in args["paths"]]
-        requests[name] = Request(op="read", args=args)
+        requests[name] = Request(op="read", args=args, stay=True)
     found = Look()
     timeout = ANSWER_SECONDS if limit_s is None else 2 * limit_s
     for reply in nodes.call(requests, timeout=timeout):

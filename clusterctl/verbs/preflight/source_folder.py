@@ -58,7 +58,9 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
     """
     tree = _read(cluster, source)
     requests = {
-        node.name: Request(op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree})
+        node.name: Request(
+            op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree}, stay=True
+        )
         for node in nodes
         if tree is not None and node.workdir
     }

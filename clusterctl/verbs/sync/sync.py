@@ -186,6 +186,7 @@ class _Sync:
                     "tree": self.source.tree,
                     "token": self.tokens[node.name],
                 },
+                stay=True,
             )
             for node in self.cluster.nodes
         }
@@ -252,6 +253,7 @@ class _Sync:
                     "tokens": tokens,
                     "lock": lock_name(self.cluster, node),
                 },
+                stay=True,
             )
             for node in (*nodes, *others)
         }

@@ -85,7 +85,7 @@ def test_no_sync_is_named_by_a_lock_that_its_holder_cannot_write(ours: Path) -> 
     make_earlier_lock(ours)
     with acting(ADA):
         with sync_lock.hold_lock(HERE, SYNC):
-            assert '"host": "laptop"' in (ours / "lock").read_text()
+            assert '"host":"laptop"' in (ours / "lock").read_text()
         with (
             acting(BOB),
             sync_lock.hold_lock(HERE, {"sync": "2"}),

@@ -1,0 +1,60 @@
+"""An agent that stays takes the next request; where it has gone, another one does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.transport.connection import LocalConnection
+from clusterctl.transport.interface import Reply, Request, Timeouts
+from clusterctl.transport.stream import Stream
+
+
+class Counting(LocalConnection):
+    started = 0
+
+    def start_agent(self) -> Stream:
+        self.started += 1
+        return super().start_agent()
+
+    def ask(self, *, stay: bool) -> Reply:
+        with closing(self.call(Request(op="hello", args={}, stay=stay))) as call:
+            (message,) = call.messages()
+            assert message.head["python"]
+            call.send(message)  # too late: it must not be taken for the next request
+            return call.reply()
+
+
+@pytest.fixture
+def connection() -> Iterator[Counting]:
+    here = Node(name="n", host="localhost", ssh=Ssh(), local=True)
+    with closing(Counting(here, Timeouts())) as opened:
+        yield opened
+
+
+def test_one_agent_answers_as_long_as_it_is_asked_to_stay(connection: Counting) -> None:
+    for stay, started in ((True, 1), (True, 1), (False, 1), (False, 2)):
+        assert connection.ask(stay=stay).ok
+        assert connection.started == started
+
+
+def test_an_agent_that_has_gone_is_replaced(connection: Counting) -> None:
+    assert connection.ask(stay=True).ok
+    ((stream, marker, since),) = connection._staying
+    stream.close()
+    assert connection.ask(stay=True).ok
+    assert connection.started == 2
+    connection._staying[0] = (connection._staying[0][0], marker, since - 100)
+    assert connection.ask(stay=False).ok
+    assert connection.started == 3
+
+
+def test_an_agent_whose_answer_comes_after_the_end_does_not_stay(connection: Counting) -> None:
+    connection.close()
+    assert connection.ask(stay=True).ok
+    ((stream, _, _),) = connection._staying
+    with pytest.raises(BrokenPipeError):
+        stream.send(b"x", 1.0)
