@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.errors import (
         ClusterError,
         CouldNotTell,
+        FunctionFailed,
         Interrupted,
         InventoryError,
         LaunchRefused,
@@ -37,6 +38,7 @@ __all__ = [
     "ClusterError",
     "CouldNotTell",
     "Event",
+    "FunctionFailed",
     "Interrupted",
     "InventoryError",
     "LaunchFlags",

@@ -7,6 +7,7 @@ ClusterError                 1   the verb failed
 ├── SyncRefused              1   it would delete on the nodes what the person may still want
 │   └── LargeCopy            1   it would copy very much without consent
 ├── CouldNotTell             3   a node did not answer, so the verb cannot say
+├── FunctionFailed           1   a function that ran on the nodes raised, or returned nothing
 ├── NotEnded                 1   a run was not over in time; it keeps running
 ├── LaunchRefused          125   clusterctl ended it before the job could run
 └── Interrupted            130   the person ended it, and this became of what was begun
@@ -76,6 +77,17 @@ class CouldNotTell(ClusterError):  # noqa: N818  (a state of knowledge, not a fa
 
 class NotEnded(ClusterError, TimeoutError):  # noqa: N818  (the run is well)
     """A run was not over within the time that was given; it keeps running."""
+
+
+class FunctionFailed(ClusterError):  # noqa: N818  (as `concurrent.futures` tells of a future)
+    """A function that a session ran on the nodes failed there."""
+
+    def __init__(
+        self, message: str, *, node: str, rank: int | None, traceback: str, hint: str
+    ) -> None:
+        """Keep where it failed first, and the traceback that this rank printed; text, no object."""
+        super().__init__(message, hint=hint)
+        self.node, self.rank, self.traceback = node, rank, traceback
 
 
 class SyncRefused(ClusterError):  # noqa: N818  (refused on purpose)

@@ -22,7 +22,7 @@ import yaml
 from fabric.exceptions import GroupException
 
 import clusterctl
-from clusterctl import LogLine, NotEnded, Run, Session, UsageError
+from clusterctl import FunctionFailed, LogLine, NotEnded, Run, Session, UsageError
 from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.shared.parser import build_parser
 from clusterctl.logs.entry import Piece
@@ -35,6 +35,7 @@ from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 from tests.cli.runs import checkpoint
 from tests.conftest import MakeSandbox
+from tests.test_function_call import fails, of_the_program, work
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "how-to" / "use-from-python.md"
@@ -210,6 +211,24 @@ def test_a_check_prints_as_a_table_and_as_json(session: Session) -> None:
     assert [node.name for node in one.nodes] == [session.cluster.nodes[1].name]
     with pytest.raises(UsageError, match="expected checks or areas, found 'nework'"):
         session.check(only="nework")
+
+
+def test_every_rank_returns_its_value_and_the_first_failure_is_raised(
+    session: Session,
+) -> None:
+    lines: list[str] = []
+    flags: dict[str, Any] = {"no_check": True, "on_line": lambda line: lines.append(str(line))}
+    values = session.run(of_the_program(work), 5, **flags)
+    assert values == [{"rank": 0, "value": 17}, {"rank": 1, "value": 17}]
+    nodes = [node.name for node in session.cluster.nodes]
+    assert sorted(lines) == sorted(f"[{n}:{r}] at work in {r}" for r, n in enumerate(nodes))
+    with pytest.raises(FunctionFailed, match="ValueError: this rank cannot") as error:
+        session.run(of_the_program(fails), **flags)
+    assert (error.value.node, error.value.rank) == (nodes[1], 1)
+    first, *_, last = error.value.traceback.splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "ValueError: this rank cannot")
+    assert 'raise ValueError("this rank cannot")' in error.value.traceback
+    assert not list(Path.cwd().glob("clusterctl_call_*"))
 
 
 def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
@@ -416,13 +435,21 @@ def test_the_examples_of_the_page_run(
     session.check(only="ssh")  # its hosts' keys are known from here on
     steps = '"3" if "--from" in sys.argv else "100000"'
     Path("train.py").write_text(JOB.replace('"3"', steps))
-    names: dict[str, Any] = {}
-    for made, example in found:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, (made, example) in enumerate(found):
         if made:
             checkpoint(tmp_path / "code" / "out", 10, names["run"].id)
         text = example.replace("gpu01", first(session))
         text = text.replace("hide=True", "hide=True, in_stream=False")
-        exec(compile(text, str(PAGE), "exec"), names)
+        cell = tmp_path / f"cell_{number}.py"  # a function is sent by its source
+        cell.write_text(text)
+        exec(compile(text, str(cell), "exec"), names)
     out = capsys.readouterr().out
-    for line in ("running", "10 True", "RunResult", "command: expected the script missing.py"):
+    for line in (
+        "running",
+        "10 True",
+        "[{'rank': 0, 'free': ",
+        "RunResult",
+        "command: expected the script missing.py",
+    ):
         assert line in out

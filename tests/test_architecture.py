@@ -51,7 +51,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     # Only when a value is printed: a program that prints none does not wait for rich.
     "api": {
-        "report", "verbs", "plan", "logs", "transport", "inventory", "errors", "safe_text",
+        "report", "verbs", "plan", "logs", "transport", "node", "inventory", "errors",
+        "safe_text",
     },
     "cli": {
         "api", "report", "verbs", "plan", "logs", "sandbox", "inventory", "errors", "wire",

@@ -95,6 +95,12 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
+    @property
+    def ranks(self) -> tuple[tuple[int, str], ...]:
+        """The ranks of a run that was just launched, each with its node; else none are known."""
+        nodes = self._plan.nodes if self._plan else ()
+        return tuple((rank, node.node) for node in nodes for rank in node.ranks)
+
     def status(self, *, on_event: OnEvent | None = None) -> RunStatus:
         """Ask every node what the run is doing, or how it ended and why."""
         from clusterctl.verbs.status import status
@@ -149,7 +155,7 @@ class Run:
         errors: dict[str, NodeError] = {}
         with closing(self._log_events(query, errors)) as events:
             for event in events:
-                yield from _lines(event)
+                yield from lines_of(event)
         if errors:
             listed = (f"{error.node}: {error}" for error in errors.values())
             raise CouldNotTell(f"not all logs of {self.id} were read:\n" + "\n".join(listed))
@@ -322,7 +328,7 @@ class Run:
         return with_quarantined(self.cluster, self.record, view, self._records.root)
 
 
-def _lines(event: Event) -> Iterator[LogLine]:
+def lines_of(event: Event) -> Iterator[LogLine]:
     """Yield the lines of an event, and warn of what is missing among them."""
     from clusterctl.verbs.follow import LogLines, NodeLost
 

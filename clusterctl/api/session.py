@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from clusterctl.api.flags import LaunchFlags, launch_options, lists_flags
 from clusterctl.api.node_commands import NodeCommands
-from clusterctl.api.run import OnEvent, Run, log_warning
+from clusterctl.api.run import LogLine, OnEvent, Run, log_warning
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
@@ -160,18 +161,54 @@ class Session(NodeCommands):
             emit=on_event or log_warning,
         )
 
-    def run(self, run: str | None = None, *, part: bool = False) -> Run:
-        """Return a run.
+    @overload
+    def run(self, run: str | None = None, *, part: bool = False) -> Run: ...
+
+    @overload
+    def run(
+        self,
+        run: Callable[..., object],
+        *args: object,
+        on_line: Callable[[LogLine], object] = print,
+        on_event: OnEvent | None = None,
+        **flags: Unpack[LaunchFlags],
+    ) -> list[Any]: ...
+
+    def run(
+        self,
+        run: str | Callable[..., object] | None = None,
+        *args: object,
+        part: bool = False,
+        on_line: Callable[[LogLine], object] = print,
+        on_event: OnEvent | None = None,
+        **flags: Unpack[LaunchFlags],
+    ) -> Run | list[Any]:
+        """Return a run; or run a function on every rank, and return what each returned, by rank.
+
+        A function is a job of its own on the nodes and with the settings of the inventory. Ctrl-C
+        stops it.
 
         Args:
-            run: its id or name, or the end of its id; None: the only live one, else the newest.
+            run: a function; or a run's id or name, or the end of its id; None: the only live one,
+                else the newest.
+            *args: of the function.
+            on_line: called with each line that a rank of the function prints.
+            on_event: called with each event of the function's run.
+            **flags: of the function's run, as those of `clusterctl launch`.
             part: any part of an id or name is enough, if no other run has it; not for a run that
                 is to be stopped.
 
         Raises:
-            UsageError: it is a part of several, or a mere part.
+            UsageError: it is a part of several, or a mere part; or a function or argument that
+                cannot be sent.
             ClusterError: there is none, or several are live.
+            FunctionFailed: a rank failed; with the traceback of the first cause.
+            LaunchRefused: the function was not started, and why.
         """
+        if callable(run):
+            return self._call(run, args, flags, on_line=on_line, on_event=on_event or log_warning)
+        if args or flags:
+            raise TypeError(f"expected a function before its arguments, found {run!r}")
         from clusterctl.verbs.runs import find_run
         from clusterctl.verbs.runs.recorded_job import reached
 
@@ -239,6 +276,28 @@ class Session(NodeCommands):
 
         plan = plan or self.prunable(keep=keep, every=every)
         return prune(self._pool(self.cluster), self._records, plan)
+
+    def _call(
+        self,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        flags: LaunchFlags,
+        *,
+        on_line: Callable[[LogLine], object],
+        on_event: OnEvent,
+    ) -> list[Any]:
+        from clusterctl.api.function_call import returned, script_of
+
+        if flags.get("no_sync"):
+            raise UsageError("no_sync: expected a sync, which brings the function to the nodes")
+        token = secrets.token_hex(8)
+        with script_of(function, args, Path.cwd(), token) as script:
+            cluster, options = self._to_launch([script], flags)
+            if not all(node.workdir for node in cluster.nodes):
+                hint = "workdir: ~/code  # in the inventory"
+                raise UsageError("no workdir: a function is sent with the code", hint=hint)
+            run = self._start(cluster, options, on_event)
+            return returned(run, token, on_line=on_line, on_event=on_event)
 
     def _to_launch(
         self, command: Sequence[str], flags: LaunchFlags

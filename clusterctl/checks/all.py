@@ -8,6 +8,7 @@ from clusterctl.checks.gpu import (
     gpu_links,
     gpu_trials,
     lost_gpus,
+    pcie_paths,
     speed_history,
     torch_gpus,
 )
@@ -38,8 +39,8 @@ from clusterctl.checks.storage import data, disks, models
 AREAS = (
     ssh, machines, identity, limits, health, models, disks, data, leftovers, addresses,
     routes, links, rdma, variables, choices, environment, connections, kernel_ports, lost_gpus,
-    accelerators, busy_gpus, gpu_health, gpu_errors, gpu_links, containers, python, packages,
-    torch_gpus, job_check, launchers, collectives, rails, gpu_trials, speed_history,
+    accelerators, busy_gpus, gpu_health, gpu_errors, gpu_links, pcie_paths, containers, python,
+    packages, torch_gpus, job_check, launchers, collectives, rails, gpu_trials, speed_history,
 )  # fmt: skip
 
 

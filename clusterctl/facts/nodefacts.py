@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from clusterctl.facts.gpu.accelerators import Gpus
+from clusterctl.facts.gpu.pcie import PciePaths
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.machine.kernel_log import KernelLog
 from clusterctl.facts.machine.machine_state import MachineState, RunLock
@@ -19,7 +20,7 @@ from clusterctl.facts.network.pairwise import Collective, PairwiseFacts
 from clusterctl.facts.network.ports import Listener
 from clusterctl.facts.network.rdma import RdmaPort
 from clusterctl.facts.network.routes import Route
-from clusterctl.facts.software.programs import AgentPython, CommandResult, Image
+from clusterctl.facts.software.programs import AgentPython, CommandResult, Image, Updates
 from clusterctl.facts.software.python import Python
 from clusterctl.facts.software.settings import Setting
 from clusterctl.facts.storage.storage import BuildLock, PathFacts
@@ -79,6 +80,8 @@ class NodeFacts:
     ofi_plugin: bool | None = None
     """aws-ofi-nccl, by which NCCL uses EFA, is in a usual place."""
     gpus: Gpus | None = None
+    pcie_paths: PciePaths | None = None
+    """None: no NVIDIA GPU is planned, or none is there."""
     python: Python | None = None
     agent: AgentPython | None = None
     rsync: str | None = None
@@ -99,6 +102,8 @@ class NodeFacts:
     """The names of the variables that /etc/environment sets."""
     job_environment: tuple[tuple[str, str], ...] | None = None
     """These variables as `env_init` leaves them; None: the job has none, or it failed."""
+    updates: Updates | None = None
+    """None: the node updates nothing by itself, or that is not known."""
     nccl_conf: tuple[Setting, ...] = ()
     """The settings in /etc/nccl.conf and ~/.nccl.conf."""
     image: Image | None = None

@@ -5,7 +5,7 @@ from typing import Any
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import FACTS, Fact, Unreadable
-from clusterctl.facts.gpu import gpus
+from clusterctl.facts.gpu import gpus, pcie
 from clusterctl.facts.machine import kernel_log, machine_state, system
 from clusterctl.facts.machine.system import Clock
 from clusterctl.facts.network import counters, firewall, interfaces, ports, rdma, routes
@@ -16,7 +16,7 @@ from clusterctl.facts.storage import storage
 from clusterctl.wire import plain
 
 SOURCES = (
-    firewall, counters, gpus, interfaces, kernel_log, machine_state, ports, programs,
+    firewall, counters, gpus, interfaces, kernel_log, machine_state, pcie, ports, programs,
     python, rdma, routes, settings, storage, system,
 )  # fmt: skip
 """Each has registered its facts."""

@@ -26,7 +26,9 @@ from clusterctl.facts.network.interfaces import parse_interfaces
 from clusterctl.facts.network.ports import Listener, parse_listeners, parse_port_range
 from clusterctl.facts.network.rdma import parse_rdma
 from clusterctl.facts.network.routes import parse_routes
-from clusterctl.facts.request import FactRequest
+from clusterctl.facts.request import ContainerWords, FactRequest
+from clusterctl.facts.software.programs import Image, parse_image
+from clusterctl.facts.software.python import parse_python
 from clusterctl.facts.software.settings import (
     Setting,
     parse_etc_environment,
@@ -352,6 +354,32 @@ def test_what_nccl_reads_behind_everyones_back() -> None:
         Setting(name="NCCL_NET ", value=" IB", origin="/etc/nccl.conf"),
         Setting(name="NCCL_SOCKET_IFNAME", value="=eth9", origin="/etc/nccl.conf"),
     )
+
+
+def test_in_a_container_nccl_reads_the_file_of_the_image() -> None:
+    container = ContainerWords(
+        plain=("docker", "run", "img"), nvidia=(), amd=(), image="img", image_id=()
+    )
+    words = ["/usr/bin/python3", "3.11.7", "cpu", "torch", "2.7.0", "file:/etc/nccl.conf"]
+    told = "\0".join([*words, "# left over\nNCCL_IB_USE_INLINE=1\n"])
+    read = answers(
+        {"/etc/nccl.conf": "NCCL_DEBUG=INFO\n"},
+        {"python": told},
+        wanted=FactRequest(container=container),
+    )
+    origin = "/etc/nccl.conf in the image img"
+    assert parse_nccl_conf(read) == (Setting(name="NCCL_IB_USE_INLINE", value="1", origin=origin),)
+    assert [package.name for package in parse_python(read).packages] == ["torch"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "linked", "wanted"),
+    [("systemd\n", False, True), ("systemd\n", True, False), ("cgroupfs\n", False, False)],
+)
+def test_a_container_may_lose_its_gpus(driver: str, linked: bool, wanted: bool) -> None:  # noqa: FBT001
+    others = {"link:/dev/char/195:255": "../nvidiactl"} if linked else {}
+    image = parse_image(answers({}, {"image": "sha256:1\n", "cgroups": driver}, others))
+    assert image == Image(id="sha256:1", revoked=wanted)
 
 
 ACCELERATE = """\

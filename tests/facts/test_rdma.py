@@ -75,8 +75,14 @@ def test_a_roce_port_with_its_addresses() -> None:
         gid_attrs__ndevs__3="ens1f0np0",
     )  # fmt: skip
 
-    (port,) = parse_rdma(answers(files)) or ()
+    printed = (
+        "hca_id:\tmlx5_0\n\ttransport:\t\t\tInfiniBand (0)\n\tphys_port_cnt:\t\t\t1\n"
+        "\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tmax_mtu:\t\t4096 (5)\n"
+        "\t\t\tactive_mtu:\t\t1024 (3)\n"
+    )
+    (port,) = parse_rdma(answers(files, {"ibv": printed})) or ()
 
+    assert port.mtu == 1024
     assert (port.phys_state, port.rate_gbps, port.lid, port.pkey) == ("LinkUp", 100, 0, 0xFFFF)
     assert [(gid.index, gid.family) for gid in port.gids] == [
         (0, "IB/RoCE v1, link-local"), (1, "RoCE v2, link-local"), (3, "RoCE v2, IPv4"),

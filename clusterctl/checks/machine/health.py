@@ -1,5 +1,6 @@
 """Whether the memory, the settings and the updates of each node are as they should be."""
 
+import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from clusterctl.checks.registry import QUARANTINE, Check, Facts
 from clusterctl.checks.wording import ago, left
 from clusterctl.facts.machine.machine_state import MemoryUse
 from clusterctl.facts.nodefacts import NodeFacts
+from clusterctl.facts.software.programs import Updates
 
 AVAILABLE = 0.1
 SWAPPED = 0.1
@@ -19,6 +21,8 @@ SMALLER = 0.97
 OOM_DAYS = 7
 _DAY = 86400.0
 _STRICT = 2
+_DISTRIBUTION = re.compile(r"ubuntu0\.|~deb\d+u")
+"""In the version of a driver that comes with the system's own updates, not from NVIDIA."""
 _SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
 
 
@@ -269,4 +273,30 @@ def reboot(node: NodeFacts) -> Iterator[Finding]:
             found="/run/reboot-required is there",
             remedy="cat /run/reboot-required.pkgs (on the node) names them; reboot it between"
             " runs: sudo reboot",
+        )
+
+
+@Check(
+    "node.updates",
+    title="the node does not replace its GPU driver by itself",
+    why="Unattended upgrades replace the driver's libraries under the module that is loaded. Jobs"
+    " that run continue, but the next start fails with `Driver/library version mismatch`, and the"
+    " nodes end up with different drivers.",
+    fix="Hold the driver's packages with apt-mark, and update them between runs on all nodes.",
+    source="https://wiki.debian.org/UnattendedUpgrades",
+    blocks=False,
+    applies=lambda node, _cluster: node.updates is not None,
+)
+def updates(node: NodeFacts) -> Iterator[Finding]:
+    """Name the packages of the driver that are not held and come from where updates come from."""
+    known = node.updates or Updates()
+    everywhere = any("nvidia" in origin.lower() for origin in known.origins)
+    found = [(n, v) for n, v in known.packages if everywhere or _DISTRIBUTION.search(v)]
+    if found:
+        yield warn(
+            node.node,
+            "unattended upgrades may replace the GPU driver at any time",
+            wanted="held packages, or nvidia in Unattended-Upgrade::Package-Blacklist",
+            found=", ".join(f"{name} {version}" for name, version in found),
+            remedy=f"sudo apt-mark hold {shlex.join(name for name, _ in found)} (on the node)",
         )

@@ -69,7 +69,8 @@ def ports(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
     for node in facts.values():
         own = using.get(node.node)
         if own is None:
-            if usual and node.answered and node.rdma is None and _wants_gpus(node, cluster):
+            wants_gpus = cluster.node(node.node).gpus_wanted != 0
+            if usual and node.answered and node.rdma is None and wants_gpus:
                 yield _unread(node, usual)
             continue
         down = [p for p in own if not p.active and 2 * active[p.name] >= max(2, len(using) - 1)]
@@ -93,10 +94,6 @@ def ports(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
 
 def _number(active: int) -> str:
     return counted(active, "active RDMA port") if active else "no active RDMA port"
-
-
-def _wants_gpus(node: NodeFacts, cluster: Cluster) -> bool:
-    return cluster.node(node.node).gpus_wanted != 0
 
 
 def _unread(node: NodeFacts, usual: int) -> Finding:
@@ -132,9 +129,9 @@ def _up(port: RdmaPort) -> str:
 
 @Check(
     "network.rdma-links",
-    title="RDMA ports of one kind have one rate and one link layer",
+    title="RDMA ports of one kind have one rate, one link layer and one MTU",
     why="A bad cable trains at a lower rate or width, and the slowest port sets the"
-    " speed of all nodes.",
+    " speed of all nodes. NCCL may hang, or end with a local access violation, if the MTU differs.",
     fix="Clean or replace the cable or the optics, and check the port of the switch.",
     source=SYSFS,
     blocks=False,
@@ -157,6 +154,15 @@ def links(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
                     remedy=f"mlxlink -d {shlex.quote(port.device)} (on the node); check cable,"
                     " optics and switch port",
                 )
+    yield from _differing(
+        using,
+        lambda port: str(port.mtu or ""),
+        "the active MTU of its RDMA port {} is another than on other nodes",
+        lambda port: (
+            f"ibv_devinfo -d {shlex.quote(port.device)} (on the node); set it as elsewhere"
+        ),
+        report=warn,
+    )
     yield from _differing(
         using,
         lambda port: port.link_layer,
@@ -186,6 +192,8 @@ def _differing(
     value: Callable[[RdmaPort], str],
     message: str,
     remedy: Callable[[RdmaPort], str],
+    *,
+    report: Callable[..., Finding] = fail,
 ) -> Iterator[Finding]:
     """Report active ports whose value is another than that of most nodes' port of this name."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -202,7 +210,7 @@ def _differing(
                 others = (p for peer, ports in using.items() if peer != name for p in ports)
                 wanted = {value(p) for p in others if p.active} - {""}
             if mine and wanted and mine not in wanted:
-                yield fail(
+                yield report(
                     name,
                     message.format(port.name),
                     wanted=" or ".join(sorted(wanted)),

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, fail
+from clusterctl.checks.finding import Finding, fail, warn
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.nodefacts import NodeFacts
@@ -45,6 +45,33 @@ def container(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     ids = {node.node: node.image.id for node in facts.values() if node.image and node.image.id}
     for name, found, usual in outliers(ids):
         yield other_version("fail", name, "the image", found, usual, pull)
+
+
+@Check(
+    "job.container-gpus",
+    title="a reload of systemd leaves the container its GPUs",
+    why="If systemd manages the container's cgroup, any `systemctl daemon-reload`, also one by apt,"
+    " sets its devices again, and the GPUs that it has no link of in /dev/char are lost: `Failed to"
+    " initialize NVML: Unknown Error`, hours after the start.",
+    fix="Create the links after each boot, by the udev rule on NVIDIA's page.",
+    source="https://github.com/NVIDIA/nvidia-container-toolkit/issues/48",
+    explained_by=("job.container",),
+    blocks=False,
+    applies=lambda node, cluster: bool(
+        node.image is not None and node.image.id and cluster.node(node.node).gpus_wanted != 0
+    ),
+)
+def container_gpus(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
+    """Judge the driver of the cgroups, and the links."""
+    lost = node.image is not None and node.image.revoked
+    if lost and cluster.node(node.node).gpus_wanted != 0:
+        yield warn(
+            node.node,
+            "a reload of systemd would take the GPUs from the running container",
+            wanted="links such as /dev/char/195:255, or cgroups that systemd does not manage",
+            found="the cgroup driver systemd, and no such links",
+            remedy="sudo nvidia-ctk system create-dev-char-symlinks --create-all (on the node)",
+        )
 
 
 def _make_usable(node: NodeFacts, program: str) -> str:

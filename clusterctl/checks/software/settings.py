@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from clusterctl.facts.nodefacts import NodeFacts
-from clusterctl.facts.software.settings import Setting
+from clusterctl.facts.software.settings import IN_IMAGE, Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 from clusterctl.network.choice import environment as chosen_environment
@@ -40,7 +40,7 @@ def settings_of(node: NodeFacts, network: Network, cluster: Cluster) -> tuple[Se
 
 def _is_read(conf: Setting, session: dict[str, str]) -> bool:
     """Tell whether NCCL reads the file: NCCL_CONF_FILE replaces ~/.nccl.conf (`initEnvFunc`)."""
-    return conf.origin == "/etc/nccl.conf" or not session.get("NCCL_CONF_FILE")
+    return conf.origin.startswith("/etc/nccl.conf") or not session.get("NCCL_CONF_FILE")
 
 
 def tcp_by_choice(settings: Mapping[str, Setting]) -> Setting | None:
@@ -62,4 +62,6 @@ def remove_from(setting: Setting) -> str:
         return f"remove {name} from ~/.bashrc or ~/.profile of the node"
     if setting.origin.startswith("run "):  # `resume` keeps its variables
         return f"launch without {name}, which comes from {setting.origin}"
+    if IN_IMAGE in setting.origin:
+        return f"remove {name} from {setting.origin}, or set it in {JOB_ENV}, which wins"
     return f"remove {name} from {shlex.quote(setting.origin)} of the node"

@@ -1,10 +1,12 @@
 """InfiniBand, RoCE and EFA devices, from /sys/class/infiniband."""
 
 import re
+from dataclasses import replace
 from ipaddress import IPv6Address
 
 from clusterctl.facts.answers import NOT_ASKED, Answers
 from clusterctl.facts.fact import Fact, Question, Unreadable, if_gpus
+from clusterctl.facts.request import program
 from clusterctl.values import dataclass
 
 ROOT = "/sys/class/infiniband/"
@@ -30,6 +32,9 @@ OFI_PLUGINS = (
 _PORT = re.compile(r"\d{1,5}")
 _NAMED = re.compile(r"\d+: ?(\w+)")
 _RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
+_MTU = re.compile(
+    r"^hca_id:\s*(\S+)|^\s+port:\s*(\d{1,5})$|^\s+active_mtu:\s*(\d{1,5})\b", re.MULTILINE
+)
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
 
@@ -72,6 +77,8 @@ class RdmaPort:
     lid: int | None = None
     """0: no subnet manager has given the port an address."""
     pkey: int | None = None
+    mtu: int | None = None
+    """Bytes of its packets as negotiated; only `ibv_devinfo` tells."""
     gids: tuple[Gid, ...] = ()
     gids_read: int = 0
     """How many places of the table were read."""
@@ -91,18 +98,34 @@ class RdmaPort:
         return self.state == "ACTIVE"
 
 
-@Fact("rdma", Question(rdma=FOLDERS))
+_IBV = program("ibv", ["ibv_devinfo"], only_if=(ROOT,))
+
+
+@Fact("rdma", Question(rdma=FOLDERS, commands=(_IBV,)))
 def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...]:
     """Return the ports of the RDMA devices: one whose firmware died hangs its readers."""
     whole = answers.by_key.get("rdma", NOT_ASKED)
     if whole.state not in {"ok", "not-asked"}:
         raise Unreadable(whole.why())
     found = []
+    mtus = active_mtus(answers.command("ibv").text)
     for path in answers.below(ROOT):
         parts = path.split("/")
         if len(parts) == 4 and parts[3] == "state" and _PORT.fullmatch(parts[2]):  # noqa: PLR2004
-            found.append(_port(answers, parts[0], parts[2]))
+            port = _port(answers, parts[0], parts[2])
+            found.append(replace(port, mtu=mtus.get(port.name)))
     return tuple(sorted(found, key=lambda port: (port.device, port.port)))
+
+
+def active_mtus(text: str) -> dict[str, int]:
+    """Return the packets' size of each port by its name, from `ibv_devinfo`."""
+    found: dict[str, int] = {}
+    device = port = ""
+    for match in _MTU.finditer(text):
+        device, port = match[1] or device, match[2] or port
+        if match[3]:
+            found[f"{device}/{port}"] = int(match[3])
+    return found
 
 
 @Fact("ofi_plugin", if_gpus(Question(links=OFI_PLUGINS)))

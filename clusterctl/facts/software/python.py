@@ -6,7 +6,7 @@ from typing import Any
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.fact import Fact, Question, texts
 from clusterctl.facts.request import AMD, NVIDIA, FactRequest, interpreter
-from clusterctl.facts.software.settings import VARIABLES, Variables, hide_credentials
+from clusterctl.facts.software.settings import FILE, VARIABLES, Variables, hide_credentials
 from clusterctl.values import dataclass
 
 PYTHON_SECONDS = 20.0
@@ -130,7 +130,7 @@ def parse_python(answers: Answers) -> Python:
         )
     told = dict(zip(words[_FIRST_PACKAGE::2], words[_FIRST_PACKAGE + 1 :: 2], strict=True))
     on_path = told.pop(ON_PATH, "")
-    versions = {name: value for name, value in told.items() if not name.startswith(SHADOW)}
+    versions = {name: value for name, value in told.items() if not name.startswith((SHADOW, FILE))}
     return Python(
         asked=asked,
         container=container,

@@ -10,6 +10,11 @@ from clusterctl.facts.request import FactRequest
 from clusterctl.values import dataclass
 
 NCCL_CONF = Question(files=("/etc/nccl.conf",), globs=("~/.nccl.conf",))
+FILE = "file:"
+"""Begins the key of a file's text, also of what an interpreter read in its container."""
+IN_IMAGE = " in the image "
+"""Between a file's path and its image, in the origin of a setting."""
+_FIRST_PAIR = 3
 _SETTING = re.compile(r"([A-Za-z_]\w*):[ \t]*([^#\n]*)")
 
 
@@ -30,14 +35,28 @@ def parse_nccl_conf(answers: Answers) -> tuple[Setting, ...]:
     variable whose name ends with a space. Neither file overrides the environment.
     """
     settings: dict[str, Setting] = {}
-    files = [(key, a) for key, a in answers.by_key.items() if key.endswith("nccl.conf") and a.good]
-    for key, answer in reversed(files):  # the home's is the last
-        for line in answer.text.splitlines():
+    container = answers.wanted.container
+    for path, text in reversed(_nccl_files(answers)):  # the home's is the last
+        origin = f"{path}{IN_IMAGE}{container.image}" if container else path
+        for line in text.splitlines():
             name, found, value = line.partition("=")
             if found and name and not name.startswith("#"):
-                origin = key.removeprefix("file:")
                 settings.setdefault(name, Setting(name=name, value=value, origin=origin))
     return tuple(settings[name] for name in sorted(settings))
+
+
+def _nccl_files(answers: Answers) -> list[tuple[str, str]]:
+    """Return NCCL's files where the job runs: in a container its interpreter has read them."""
+    if answers.wanted.container is None:
+        pairs = [(key, answer.text) for key, answer in answers.by_key.items() if answer.good]
+    else:
+        words = answers.command("python").text.split("\0")[_FIRST_PAIR:]
+        pairs = [*zip(words[::2], words[1::2], strict=False)]
+    return [
+        (key.removeprefix(FILE), text)
+        for key, text in pairs
+        if key.startswith(FILE) and key.endswith("nccl.conf")
+    ]
 
 
 def _ask(wanted: FactRequest) -> Question:

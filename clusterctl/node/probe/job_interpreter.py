@@ -32,6 +32,10 @@ SHADOW = "import:"
 """Begins the names of the pairs that say from where a package would be imported."""
 ON_PATH = "path:python"
 """The name of the pair that says which `python` a shell would start; left out if there is none."""
+FILE = "file:"
+"""Begins the names of the pairs that have a file's text."""
+NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
+"""What NCCL reads where the job runs: in a container the image has its own."""
 SHOWN, PTH_FILES, PTH_BYTES = 500, 200, 65536
 """Characters of a path that are shown; how many `.pth` files are read, and of each how much."""
 
@@ -40,7 +44,7 @@ def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List
     """Return executable, version, what torch was built for, then names and versions in turn.
 
     The names are those of PACKAGES and `packages`. Pairs of `import:NAME` follow: see `foreign`;
-    then ON_PATH.
+    then ON_PATH, and pairs of `file:PATH`.
 
     With prefixes of variables, an empty word follows, and these variables and their values.
     """
@@ -54,6 +58,12 @@ def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List
             is_own = os.path.realpath(folder) == os.path.realpath(own)
             words += [ON_PATH, os.path.join(own if is_own else folder, "python")[:SHOWN]]
             break
+    for path in NCCL_FILES:
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+                words += [FILE + path, file.read(PTH_BYTES).replace("\0", "?")]
+        except OSError:
+            continue
     if prefixes:
         words.append("")
     for name, value in sorted(os.environ.items()):
