@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -50,6 +50,8 @@ class Metrics:
     node: str = ""
     every: int = 1
     """It has only every so many-th step: there are too many."""
+    restarts: tuple[float, ...] = ()
+    """When each attempt of the run but the first began."""
     steps: tuple[Step, ...] = ()
 
     def curve(self, name: str) -> tuple[tuple[int, float], ...]:
@@ -71,7 +73,8 @@ class Metrics:
     def _gaps(self) -> Iterator[float]:
         timed = self.curve("time")
         for (before, began), (after, ended) in pairwise(timed[_WARM_UP:]):
-            if after > before and ended >= began:
+            paused = any(began < restart <= ended for restart in self.restarts)
+            if after > before and ended >= began and not paused:
                 yield (ended - began) / (after - before)
 
     @property
@@ -95,17 +98,15 @@ class Metrics:
         """The most memory that a rank used."""
         return max((value for _, value in self.curve("memory_bytes")), default=None)
 
-    def lost_seconds(self, restarts: Iterable[float]) -> float | None:
-        """Return what restarts cost: from the last step that counts to the next one, less a step.
+    @property
+    def lost_seconds(self) -> float | None:
+        """What restarts cost: from the last step that counts to the next one, less a step.
 
         That is the time of steps that were done again, of the pause and of the new start.
-
-        Args:
-            restarts: when each attempt but the first began.
         """
         timed, usual = self.curve("time"), self.step_median_s or 0.0
         lost = []
-        for began in restarts:
+        for began in self.restarts:
             before = [one for one in timed if one[1] < began]
             after = next((one for one in timed if one[1] >= began), None)
             if not before or after is None:
@@ -129,6 +130,7 @@ def read_metrics(
     file: str = "",
     node: str = "",
     every: int = 1,
+    restarts: tuple[float, ...] = (),
 ) -> Metrics:
     """Read the lines that are of a run; what is none is skipped.
 
@@ -139,6 +141,7 @@ def read_metrics(
         file: where they were, on the node.
         node: which one.
         every: of how many steps each of them has one.
+        restarts: when each attempt of the run but the first began.
     """
     until = math.inf if ended is None else ended + SLACK_SECONDS
     steps: dict[int, Step] = {}
@@ -160,7 +163,7 @@ def read_metrics(
         fields = {name: getattr(known, name) for name in ("time", *_NAMES)}
         steps[step] = Step(step=step, **{**fields, "eval_loss": loss})
     ordered = tuple(steps[step] for step in sorted(steps))
-    return Metrics(file=file, node=node, every=every, steps=ordered)
+    return Metrics(file=file, node=node, every=every, restarts=restarts, steps=ordered)
 
 
 def _step(line: bytes) -> Step | None:

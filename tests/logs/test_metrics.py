@@ -56,8 +56,11 @@ def test_step_times_follow_from_the_clock_if_none_is_recorded() -> None:
 def test_a_restart_costs_from_the_last_step_that_counts_to_the_next() -> None:
     before = [step(n) for n in range(1, 5)]
     after = [step(n, time=1104.0 + n - 4) for n in range(5, 9)]
-    assert read_metrics(lines(*before, *after)).lost_seconds([1050.0]) == pytest.approx(100.0)
-    assert read_metrics(lines(*before)).lost_seconds([1050.0]) is None
+    found = read_metrics(lines(*before, *after), restarts=(1050.0,))
+    assert found.lost_seconds == pytest.approx(100.0)
+    assert found.step_p95_s == 1.0  # the pause is no step
+    assert read_metrics(lines(*before), restarts=(1050.0,)).lost_seconds is None
+    assert read_metrics(lines(*before)).lost_seconds == 0
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ HIDDEN = "***"
 TAKEN = "taken from the controller, not recorded"
 ABSENT = "none"
 BLOCKS = ("command", "environment", "settings", "code", "nodes", "versions", "checks")
-_OWN_BLOCKS = ("command", "env")
+_OWN_BLOCKS = ("command", "env", "env_from")
 """Keys of the job that are compared word by word, not whole."""
 _IDENTITY = {
     BOOT: "restarted since",
@@ -156,14 +156,20 @@ def _settings(story: Story) -> Table:
     if story.record is None or story.record.discovered:
         return None
     job = story.record.cluster.job
-    names = (name for name in keys_of(Job) if name not in {*_OWN_BLOCKS, "env_from"})
-    return {f"job.{name}": _text(plain(getattr(job, name))) for name in names}
+    table: dict[str, str] = {}
+    for name in keys_of(Job):
+        value = plain(getattr(job, name))
+        if isinstance(value, Mapping):
+            table |= {f"job.{name}.{key}": _text(one) for key, one in value.items()}
+        elif name not in _OWN_BLOCKS:
+            table[f"job.{name}"] = _text(value)
+    return table
 
 
 def _text(value: object) -> str:
     """Return a setting in one line; of a section only what is set."""
     if isinstance(value, Mapping):
-        parts = (f"{key}: {_text(one)}" for key, one in value.items() if one not in (None, [], ""))
+        parts = (f"{key}: {_text(one)}" for key, one in value.items() if one)
         return ", ".join(parts) or ABSENT
     if isinstance(value, list):
         return " ".join(_text(one) for one in value) or ABSENT

@@ -85,9 +85,9 @@ def tell_story(
         emit: called with each event: `Progress`, `Notice`.
     """
     events, errors = _events(nodes, cluster, view)
-    found = _metrics(nodes, cluster, view, record, metrics, emit=emit)
     restarts = attempts_began(events)
-    lost = found.lost_seconds(restarts)
+    found = _metrics(nodes, cluster, view, record, metrics, restarts, emit=emit)
+    lost = found.lost_seconds
     try:
         quarantine = read_entries(records.root)
     except ClusterError as error:
@@ -145,6 +145,7 @@ def _metrics(
     view: RunStatus,
     record: RunRecord | None,
     path: str | None,
+    restarts: tuple[float, ...],
     *,
     emit: Emit,
 ) -> Metrics:
@@ -175,6 +176,7 @@ def _metrics(
             file=answer.file,
             node=name,
             every=max(1, answer.every),
+            restarts=restarts,
         )
         if len(found.steps) > len(best.steps):
             best = found

@@ -158,7 +158,8 @@ def _straggler(event: Mapping[str, Any]) -> str:
 
 def _again(event: Mapping[str, Any]) -> str:
     without = event.get("without")
-    left_out = f", without {', '.join(map(str, without))}" if isinstance(without, list) else ""
+    names = ", ".join(map(str, without)) if isinstance(without, list) else ""
+    left_out = f", without {names}" if names else ""
     start = _text(event, "checkpoint") or "the beginning"
     number, most = event.get("attempt"), event.get("of")
     return f"attempt {number} of {most} follows, from {start}{left_out}: {_text(event, 'why')}"
