@@ -28,6 +28,8 @@ from clusterctl.model.node_run import (
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.verdict import Verdict
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
+from clusterctl.verbs.compare.comparison import Comparison
+from clusterctl.verbs.compare.timeline import Moment
 from clusterctl.verbs.events import Level
 from clusterctl.verbs.join.result import NodeJoin
 from clusterctl.verbs.runs.list_runs import ListedRun
@@ -185,6 +187,22 @@ class RunDocument(Plus):
         ("record", str | None, "The folder of its record; null if there is none."),
         ("status", StatusDocument, "Its status, as `status --json` has it."),
     )
+
+
+class CompareDocument(Plus):
+    """Runs next to each other, from `runs compare`; `values` and `losses` are in their order."""
+
+    base = Comparison
+    added = (("schema", int, "Version of the document."),)
+
+
+class MomentsDocument(Document):
+    """What happened in a run, from `runs show --events`."""
+
+    run: str
+    """The run's id."""
+    moments: list[Moment]
+    """What happened, the earliest first."""
 
 
 class StopDocument(Document):

@@ -97,6 +97,8 @@ DOCUMENTS = {
     "runs": runs.RunsDocument,
     "runs-prune": runs.PruneDocument,
     "runs-show": runs.RunDocument,
+    "runs-show-events": runs.MomentsDocument,
+    "runs-compare": runs.CompareDocument,
     "sandbox-status": nodes.SandboxDocument,
     "detached": runs.DetachedDocument,
 }

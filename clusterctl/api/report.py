@@ -30,6 +30,6 @@ class CheckReport(CheckResult):
         return stream.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        from clusterctl.report.page import html_part
+        from clusterctl.report.html.check import html_part
 
         return html_part(self)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.plan.plan import Plan
     from clusterctl.transport.pool import Pool
     from clusterctl.verbs.checkpoints.choose import ListedCheckpoint
+    from clusterctl.verbs.compare.story import Story
     from clusterctl.verbs.dump.dump import DumpQuery, DumpResult
     from clusterctl.verbs.launch.run_monitor import RunMonitor
     from clusterctl.verbs.launch.run_result import RunResult
@@ -115,6 +116,27 @@ class Run:
             return view
         self._records.write_end(self.record, corrected)
         return replace(view, remembered=corrected)
+
+    def story(self, *, metrics: str | None = None, on_event: OnEvent | None = None) -> Story:
+        """Return all that is known of it: status, record, what happened, and its metrics.
+
+        Args:
+            metrics: where its metrics are, from the workdir; None: a `metrics.jsonl` where its
+                checkpoints are, or in `out`.
+            on_event: called with each event while the nodes are asked.
+        """
+        from clusterctl.verbs.compare.story import tell_story
+
+        emit, view = on_event or log_warning, self.status(on_event=on_event)
+        return tell_story(
+            self._pool(),
+            self.cluster,
+            view,
+            self.record,
+            self._records,
+            metrics=metrics,
+            emit=emit,
+        )
 
     def logs(
         self,

@@ -61,6 +61,11 @@ Group = Mapping[str, str | None] | None
 """Facts by name, each None if it is unknown; None: all of them are."""
 
 
+def traits(node: NodeFacts) -> dict[str, str | None]:
+    """Return what is compared of a node, each None if it is unknown; nothing of unknown groups."""
+    return {what: value for group in _compared(node) if group for what, value in group.items()}
+
+
 def _compared(node: NodeFacts) -> tuple[Group, ...]:
     """Return what stays the same from run to run on a healthy node."""
     rdma = node.rdma or ()

@@ -31,6 +31,16 @@ class StatusAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAnswer:
+    """`metrics`; the lines are its body."""
+
+    file: str
+    """Empty: there is none."""
+    every: Count = 1
+    """The lines are every so many-th."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DumpAnswer:
     """`dump`."""
 

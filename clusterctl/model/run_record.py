@@ -14,6 +14,7 @@ class RecordedNode:
     node: str
     node_rank: Rank | None = None
     device: str = ""
+    interface: str = ""
     procs: Rank | None = None
 
 

@@ -27,7 +27,7 @@ from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.model.from_json import DocumentError
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.report.check import print_check
-from clusterctl.report.page import write_page
+from clusterctl.report.html.check import write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
 from tests.checks.fixture_facts import read_cases
 from tests.damage import ANY_TEXT, damaged_json

@@ -48,12 +48,20 @@ def answer_of(node: str, op: str, request: Request) -> Answer:
         return [Message({"runs": list(known.values())})]
     if op == "status":
         return [Message({"node": known[str(run)]})]
+    if op == "metrics":
+        lines = (json.dumps({"step": n, "loss": 1 / n, "step_s": 0.1}) for n in range(1, 4))
+        file = "/w/metrics.jsonl" if node == "a" and "a.jsonl" in str(request.args) else ""
+        return [Message({"file": file}, "\n".join(lines).encode())]
+    if request.args.get("files") == []:
+        began = {"kind": "supervisor-up", "time": BEGAN[str(run)] + 1}
+        event = Message({"event": began, "file": "events.jsonl", "offset": 0, "next": 50})
+        return [event, Message({"node": known[str(run)]})]
     number = "ab".index(node)
     printed = data(number, 0, f"{run} printed\n".encode(), time=BEGAN[str(run)])
     return [printed, Message({"node": known[str(run)]})]
 
 
-OPERATIONS = dict.fromkeys(("runs", "status", "tail"), answer_of)
+OPERATIONS = dict.fromkeys(("runs", "status", "tail", "metrics"), answer_of)
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +156,60 @@ def test_a_part_of_one_run_shows_it_in_full(word: str, capsys: Read) -> None:
     document = json.loads(capsys.readouterr().out)
     assert (document["run"], document["parent"], document["short"]) == (AGAIN, BASE, "efgh")
     assert document["chain"] == [BASE, AGAIN, LAST]
+
+
+def test_runs_are_compared(capsys: Read, tmp_path: Path) -> None:
+    assert main(["runs", "compare", "abcd", "pqrs", "--report", "c.html"]) == 0
+    shown = capsys.readouterr()
+    differs, nodes, *_ = shown.out.splitlines()
+    assert differs.split() == ["differs", "abcd", "pqrs"]
+    assert nodes.split() == ["nodes:", "nodes", "a,b", "a"]
+    assert (
+        "hint: name the file: clusterctl runs compare abcd pqrs --report c.html --metrics PATH"
+        in shown.err
+    )
+    assert "What differs" in (tmp_path / "c.html").read_text()
+
+    assert main(["runs", "compare", "abcd", "pqrs", "efgh", "--json", "--metrics", "a.jsonl"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["run"] for one in document["runs"]] == [BASE, OTHER, AGAIN]
+    assert [one["steps"] for one in document["runs"]] == [3, 3, 3]
+    assert [one["metrics"] for one in document["runs"]] == ["a:/w/metrics.jsonl"] * 3
+
+
+def test_what_happened_in_a_run_is_shown(capsys: Read) -> None:
+    assert main(["runs", "show", "abcd", "--events"]) == 0
+    _, launched, started = capsys.readouterr().out.splitlines()
+    assert launched.split()[0] == "1970-01-01T00:16:40Z"
+    assert "launched on 2 nodes" in launched
+    assert "the supervisor started" in started
+
+    assert main(["runs", "show", "abcd", "--events", "--json"]) == 0
+    moments = json.loads(capsys.readouterr().out)["moments"]
+    assert [one["nodes"] for one in moments] == [[], ["a", "b"]]
+
+
+def test_a_report_is_written_next_to_the_user(capsys: Read, tmp_path: Path) -> None:
+    assert main(["report", "abcd"]) == 0
+    assert capsys.readouterr().out == f"{BASE}.html\n"
+    assert "exited with 1" in (tmp_path / f"{BASE}.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("compare abcd", "expected two runs or more, found one"),
+        ("compare abcd abcd", "expected different runs"),
+        ("compare abcd efgh --report x.md", "--report x.html"),
+        ("show abcd efgh", "hint: clusterctl runs compare abcd efgh"),
+        ("show abcd --metrics x", "--metrics: expected it with `compare`"),
+        ("--events", "--events: expected it with `show`"),
+        ("compare abcd efgh --failed", "expected compare or --failed, found both"),
+    ],
+)
+def test_words_that_make_no_sense_together_are_refused(words: str, told: str, capsys: Read) -> None:
+    assert main(["runs", *words.split()]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_word_that_is_no_action_is_told_the_way(capsys: Read) -> None:

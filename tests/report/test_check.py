@@ -26,7 +26,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.report.check import print_check, print_choices, print_explanation, verdict
 from clusterctl.report.console import make_console
-from clusterctl.report.page import html_page, markdown_page, write_page
+from clusterctl.report.html.check import html_page, markdown_page, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, LastGood, judge
 from tests.small_disk import small_disk
 

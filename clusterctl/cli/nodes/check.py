@@ -8,7 +8,7 @@ from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.options import add_login, add_selection, add_workdir, given_workdir
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
-from clusterctl.report.page import form_of, write_page
+from clusterctl.report.html.check import form_of, write_page
 from clusterctl.verbs.preflight.check import CheckOptions, find_check, select_checks
 from clusterctl.verbs.preflight.facts_file import save_facts
 from clusterctl.wire import SCHEMA, plain

@@ -1,17 +1,24 @@
-"""`clusterctl runs`: list the runs of a cluster, show one, or delete what is kept of old ones."""
+"""`clusterctl runs`: list the runs of a cluster, show one, compare some, or delete old ones."""
 
 import argparse
 import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.agree import can_ask, says_yes
 from clusterctl.cli.shared.batch import batch_of, list_batches, view_of_batch
 from clusterctl.cli.shared.hint_commands import with_flag
 from clusterctl.cli.shared.options import add_json, whole
-from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, known_cluster, open_run
+from clusterctl.cli.shared.run_option import (
+    EXIT_SILENT,
+    add_run,
+    known_cluster,
+    open_run,
+    run_name,
+)
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_prunable, show_pruned, show_run, show_runs
@@ -21,16 +28,32 @@ from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.prune import KEPT
 from clusterctl.verbs.runs.records import Records
 
-SHOW = "show"
+SHOW, COMPARE = "show", "compare"
 LISTING = ("discover", "since", "name", "nodes", "failed")
 """Flags of the list alone."""
+FLAGS = {SHOW: ("events",), COMPARE: ("report", "metrics")}
+"""Flags of an action alone."""
+METRICS_HELP = (
+    "the training's file of metrics, a JSON object a line, from the workdir (default:"
+    " metrics.jsonl in the folder of the checkpoints, else in out)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("action", nargs="?", metavar=SHOW, help="show one run in full instead of the list")
+    add(
+        "action",
+        nargs="?",
+        metavar="ACTION",
+        help=f"{SHOW}: show one run in full instead of the list; {COMPARE}: show what differs"
+        " between runs, and how fast each was",
+    )
     add_run(parser)
+    add("others", nargs="*", type=run_name, metavar="RUN", help=f"with {COMPARE}: the other runs")
+    add("--events", action="store_true", help=f"with {SHOW}: what happened, when, and by whom")
+    add("--metrics", metavar="PATH", help=f"with {COMPARE}: {METRICS_HELP}")
+    add("--report", type=Path, metavar="FILE", help=f"with {COMPARE}: also write it as .html")
     add("--since", metavar="T", help="only runs since then: 90s, 2h, 1d, yesterday, or an ISO time")
     add("--name", metavar="NAME", help="only runs with this in their name")
     add(
@@ -65,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     _require_one_wish(args)
     screen = Screen()
     if args.action:
-        return _show(args, screen)
+        return _act(args, screen)
     cluster = known_cluster(args, Records())
     listed = list_batches(cluster) if args.prune is None else None
     if listed is None:
@@ -101,18 +124,22 @@ def _asking(screen: Screen, session: Session) -> Iterator[None]:
 
 def _require_one_wish(args: argparse.Namespace) -> None:
     """Refuse words and flags of which one makes the other pointless."""
-    if args.action not in {None, SHOW}:
+    if args.action not in {None, *FLAGS}:
         word = shlex.quote(args.action)
         raise UsageError(
-            f"expected `{SHOW} RUN` or nothing, found {word}", hint=f"clusterctl runs {SHOW} {word}"
+            f"expected `{SHOW} RUN`, `{COMPARE} RUN RUN` or nothing, found {word}",
+            hint=f"clusterctl runs {SHOW} {word}",
         )
+    _require_own_flags(args)
     given = [f"--{name}" for name in LISTING if getattr(args, name) not in {None, False}]
     if args.prune is not None:
         given.insert(0, "--prune")
     if args.action and given:
         raise UsageError(
-            f"expected {SHOW} or {given[0]}, found both",
-            hint=shlex.join(("clusterctl", "runs", SHOW, *filter(None, (args.run,)))),
+            f"expected {args.action} or {given[0]}, found both",
+            hint=shlex.join(
+                ("clusterctl", "runs", args.action, *filter(None, (args.run, *args.others)))
+            ),
         )
     if args.prune is not None and len(given) > 1:
         raise UsageError(
@@ -122,6 +149,28 @@ def _require_one_wish(args: argparse.Namespace) -> None:
     if args.prune is None and (args.all or args.yes):
         flag = "--all" if args.all else "--yes"
         raise UsageError(f"{flag}: expected it with --prune")
+
+
+def _require_own_flags(args: argparse.Namespace) -> None:
+    """Refuse flags and words of another action."""
+    if args.action == COMPARE and not args.others:
+        found = f"found {'one' if args.run else 'none'}"
+        raise UsageError(f"{COMPARE}: expected two runs or more, {found}", hint="clusterctl runs")
+    if args.action != COMPARE and args.others:
+        typed = shlex.join(("clusterctl", "runs", COMPARE, args.run, *args.others))
+        raise UsageError(f"expected one run, found {1 + len(args.others)}", hint=typed)
+    for action, flags in FLAGS.items():
+        for flag in flags:
+            if args.action != action and getattr(args, flag):
+                raise UsageError(f"--{flag}: expected it with `{action}`")
+
+
+def _act(args: argparse.Namespace, screen: Screen) -> int:
+    if args.action == SHOW and not args.events:
+        return _show(args, screen)
+    from clusterctl.cli.runs import compare  # noqa: PLC0415  (imports much)
+
+    return compare.show_events(args, screen) if args.events else compare.compare(args, screen)
 
 
 def _show(args: argparse.Namespace, screen: Screen) -> int:

@@ -3,12 +3,14 @@
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from clusterctl.cli.shared.batch import batch_of, view_of_batch
 from clusterctl.cli.shared.options import add_json
 from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
+from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
+from clusterctl.report.prometheus import prometheus
 from clusterctl.report.status import show_status
 from clusterctl.verbs.runs.find_run import SeveralLive
 from clusterctl.verbs.runs.run_state import LIVE
@@ -22,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run(parser)
     add_json(parser)
+    parser.add_argument(
+        "--prometheus",
+        action="store_true",
+        help="print it as text for the textfile collector of node_exporter, all live runs at once",
+    )
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -51,6 +58,11 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Print it, or all live ones; 3 if a node of a run did not answer, or none knows of it."""
+    if args.prometheus and (args.json or args.watch):
+        other = "--json" if args.json else "--watch"
+        raise UsageError(
+            f"expected --prometheus or {other}, found both", hint="clusterctl status --prometheus"
+        )
     screen = Screen()
     while found := batch_of(args):
         args.run = found[0].run  # a newer one may be submitted meanwhile
@@ -62,11 +74,26 @@ def run(args: argparse.Namespace) -> int:
         if args.json or args.watch:
             raise  # of one run
         runs = several.runs
-    codes = [_show(argparse.Namespace(**{**vars(args), "run": run})) for run in runs]
-    return max(codes)
+    each_run = [argparse.Namespace(**{**vars(args), "run": run}) for run in runs]
+    if args.prometheus:
+        return _expose([_ask(each) for each in each_run])
+    return max(_show(each) for each in each_run)
+
+
+def _ask(args: argparse.Namespace) -> RunStatus:
+    with open_run(args) as run:
+        return run.status()
+
+
+def _expose(views: Sequence[RunStatus]) -> int:
+    """Print it for Prometheus; the text has a metric for nodes that do not answer: 0."""
+    print(prometheus(views), end="")
+    return 0
 
 
 def _show(args: argparse.Namespace) -> int:
+    if args.prometheus:
+        return _expose([_ask(args)])
     screen = Screen()
     with open_run(args) as run:
 
@@ -90,7 +117,9 @@ def watch(args: argparse.Namespace, screen: Screen, ask: Callable[[], RunStatus]
 
 def _show_once(args: argparse.Namespace, screen: Screen, view: RunStatus) -> bool:
     """Print a run's status; with `--watch`, wait unless the run is over, and return whether not."""
-    if args.json:
+    if args.prometheus:
+        _expose([view])
+    elif args.json:
         print(json.dumps(view.document(), indent=None if args.watch else 1), flush=True)
     else:
         show_status(screen, view, again=args.watch is not None)

@@ -31,7 +31,8 @@ VERBS: dict[str, str] = {
     "logs": "show the merged logs of a run",
     "dump": "show where every rank of a run is: its stacks",
     "stop": "stop a run, and verify that nothing of it is left",
-    "runs": "list the runs of a cluster",
+    "runs": "list the runs of a cluster, show one, or compare some",
+    "report": "write all that is known of a run into one HTML file",
     "quarantine": "list the nodes that are kept out after failures, add or remove some",
     "notify": "test the receivers of messages about runs",
     "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
@@ -41,7 +42,8 @@ VERBS: dict[str, str] = {
 """Each verb is a module with `add_arguments(parser)` and `run(args) -> int`: see `module_of`."""
 _FILES = frozenset({"sync", "push", "pull"})
 _RUNS = frozenset({
-    "launch", "resume", "join", "status", "logs", "dump", "stop", "runs", "notify",
+    "launch", "resume", "join", "status", "logs", "dump", "stop", "runs", "report",
+    "notify",
 })  # fmt: skip
 WITH_COMMAND = frozenset({"exec", "launch", "resume"})
 """Verbs that take a job's command after `--`."""
@@ -75,7 +77,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),
     "dump": ("clusterctl dump", "clusterctl dump --rank 3", "clusterctl dump --output stacks"),
     "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),
-    "runs": ("clusterctl runs", "clusterctl runs --prune 5"),
+    "runs": (
+        "clusterctl runs",
+        "clusterctl runs show --events",
+        "clusterctl runs compare ksqs m4tw --report compared.html",
+        "clusterctl runs --prune 5",
+    ),
+    "report": ("clusterctl report", "clusterctl report ksqs --output run.html"),
     "quarantine": (
         "clusterctl quarantine",
         "clusterctl quarantine add gpu3 --reason 'ECC errors' --for 3d",

@@ -18,6 +18,8 @@ ON_PATH = "path:python"
 """The name of the pair that says which `python` a shell would start."""
 ENV_INIT = "env_init "
 """Begins the problem of an interpreter that was not even started, because that line failed."""
+ALL_PACKAGES = "all:packages"
+"""The name of the pair that has every installed package."""
 SHADOW, _LINES = "import:", 3
 """Begins the name of a pair that says from where a package is imported, in so many lines."""
 NAME_INTERPRETER = (
@@ -73,6 +75,8 @@ class Python:
     version: str = ""
     packages: tuple[Package, ...] = ()
     """The installed ones of those that matter to training."""
+    everything: str = ""
+    """All that is installed, as `name==version`; empty: not known. A text: a node has hundreds."""
     foreign: tuple[ForeignImport, ...] | None = None
     """None: not asked."""
     torch_build: str = ""
@@ -129,7 +133,7 @@ def parse_python(answers: Answers) -> Python:
             asked=asked, container=container, found=answer.state == "ok", problem=_why(answer)
         )
     told = dict(zip(words[_FIRST_PACKAGE::2], words[_FIRST_PACKAGE + 1 :: 2], strict=True))
-    on_path = told.pop(ON_PATH, "")
+    on_path, everything = told.pop(ON_PATH, ""), told.pop(ALL_PACKAGES, "")
     versions = {name: value for name, value in told.items() if not name.startswith((SHADOW, FILE))}
     return Python(
         asked=asked,
@@ -142,6 +146,7 @@ def parse_python(answers: Answers) -> Python:
         packages=tuple(
             Package(name=name, version=version) for name, version in sorted(versions.items())
         ),
+        everything=everything,
         foreign=_foreign(told) if SHADOW in told else None,
         torch=_torch(answers),
     )

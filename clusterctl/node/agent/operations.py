@@ -15,6 +15,7 @@ OPERATIONS: dict[str, str] = {
     "hello": "clusterctl.node.agent.main:hello",
     "join": "clusterctl.node.run.operations.join:join",
     "make-venv": "clusterctl.node.commands.make_venv:make_venv",
+    "metrics": "clusterctl.node.run.operations.metrics:metrics",
     "notify-test": "clusterctl.node.notify.trial:notify_test",
     "platform": "clusterctl.node.commands.make_venv:describe_platform",
     "prune": "clusterctl.node.run.operations.prune:prune",

@@ -16,7 +16,7 @@ gc.disable()  # there is nothing to collect in milliseconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, Sequence
+    from typing import Any, Collection, Dict, List, Optional, Sequence
 
 PACKAGES = (
     "torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "safetensors",
@@ -36,6 +36,8 @@ FILE = "file:"
 """Begins the names of the pairs that have a file's text."""
 NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 """What NCCL reads where the job runs: in a container the image has its own."""
+ALL_PACKAGES, ALL_CHARACTERS = "all:packages", 32768
+"""The name of the pair that has every installed package, as far as so many characters do."""
 SHOWN, PTH_FILES, PTH_BYTES = 500, 200, 65536
 """Characters of a path that are shown; how many `.pth` files are read, and of each how much."""
 
@@ -44,14 +46,20 @@ def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List
     """Return executable, version, what torch was built for, then names and versions in turn.
 
     The names are those of PACKAGES and `packages`. Pairs of `import:NAME` follow: see `foreign`;
-    then ON_PATH, and pairs of `file:PATH`.
+    then ON_PATH, ALL_PACKAGES, and pairs of `file:PATH`.
 
     With prefixes of variables, an empty word follows, and these variables and their values.
     """
     words = [sys.executable, "%d.%d.%d" % sys.version_info[:3], torch_build()]
     wanted = {*PACKAGES, *packages}
-    for name, told in (*installed(wanted).items(), (SHADOW, "asked"), *foreign(wanted).items()):
+    every = installed(None)
+    known = [(name, every[name]) for name in every if name in wanted]
+    for name, told in (*known, (SHADOW, "asked"), *foreign(wanted).items()):
         words += [name, told]
+    listed = " ".join("%s==%s" % one for one in sorted(every.items()))
+    if len(listed) > ALL_CHARACTERS:
+        listed = listed[:ALL_CHARACTERS].rpartition(" ")[0]
+    words += [ALL_PACKAGES, listed]
     own = os.path.dirname(sys.executable)
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         if folder and os.access(os.path.join(folder, "python"), os.X_OK):
@@ -72,8 +80,8 @@ def describe(prefixes: Sequence[str] = (), packages: Sequence[str] = ()) -> List
     return words
 
 
-def installed(wanted: Collection[str] = PACKAGES) -> Dict[str, str]:
-    """Return the versions of the packages that matter, from the first place that has each."""
+def installed(wanted: Optional[Collection[str]] = PACKAGES) -> Dict[str, str]:
+    """Return the packages' versions, from the first place that has each; None: of all packages."""
     found: Dict[str, str] = {}
     for folder in sys.path:
         try:
@@ -86,7 +94,7 @@ def installed(wanted: Collection[str] = PACKAGES) -> Dict[str, str]:
                 continue
             project, _, version = stem.partition("-")
             name = project.lower().replace("_", "-").replace(".", "-")
-            if name in wanted and version:
+            if version and (wanted is None or name in wanted):
                 # An egg's folder name ends with the Python that it is for.
                 found.setdefault(name, version.split("-py")[0])
     return found

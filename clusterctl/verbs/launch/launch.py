@@ -12,6 +12,7 @@ from clusterctl.checks.registry import CHECKS, QUARANTINE, SSH
 from clusterctl.errors import Interrupted, LaunchRefused
 from clusterctl.facts.nodefacts import to_document
 from clusterctl.facts.software.python import ENV_INIT
+from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
@@ -282,6 +283,7 @@ def _record(
         options={"name": options.name, **plain(replace(options.overrides, origins={}))},
         resumed=options.resumed,
         left_out=options.left_out,
+        by=f"{own_user()} on {socket.gethostname()}",
     )
 
 

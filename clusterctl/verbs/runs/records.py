@@ -69,6 +69,8 @@ class RunRecord:
     resumed: Resumed | None = None
     left_out: tuple[Quarantined, ...] = ()
     """The nodes that were left out because they are in quarantine."""
+    by: str = ""
+    """Who launched it: `user on host`; empty: not recorded."""
     discovered: bool = False
     """It was rebuilt from what the nodes claim, without a proof: none of that is to be launched."""
     claims: tuple[Claim, ...] = ()
@@ -261,6 +263,11 @@ class Records:
         except DocumentError:
             return None
         return end
+
+    def diff(self, record: RunRecord) -> str:
+        """Return the uncommitted changes that a run was launched with; empty: none were kept."""
+        path = self.folder(record.cluster.name, record.run) / "dirty.diff"
+        return _bytes(path).decode("utf-8", "backslashreplace")
 
     def facts(self, record: RunRecord) -> dict[str, Any] | None:
         """Return the document of the facts that a launch was checked by; None: it was not kept."""

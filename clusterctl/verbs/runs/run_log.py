@@ -74,7 +74,7 @@ class RunLog:
             run: its id.
             cluster: the nodes that run it.
             judged: the first cause will be asked for.
-            events_only: following asks the nodes for no log.
+            events_only: the nodes are asked for no log.
             some_nodes: the cluster lacks nodes that run it.
         """
         self.run = run
@@ -116,8 +116,7 @@ class RunLog:
 
     def follow_request(self, node: str) -> Request:
         """Return the request that reads from here until the node's part is over."""
-        files: dict[str, object] = {"files": []} if self._events_only else {}
-        return self._request(node, follow=True, **files)
+        return self._request(node, follow=True)
 
     def read_request(self, node: str, *, lines: int = 0) -> Request:
         """Return the request for what there is; with `lines`, at least that many last lines."""
@@ -263,7 +262,8 @@ class RunLog:
             begin[file] = log.splitter.offset
             log.splitter = LineSplitter(log.splitter.offset)
         args = run_args(self.run, self.cluster, self.cluster.node(node))
-        return _tail({**args, "from": begin, "follow": follow, "packed": True, **options})
+        files: dict[str, object] = {"files": []} if self._events_only else {}
+        return _tail({**args, "from": begin, "follow": follow, "packed": True, **files, **options})
 
     def _happened(self, node: str, head: Mapping[str, Any]) -> Iterator[Event]:
         begin, behind = head.get("offset"), head.get("next")

@@ -36,6 +36,9 @@ def test_the_versions_are_those_of_importlib_metadata() -> None:
 def described(pairs: Sequence[str]) -> dict[str, str]:
     """Read the pairs, without the packages that a `.pth` file of this environment brings."""
     found = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    every = dict(word.split("==") for word in found.pop("all:packages").split())
+    assert every.items() >= installed().items()
+    assert every.keys() > installed().keys()
     return {
         name: text
         for name, text in found.items()

@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 
 from clusterctl.errors import UsageError
-from clusterctl.own_files import write_named
 from clusterctl.report.check import (
     details,
     gpus,
@@ -20,27 +19,9 @@ from clusterctl.report.check import (
     who,
     worst,
 )
+from clusterctl.report.html.frame import escaped, framed, page, write
 from clusterctl.safe_text import strip_controls
 from clusterctl.verbs.preflight.check import CheckResult
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6 } }
-"""
-_PART_STYLE = """
-.clusterctl { overflow-wrap: anywhere } .clusterctl .table { overflow-x: auto }
-.clusterctl table { border-collapse: collapse; margin: 1rem 0 }
-.clusterctl .verdict { font-size: 1.3em; font-weight: bold }
-.clusterctl th, .clusterctl td { padding: .2rem .8rem; text-align: left; white-space: nowrap }
-.clusterctl th { border-bottom: 1px solid #888 } .clusterctl code { font-size: 14px }
-.clusterctl dt { color: #666; float: left; clear: left; width: 5rem }
-.clusterctl dd { margin-left: 5.5rem }
-.clusterctl .fail, .clusterctl .unreachable { color: #b00020 }
-.clusterctl .warn { color: #8a5a00 } .clusterctl .unknown { color: #7b1fa2 }
-.clusterctl .ok, .clusterctl .pass { color: #1b7f3b }
-"""
-"""Applies to the report alone: a notebook has its own style."""
-
 
 _MARKUP = re.compile(
     r"[\\`*_{}#|~@]|\](?=[(\[:])"  # the second: what ends the words of a link or an image
@@ -75,57 +56,43 @@ def write_page(path: Path, result: CheckResult) -> None:
     Raises:
         UsageError: the suffix is neither .html nor .md, or the file cannot be written.
     """
-    page = form_of(path)(result)
-    try:
-        write_named(path, page.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: expected a place to write, found: {error.strerror}",
-            hint=f"ls -ld {shlex.quote(str(path.absolute().parent))}",
-        ) from error
+    write(path, form_of(path)(result))
 
 
 def html_page(result: CheckResult) -> str:
     """Return the check as one HTML document."""
-    title = f"clusterctl check: {_html(result.cluster)}"
-    return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title>\n"
-        f"<style>{_STYLE}</style>\n<h1>{title}</h1>\n{html_part(result)}</html>\n"
-    )
+    return page(f"clusterctl check: {result.cluster}", html_part(result))
 
 
 def html_part(result: CheckResult) -> str:
     """Return the check as an HTML fragment, such as for a notebook."""
     rows = "\n".join(
-        f"<tr><td>{row.rank}<td>{_html(row.name)}<td>{_html(row.address or '-')}"
-        f"<td>{_html(row.interface or '-')}<td>{_html(gpus(row))}"
+        f"<tr><td>{row.rank}<td>{escaped(row.name)}<td>{escaped(row.address or '-')}"
+        f"<td>{escaped(row.interface or '-')}<td>{escaped(gpus(row))}"
         f'<td class="{row.state}">{row.state}</tr>'
         for row in result.nodes
     )
     findings = "\n".join(
-        f'<h3><span class="{f.status}">{f.status}</span> <code>{_html(f.check)}</code> '
-        f"{_html(place(f, result))}</h3>\n<p>{_html(f.message)}</p>\n<dl>"
+        f'<h3><span class="{f.status}">{f.status}</span> <code>{escaped(f.check)}</code> '
+        f"{escaped(place(f, result))}</h3>\n<p>{escaped(f.message)}</p>\n<dl>"
         + "".join(f"<dt>{name}<dd>{_value(name, text)}" for name, text in details(f))
         + "</dl>"
         for f in problems(result)
     )
     passed = "\n".join(
-        f'<tr><td class="{f.status}">{f.status}<td><code>{_html(f.check)}</code>'
-        f"<td>{_html(f.message)}<td>{_html(who(f.nodes, result))}</tr>"
+        f'<tr><td class="{f.status}">{f.status}<td><code>{escaped(f.check)}</code>'
+        f"<td>{escaped(f.message)}<td>{escaped(who(f.nodes, result))}</tr>"
         for f in result.findings
         if f.status in {"pass", "skip"}
     )
-    return (
-        f'<style>{_PART_STYLE}</style>\n<div class="clusterctl">\n'
-        f'<p class="verdict {worst(result)}">{_html(verdict(result))}</p>\n'
-        f"<p>{_html(headline(result))}</p>\n<p>{_html(summary(result))}</p>\n{findings}\n"
+    return framed(
+        f'<p class="verdict {worst(result)}">{escaped(verdict(result))}</p>\n'
+        f"<p>{escaped(headline(result))}</p>\n<p>{escaped(summary(result))}</p>\n{findings}\n"
         f"{_changed(result)}<h2>Nodes</h2>\n"
         '<div class="table"><table><tr><th>rank<th>node<th>address<th>interface'
         f"<th>gpus<th>state</tr>\n{rows}</table></div>\n"
         f'<details><summary>Passed and skipped</summary>\n<div class="table"><table>{passed}'
-        "</table></div></details>\n</div>\n"
+        "</table></div></details>\n"
     )
 
 
@@ -134,10 +101,10 @@ def _changed(result: CheckResult) -> str:
     if last is None or not last.changes:
         return ""
     items = "".join(
-        f"<li>{_html(change.text())} on {_html(who(change.nodes, result))}"
+        f"<li>{escaped(change.text())} on {escaped(who(change.nodes, result))}"
         for change in last.changes
     )
-    title = f"Changed since the last good run, {when(last.began)} ({_html(last.run)})"
+    title = f"Changed since the last good run, {when(last.began)} ({escaped(last.run)})"
     return f"<h2>{title}</h2>\n<ul>{items}</ul>\n"
 
 
@@ -175,11 +142,7 @@ def markdown_page(result: CheckResult) -> str:
 
 
 def _value(name: str, text: str) -> str:
-    return f"<code>{_html(text)}</code>" if name == "hint" else _html(text)
-
-
-def _html(text: str) -> str:
-    return escape(strip_controls(text))
+    return f"<code>{escaped(text)}</code>" if name == "hint" else escaped(text)
 
 
 def _cell(text: str) -> str:

@@ -1,0 +1,67 @@
+"""Operation `metrics`: the lines of a training's metrics.jsonl, every n-th if they are many."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, Dict, List, Tuple
+
+NAME = "metrics.jsonl"
+KEPT_BYTES = 1 << 20
+"""Of the lines of steps; those of evaluations may be as many."""
+LINE_BYTES = 1 << 16
+READ_BYTES = 1 << 30
+"""Of the file; what is behind is not read."""
+
+
+def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
+    """Send the lines of the first file that exists.
+
+    Args:
+        args: `workdir`, and `paths` from there: files, or folders that may have a `metrics.jsonl`.
+        body: unused.
+        channel: unused.
+    """
+    del body, channel
+    workdir = os.path.expanduser(args.get("workdir") or ".")
+    for path in args["paths"]:
+        name = os.path.join(workdir, os.path.expanduser(path))
+        name = os.path.join(name, NAME) if os.path.isdir(name) else name
+        try:
+            # A pipe must not block.
+            descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        with os.fdopen(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                lines, every = _thinned(file)
+                return Message({"file": name, "every": every}, b"".join(lines))
+    return Message({"file": "", "every": 1})
+
+
+def _thinned(file: BinaryIO) -> Tuple[List[bytes], int]:
+    """Return whole lines in their order, at even distances, and every how many-th of the steps."""
+    kept: Dict[bool, List[bytes]] = {False: [], True: []}
+    sizes, seen, every = {False: 0, True: 0}, {False: 0, True: 0}, {False: 1, True: 1}
+    while file.tell() < READ_BYTES:
+        line = file.readline(LINE_BYTES)
+        if not line.endswith(b"\n"):
+            if len(line) < LINE_BYTES:
+                break  # the end, or a line that is being written
+            continue
+        of_eval = b'"eval' in line
+        if seen[of_eval] % every[of_eval] == 0:
+            kept[of_eval].append(line)
+            sizes[of_eval] += len(line)
+        seen[of_eval] += 1
+        if sizes[of_eval] > KEPT_BYTES:
+            kept[of_eval] = kept[of_eval][::2]
+            sizes[of_eval] = sum(map(len, kept[of_eval]))
+            every[of_eval] *= 2
+    return kept[False] + kept[True], every[False]

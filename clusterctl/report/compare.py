@@ -1,0 +1,145 @@
+"""Prints what differs between runs, and what came of it; and what happened in a run."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from rich.table import Table
+
+from clusterctl.checks.wording import size_of
+from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.report.console import GAP, Screen, safe_text
+from clusterctl.report.lines import duration, utc
+from clusterctl.verbs.compare.comparison import Comparison, RunOutcome, Speedup
+from clusterctl.verbs.compare.differences import BLOCKS
+from clusterctl.verbs.compare.timeline import Moment
+from clusterctl.verbs.events import Notice
+
+NOT_RECORDED = "not recorded"
+
+Row = tuple[str, tuple[str, ...]]
+
+
+def show_comparison(screen: Screen, found: Comparison, *, typed: str) -> None:
+    """Print first what differs, then what is equal in one line, then what came of it.
+
+    `typed` is the command, for the hint.
+    """
+    out = screen.out
+    heads = [one.short for one in found.runs]
+    if found.differences:
+        out.print(_table(("differs", *heads), difference_rows(found)))
+    else:
+        out.print("nothing that is recorded differs")
+    if found.all_same:
+        out.print(safe_text(f"same: {found.all_same}"))
+    for line in gap_lines(found):
+        out.print(safe_text(line))
+    out.print()
+    out.print(_table(("result", *heads), result_rows(found)))
+    for line in speedup_lines(found.speedups, found.runs):
+        out.print(safe_text(line))
+    if missing := [one.short for one in found.runs if not one.metrics]:
+        text = f"no metrics of {', '.join(missing)}: no speed and no loss to compare"
+        hint = f"name the file: {typed} --metrics PATH"
+        screen.say(Notice(text=text, level="warning", hint=hint))
+
+
+def difference_rows(found: Comparison) -> list[Row]:
+    """Return what differs, a row each; where a block begins, its name stands before."""
+    return [
+        (f"{one.block}: {one.what}", tuple(NOT_RECORDED if v is None else v for v in one.values))
+        for one in found.differences
+    ]
+
+
+def gap_lines(found: Comparison) -> Iterator[str]:
+    """Yield what could not be compared, and for which runs."""
+    shorts = {one.run: one.short for one in found.runs}
+    for block in BLOCKS:
+        if runs := found.not_recorded.get(block):
+            yield f"{block}: {NOT_RECORDED} for {', '.join(shorts[run] for run in runs)}"
+
+
+def _number(value: float | None, shape: Callable[[float], str]) -> str:
+    return NOT_RECORDED if value is None else shape(value)
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s" if value < 100 else duration(value)  # noqa: PLR2004
+
+
+def result_rows(found: Comparison) -> list[Row]:
+    """Return what came of the runs, a row each; what no run has is left out."""
+    runs = found.runs
+    rows: list[Row] = [
+        ("name", tuple(one.name for one in runs)),
+        ("state", tuple(_state(one) for one in runs)),
+        ("ranks", tuple(_number(one.ranks, str) for one in runs)),
+        ("took", tuple(_number(one.took_s, duration) for one in runs)),
+        ("steps", tuple(_number(one.steps, str) for one in runs)),
+        ("tokens/s", tuple(_number(one.tokens_per_s, lambda x: f"{x:,.0f}") for one in runs)),
+        ("step, median", tuple(_number(one.step_median_s, _seconds) for one in runs)),
+        ("step, p95", tuple(_number(one.step_p95_s, _seconds) for one in runs)),
+    ]
+    rows += [(f"loss at step {at.step}", tuple(map(_loss, at.losses))) for at in found.losses]
+    rows += [
+        ("last loss", tuple(_number(one.loss, _loss) for one in runs)),
+        ("eval loss", tuple(_number(one.eval_loss, _loss) for one in runs)),
+        ("memory", tuple(_number(one.memory_bytes, lambda x: size_of(int(x))) for one in runs)),
+        ("attempts", tuple(_attempts(one) for one in runs)),
+        ("lost", tuple(duration(one.lost_s) if one.lost_s else "" for one in runs)),
+    ]
+    return [row for row in rows if set(row[1]) - {"", NOT_RECORDED}]
+
+
+def _attempts(one: RunOutcome) -> str:
+    again = f", {one.restarts} restarts by the launcher" if one.restarts else ""
+    return f"{one.attempts}{again}" if one.attempts > 1 or again else ""
+
+
+def _state(one: RunOutcome) -> str:
+    by = f" (by {one.ended_by})" if one.ended_by and one.state != "finished" else ""
+    return f"{one.state}{by}{f': {one.why}' if one.why else ''}"
+
+
+def speedup_lines(speedups: Sequence[Speedup], runs: Sequence[RunOutcome]) -> Iterator[str]:
+    """Yield how much faster each run is than the first one."""
+    shorts = {one.run: one.short for one in runs}
+    for one in speedups:
+        line = f"{shorts[one.run]} has {one.speedup:.2f} x the {one.measured} of {runs[0].short}"
+        if one.efficiency is not None:
+            line += f" with {one.ranks:g} x the ranks: scaling efficiency {one.efficiency:.0%}"
+        elif one.ranks not in {None, 1.0}:
+            line += f" with {one.ranks:g} x the ranks; efficiency unknown: tokens are not recorded"
+        yield line
+
+
+def show_moments(screen: Screen, moments: Iterable[Moment]) -> None:
+    """Print what happened in a run, a line each."""
+    rows = [(f"{utc(one.time)[:19]}Z", (where(one), moment_words(one))) for one in moments]
+    if rows:
+        screen.out.print(_table(("when", "where", "what"), rows))
+    else:
+        screen.say(Notice(text="nothing that happened is recorded"))
+
+
+def moment_words(one: Moment) -> str:
+    """Return what happened, and by whom."""
+    return f"{one.what} by {one.by}" if one.by and one.by not in one.what else one.what
+
+
+def where(one: Moment) -> str:
+    """Return on which nodes something happened."""
+    return fold_hosts(one.nodes) if one.nodes else "controller"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for head in heads:
+        table.add_column(safe_text(head), overflow="fold")
+    for title, cells in rows:
+        table.add_row(safe_text(title), *(safe_text(cell) for cell in cells))
+    return table

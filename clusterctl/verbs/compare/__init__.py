@@ -1,0 +1,1 @@
+"""What became of runs: the story of one, and what differs between several."""
