@@ -9,6 +9,7 @@ from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.from_json import Bounds
 from clusterctl.model.node_run import NodeRun
+from clusterctl.model.samples import Samples
 from clusterctl.values import dataclass
 
 
@@ -28,6 +29,13 @@ class StatusAnswer:
     """`status`; the last message of `tail`."""
 
     node: NodeRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesAnswer:
+    """`samples`."""
+
+    samples: Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ OPERATIONS: dict[str, str] = {
     "read": "clusterctl.node.probe.read:read",
     "rsync": "clusterctl.node.mirror.mirror:exec_rsync",
     "runs": "clusterctl.node.run.operations.status:list_runs",
+    "samples": "clusterctl.node.history.answer:samples",
     "share-clear": "clusterctl.node.mirror.mirror:remove_tokens",
     "share-look": "clusterctl.node.mirror.mirror:find_tokens",
     "start": "clusterctl.node.run.operations.start:start",
