@@ -39,6 +39,15 @@ class SamplesAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchAnswer:
+    """`watch`."""
+
+    node: NodeRun
+    samples: Samples
+    """Those that are new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DumpAnswer:
     """`dump`."""
 

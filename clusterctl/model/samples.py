@@ -87,7 +87,8 @@ class Samples:
         Raises:
             ValueError: there is one, or there are too many.
         """
-        for each in (self, *self.gpus, *self.ranks):
+        parts: tuple[Samples | GpuSamples | RankSamples, ...] = (self, *self.gpus, *self.ranks)
+        for each in parts:
             for name, column in ((name, getattr(each, name)) for name in type_hints(type(each))):
                 of_samples = isinstance(column, tuple) and name not in {"gpus", "ranks"}
                 if of_samples and len(column) not in {0, len(self.time)}:

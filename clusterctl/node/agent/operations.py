@@ -33,4 +33,5 @@ OPERATIONS: dict[str, str] = {
     "sync-apply": "clusterctl.node.mirror.mirror:apply_sync",
     "sync-compare": "clusterctl.node.mirror.sync_diff:compare_tree",
     "tail": "clusterctl.node.run.operations.tail:tail",
+    "watch": "clusterctl.node.history.answer:watch",
 }

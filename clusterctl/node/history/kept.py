@@ -23,13 +23,14 @@ PRECISIONS = (1 / 720, 1 / 360, 1 / 180, 1 / 90, 1 / 45, 1 / 20, 1 / 5)
 
 def read_rows(path: str, *, since: float = 0.0) -> List[Row]:
     """Return the samples in a file that end after a moment, the oldest first."""
-    found = []
-    for line in read_end(path, 2 * MOST_BYTES).splitlines():
+    found: List[Row] = []
+    for line in reversed(read_end(path, 2 * MOST_BYTES).splitlines()):
         with contextlib.suppress(ValueError, TypeError, RecursionError):  # zeros after a crash
             row = unpacked(from_json(line))
-            if row.time > since:
-                found.append(row)
-    return found
+            if row.time <= since:
+                break
+            found.append(row)
+    return found[::-1]
 
 
 def append_row(path: str, row: Row) -> None:
