@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Group
-from rich.live import Live
+from rich.control import Control
+from rich.screen import Screen
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,13 +37,17 @@ class FullScreen:
         self.console = console
         self._keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
         self._modes: list[Any] | None = None
-        self._live: Live | None = None
+        self._taken = False
         self._stops = False
         """Ctrl-Z was pressed."""
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGTSTP, self._note_stop)
-        self._take()
+        try:
+            self._take()
+        except BaseException:  # Ctrl-C, just now
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,9 +57,9 @@ class FullScreen:
             signal.signal(signal.SIGTSTP, self._before)
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Draw these lines, over those before."""
-        if self._live is not None:
-            self._live.update(Group(*lines), refresh=True)
+        """Draw these lines, over those before: nothing is cleared, so nothing flickers."""
+        self.console.control(Control.home())
+        self.console.print(Screen(*lines), end="")
 
     def pressed(self) -> Iterator[str]:
         """Yield the keys that were pressed since; if one was Ctrl-Z, stop until `fg` first."""
@@ -91,23 +95,20 @@ class FullScreen:
             self._take()
 
     def _take(self) -> None:
+        self._taken = True
         if self._keyboard is not None:
             self._modes = termios.tcgetattr(self._keyboard)
             tty.setcbreak(self._keyboard, termios.TCSADRAIN)
-        self._live = Live(
-            console=self.console,
-            screen=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
+        # Not rich.live: a Ctrl-C while that starts leaves the terminal on the other screen.
+        self.console.set_alt_screen(True)
+        self.console.show_cursor(False)
 
     def _give_back(self) -> None:
-        live, self._live = self._live, None
         try:
-            if live is not None:
-                live.stop()
+            if self._taken:
+                self.console.set_alt_screen(False)
+                self.console.show_cursor(True)
+                self._taken = False
         finally:
             if self._keyboard is not None and self._modes is not None:
                 with suppress(termios.error):  # it is gone
