@@ -17,7 +17,7 @@ class TopNode:
 
     answer: NodeAnswer
     now: NodeNow | None = None
-    """None: it has sent no sample yet."""
+    """None: it has sent no sample yet, or does not answer."""
     asked: bool = False
     """It has not answered yet."""
 

@@ -105,7 +105,7 @@ class Watcher:
             nodes=tuple(
                 TopNode(
                     answer=one,
-                    now=self._use(one.node.name).now,
+                    now=None if one.error else self._use(one.node.name).now,
                     asked=one.node.name in self._waiting - self._heard.keys() - self._errors.keys(),
                 )
                 for one in view.nodes
