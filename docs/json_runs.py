@@ -15,6 +15,7 @@ from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.node_run import (
     Again,
+    Fell,
     Hung,
     LastLine,
     LeftOut,
@@ -36,6 +37,7 @@ from clusterctl.verbs.runs.list_runs import ListedRun
 from clusterctl.verbs.runs.prune import Kept
 from clusterctl.verbs.runs.run_state import RunState
 from clusterctl.verbs.stop import StopResult
+from clusterctl.verbs.top.use import NodeNow
 
 
 class Cause(Plus):
@@ -104,6 +106,59 @@ class StatusStraggler(Plus):
     added = (("node", str, "The node's name."),)
 
 
+class StatusFell(Plus):
+    base = Fell
+    added = (("node", str, "The node's name."),)
+
+
+class TopNode(TypedDict):
+    """A node of the run, in launch order."""
+
+    node: str
+    """The node's name."""
+    state: str
+    """As of `status`; `asked`: it has not answered yet."""
+    message: str
+    """Why the node does not answer."""
+    use: NodeNow | None
+    """By its newest sample; null: it has sent none."""
+
+
+class TopDocument(Document):
+    """A run at a moment."""
+
+    run: str
+    """The run's id."""
+    cluster: str
+    """The cluster."""
+    name: str | None
+    """The user's own name for the run."""
+    time: float
+    """By this machine's clock."""
+    state: str
+    """[A state of a run](run-states.md); `asked`: no node has answered yet."""
+    progress: JobProgress | None
+    """How far the job is, as it prints it; a rate that it does not print is measured."""
+    printed_age_s: float | None
+    """Seconds since the last output of any rank."""
+    lines: list[str]
+    """The last lines of the log that was written last."""
+    checkpoint: Checkpoint | None
+    """The newest complete checkpoint; it is looked for every 30 s."""
+    checkpoint_age_s: float | None
+    """Seconds since it was written."""
+    hung: Hung | None
+    """Since when no rank has shown a sign of life."""
+    verdict: Verdict | None
+    """Why the run stands still."""
+    stragglers: list[StatusStraggler]
+    """The ranks that keep the others waiting."""
+    fell: list[StatusFell]
+    """The nodes on which use fell and has not risen since."""
+    nodes: list[TopNode]
+    """Its nodes."""
+
+
 class StatusDocument(Document):
     """A run; see [what the states mean](run-states.md)."""
 
@@ -161,6 +216,8 @@ class StatusDocument(Document):
     """How often it was hung, and then ran again."""
     stragglers: list[StatusStraggler]
     """The ranks that keep the others waiting, while the run is `running`."""
+    fell: list[StatusFell]
+    """The nodes on which the use of GPUs or CPUs fell and has not risen since."""
     quarantined: list[Quarantined]
     """Those of its nodes that are in quarantine on this machine."""
     checkpoints: str | None

@@ -91,6 +91,7 @@ DOCUMENTS = {
     "sync": nodes.SyncDocument,
     "join": runs.JoinDocument,
     "status": runs.StatusDocument,
+    "top": runs.TopDocument,
     "dump": runs.DumpDocument,
     "stop": runs.StopDocument,
     "notify": nodes.NotifyDocument,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.runs.history import History
     from clusterctl.verbs.runs.run_status import RunStatus
     from clusterctl.verbs.stop import StopResult
+    from clusterctl.verbs.top.top import Watcher
 
 OnEvent = Emit
 """Hears the events of a method while it runs; what it raises ends the method."""
@@ -322,6 +323,12 @@ class Run:
             remember=self._remember,
             join_monitor=JoinMonitor(self._plan) if self._plan and self._may_join else None,
         )
+
+    def _watcher(self) -> Watcher:
+        """Return what watches the run live, as `top` does."""
+        from clusterctl.verbs.top.top import Watcher
+
+        return Watcher(self._pool(), self.id, self.cluster, self._history)
 
     def _bring_py_spy(self, *, emit: Emit) -> None:
         """Let the nodes look at ranks that poll, as following the run would."""

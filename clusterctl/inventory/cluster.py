@@ -244,6 +244,14 @@ class Job:
     restart: Restart = setting(
         Restart, "whether the nodes start a run again that failed", Restart()
     )
+    progress: tuple[str, ...] = setting(
+        kinds.PROGRESS,
+        "regular expressions that find how far it is in the last lines of the first rank, by"
+        " groups named step, total, loss and tokens_per_s",
+        (),
+        on_nodes=True,
+        resumed="run's or file's",
+    )
     before: str | None = setting(
         kinds.SHELL_LINE,
         "a shell line run on every node before the ranks of each attempt",

@@ -31,6 +31,8 @@ _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 _DAY, _YEAR = 86400, 365 * 86400
 _LONGEST_PATTERN = 500
+PROGRESS_GROUPS = frozenset({"step", "total", "loss", "tokens_per_s"})
+"""The names of what a pattern of `job.progress` may find."""
 
 OWN_SBATCH_OPTIONS = frozenset({
     "array", "batch", "chdir", "clusters", "error", "export", "export-file", "help", "input",
@@ -205,6 +207,15 @@ def _read_pattern(value: object) -> str:
     return str(value)
 
 
+def _read_progress(value: object) -> str:
+    """Read a regular expression with a group for at least one value of progress."""
+    pattern = _read_pattern(value)
+    if not PROGRESS_GROUPS.intersection(re.compile(pattern).groupindex):
+        wanted = r"a group named step, total, loss or tokens_per_s, such as (?P<step>\d+)"
+        raise InvalidValue(wanted, value)
+    return pattern
+
+
 def _read_path(value: object) -> str:
     """Read a path on the nodes; a relative one starts at workdir."""
     path = _read_node_path(value)
@@ -355,6 +366,7 @@ COUNT = whole(0, INFINITE)
 RESTARTS = whole(0, 1000)
 NODES = whole(0, 10_000)
 EXIT_CODES = _list(whole(1, 255), _shape(list, "a list of exit codes"))
+PROGRESS = _list(_string(_read_progress), _shape(list, "a list of regular expressions"))
 PATTERNS = _list(_string(_read_pattern), _shape(list, "a list of regular expressions"))
 TIMEOUT: Kind[float] = Kind(
     _read_seconds, {"type": "number", "exclusiveMinimum": 0}, bounds=(0.001, INFINITE)

@@ -35,6 +35,9 @@ class JobProgress:
     """As printed, or by two lines and their times."""
     eta_s: float | None = None
     """Seconds to the last step when the line was printed."""
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    """Of the run or of a GPU, as the job prints it."""
 
 
 def progress_in(line: str) -> JobProgress | None:

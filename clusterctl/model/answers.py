@@ -9,6 +9,7 @@ from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.from_json import Bounds
 from clusterctl.model.node_run import NodeRun
+from clusterctl.model.samples import Samples
 from clusterctl.values import dataclass
 
 
@@ -38,6 +39,22 @@ class MetricsAnswer:
     """Empty: there is none."""
     every: Count = 1
     """The lines are every so many-th."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesAnswer:
+    """`samples`."""
+
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchAnswer:
+    """`watch`."""
+
+    node: NodeRun
+    samples: Samples
+    """Those that are new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,6 +190,22 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fell:
+    """Use that fell on a node, and has not risen since."""
+
+    what: str = "GPU"
+    """`GPU`, or `rank`: CPU time, where no GPU is."""
+    numbers: tuple[Count, ...] = ()
+    """The GPUs, or ranks."""
+    since: Seconds
+    """When the first one fell, by the node's clock."""
+    before: Amount
+    """Its usual percent until then."""
+    now: Amount
+    """Its percent since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """That a run which failed is about to start again."""
 
@@ -263,8 +279,10 @@ class Usage:
 class Step:
     """How far a rank was, as it printed."""
 
-    step: Count
+    step: Count | None = None
     total: Count | None = None
+    loss: Amount | None = None
+    tokens_per_s: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +363,8 @@ class NodeRun:
     false_alarms: Count = 0
     """How often it was hung, and then ran again."""
     stragglers: tuple[Straggler, ...] = ()
+    fell: Fell | None = None
+    """null: nothing fell, or this is unknown."""
     attempt: Count = 1
     """Which of the attempts of a run that restarts; of a node that joined again, its part."""
     attempts: Count = 1

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from clusterctl.checks.wording import counted
+from clusterctl.inventory.ranges import name_hosts
 from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
-from clusterctl.model.node_run import GpuUsage, LastLine, RayCluster, Straggler, Usage
+from clusterctl.model.node_run import Fell, GpuUsage, LastLine, RayCluster, Straggler, Usage
 from clusterctl.model.run_record import Correction
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import age, duration, utc
@@ -21,7 +22,7 @@ from clusterctl.report.quarantine import show_quarantined
 from clusterctl.verbs.runs.run_state import BAD_ENDS, NodeAnswer
 from clusterctl.verbs.runs.run_status import RunStatus
 
-_STYLES = {
+STYLES = {
     "running": "green",
     "hung": "bold red",
     "finished": "green",
@@ -94,7 +95,7 @@ def _correction(event: Correction) -> str:
 
 def _summary(console: Console, view: RunStatus) -> None:
     """Print what is known of the run as a whole."""
-    console.print(safe_text(f"{view.title}  {view.state}", _STYLES.get(view.state, "")))
+    console.print(safe_text(f"{view.title}  {view.state}", STYLES.get(view.state, "")))
     if view.began:
         began = f"{utc(view.began)[:19]}Z, {age(time.time() - view.began)} ago"
         console.print(safe_text(f"  began    {began}"))
@@ -127,20 +128,16 @@ def _checkpoint(console: Console, view: RunStatus) -> None:
 
 def _output(console: Console, view: RunStatus) -> None:
     """Print how far it is, and what it printed last."""
-    if view.hung:
-        quiet = age(time.time() - view.hung.since)
-        console.print(safe_text(f"  hung     no rank has shown a sign of life for {quiet}", "red"))
-    if view.verdict and view.verdict.kind != "unknown":
-        console.print(safe_text(f"  why      {view.verdict.text}", "red"))
-    if view.hung:
-        console.print(safe_text(f"  stacks   clusterctl dump {view.run}"))
+    _hang(console, view)
     if view.false_alarms:
         console.print(
             safe_text(f"  resumed  {counted(view.false_alarms, 'time')} after it was hung")
         )
     for node, one in view.stragglers:
-        console.print(safe_text(f"  slow     {_slow_rank(node, one)}", "yellow"))
-    if pace := _pace(view.pace):
+        console.print(safe_text(f"  slow     {slow_rank(node, one)}", "yellow"))
+    if view.fell:
+        console.print(safe_text(f"  fell     {fall(view.fell)}", "yellow"))
+    if pace := pace_words(view.pace):
         console.print(safe_text(f"  progress {pace}"))
     if view.restarts:
         console.print(safe_text(f"  restarts {view.restarts}", "yellow"))
@@ -156,11 +153,35 @@ def _output(console: Console, view: RunStatus) -> None:
         console.print(safe_text("  printed  nothing yet"))
 
 
-def _slow_rank(node: str, one: Straggler) -> str:
+def _hang(console: Console, view: RunStatus) -> None:
+    """Print that it stands still, and why."""
+    if view.hung:
+        quiet = age(time.time() - view.hung.since)
+        console.print(safe_text(f"  hung     no rank has shown a sign of life for {quiet}", "red"))
+    if view.verdict and view.verdict.kind != "unknown":
+        console.print(safe_text(f"  why      {view.verdict.text}", "red"))
+    if view.hung:
+        console.print(safe_text(f"  stacks   clusterctl dump {view.run}"))
+
+
+def slow_rank(node: str, one: Straggler) -> str:
     """Return a sentence about a rank for which the others wait."""
     where = f", at {one.where}" if one.where else ""
     text = f"the others wait {one.lost_percent} % of the time for rank {one.rank} on {node}"
     return f"{text}{where}: {one.reason}"
+
+
+def fall(fell: Sequence[tuple[str, Fell]]) -> str:
+    """Return a sentence about use that fell, by the node where it fell first."""
+    (node, one), *others = fell
+    use = "CPU" if one.what == "rank" else "GPU"
+    which = f"{one.what}{'s' * (len(one.numbers) > 1)} {ranks.fold_ranks(one.numbers)}"
+    more = f"; also on {name_hosts(name for name, _ in others)}" if others else ""
+    when = f"{utc(one.since)[:16].replace('T', ' ')}Z"
+    return (
+        f"{use} use fell at {when} on {node}: {which}, from {one.before:.0f} % to"
+        f" {one.now:.0f} %{more}"
+    )
 
 
 def _attempt(console: Console, view: RunStatus) -> None:
@@ -181,7 +202,7 @@ def _attempt(console: Console, view: RunStatus) -> None:
         console.print(safe_text(f"  next     {text}", "yellow"))
 
 
-def _pace(pace: JobProgress | None) -> str:
+def pace_words(pace: JobProgress | None) -> str:
     """Return how far a job is: `step 3/50, 2.4 s a step, 1 min 58 s left`."""
     if pace is None:
         return ""
@@ -251,7 +272,7 @@ def _nodes(view: RunStatus) -> Table:
     for answer, used in zip(view.nodes, usages, strict=True):
         table.add_row(
             safe_text(answer.node.name),
-            safe_text(answer.state, _STYLES.get(answer.state, "")),
+            safe_text(answer.state, STYLES.get(answer.state, "")),
             safe_text(ranks.fold_ranks(rank.rank for rank in answer.ranks)),
             safe_text(_joined(answer)),
             *(safe_text(used.get(title, "")) for title in columns),
@@ -281,7 +302,7 @@ def _usage(used: Usage | None) -> dict[str, str]:
     if used is None:
         return {}
     each = used.ranks or (used,)
-    found = {"memory": _spread([one.memory_bytes for one in each], _size)}
+    found = {"memory": _spread([one.memory_bytes for one in each], size)}
     busy = [one.cpu_percent for one in each if one.cpu_percent is not None]
     if busy:
         found["CPU"] = _spread(busy, "{} %".format)
@@ -301,7 +322,8 @@ def _spread(values: Sequence[int], shown: Callable[[int], str]) -> str:
     return " to ".join(dict.fromkeys((shown(min(values)), shown(max(values)))))
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
+    """Return bytes of memory, such as `1.5 GiB`."""
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
 
 

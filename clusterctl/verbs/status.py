@@ -34,6 +34,14 @@ def status(
         emit: called with each event: `Progress`.
     """
     view = node_answers(nodes, run, cluster, emit=emit)
+    return with_details(nodes, cluster, view, history)
+
+
+def with_details(
+    nodes: Nodes, cluster: Cluster, view: RunStatus, history: History | None = None
+) -> RunStatus:
+    """Add what some node must be asked for: the first cause, why it hangs, its checkpoint."""
+    run = view.run
     job = fill_job(cluster.job, run, view.name)
     view = replace(view, command=job.command or view.command)
     if view.state in BAD_ENDS:

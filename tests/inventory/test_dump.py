@@ -125,6 +125,7 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     kinds.SBATCH_OPTIONS: st.sets(st.sampled_from(OPTIONS)).map(tuple),
     kinds.RAY_ADDRESS: maybe(st.sampled_from(["auto", "10.0.0.1:6379", "ray://[::1]:10001"])),
     kinds.SHELL_LINE: maybe(TEXT.filter(lambda text: bool(text.strip()))),
+    kinds.PROGRESS: st.sampled_from([(), (r"it (?P<step>\d+)", "of '(?P<total>9)'")]),
     kinds.PATHS: st.lists(PATH, max_size=2).map(tuple),
     kinds.PACKAGES: st.lists(st.sampled_from(["axolotl", "my_pkg==1.2"]), max_size=2).map(tuple),
     kinds.NODE_PATH: maybe(PATH),

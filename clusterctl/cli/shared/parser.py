@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "resume": "launch the job again from a verified checkpoint",
     "join": "let nodes join a run that restarts itself, or is elastic",
     "status": "show what a run is doing, or why it ended",
+    "top": "show live what a run and its nodes do",
     "logs": "show the merged logs of a run",
     "dump": "show where every rank of a run is: its stacks",
     "stop": "stop a run, and verify that nothing of it is left",
@@ -42,7 +43,7 @@ VERBS: dict[str, str] = {
 """Each verb is a module with `add_arguments(parser)` and `run(args) -> int`: see `module_of`."""
 _FILES = frozenset({"sync", "push", "pull"})
 _RUNS = frozenset({
-    "launch", "resume", "join", "status", "logs", "dump", "stop", "runs", "report",
+    "launch", "resume", "join", "status", "top", "logs", "dump", "stop", "runs", "report",
     "notify",
 })  # fmt: skip
 WITH_COMMAND = frozenset({"exec", "launch", "resume"})
@@ -74,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "clusterctl join lab-20261120t194346-ksqs --nodes 'gpu[3-4]'",
     ),
     "status": ("clusterctl status", "clusterctl status --json"),
+    "top": ("clusterctl top", "clusterctl top --once", "clusterctl top --json"),
     "logs": ("clusterctl logs -f", "clusterctl logs --tail 50 --rank 0-3 --grep loss"),
     "dump": ("clusterctl dump", "clusterctl dump --rank 3", "clusterctl dump --output stacks"),
     "stop": ("clusterctl stop", "clusterctl stop --all --grace 10"),

@@ -25,6 +25,7 @@ OPERATIONS: dict[str, str] = {
     "read": "clusterctl.node.probe.read:read",
     "rsync": "clusterctl.node.mirror.mirror:exec_rsync",
     "runs": "clusterctl.node.run.operations.status:list_runs",
+    "samples": "clusterctl.node.history.answer:samples",
     "share-clear": "clusterctl.node.mirror.mirror:remove_tokens",
     "share-look": "clusterctl.node.mirror.mirror:find_tokens",
     "start": "clusterctl.node.run.operations.start:start",
@@ -33,4 +34,5 @@ OPERATIONS: dict[str, str] = {
     "sync-apply": "clusterctl.node.mirror.mirror:apply_sync",
     "sync-compare": "clusterctl.node.mirror.sync_diff:compare_tree",
     "tail": "clusterctl.node.run.operations.tail:tail",
+    "watch": "clusterctl.node.history.answer:watch",
 }

@@ -33,10 +33,17 @@ class Gpu(NamedTuple):
     """Bits of why its clocks are low, as in nvml.h."""
     pids: Optional[List[int]]
     """The processes that compute on it, as the driver numbers them: a container has others."""
+    memory_used: Optional[int] = None
+    """Bytes, by any process."""
+    memory_total: Optional[int] = None
 
 
 class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
 
 
 class _Process(ctypes.Structure):
@@ -75,6 +82,8 @@ class _Nvml:
         return found
 
     def _gpu(self, index: int, device: c_void_p) -> Gpu:
+        memory = _Memory()
+        sized = self._call(["nvmlDeviceGetMemoryInfo"], device, byref(memory))
         use, uuid = _Utilization(), ctypes.create_string_buffer(_UUID_SIZE)
         told = self._call(["nvmlDeviceGetUtilizationRates"], device, byref(use))
         self._call(["nvmlDeviceGetUUID"], device, uuid, c_uint(_UUID_SIZE))
@@ -91,6 +100,8 @@ class _Nvml:
             self._number(["nvmlDeviceGetTemperature"], c_uint(), device, c_uint(_OF_GPU)),
             self._number(reasons, c_ulonglong(), device),
             self._pids(device),
+            memory.used if sized else None,
+            memory.total if sized else None,
         )
 
     def _number(self, names: Sequence[str], found: Any, *given: Any) -> Optional[int]:  # noqa: ANN401

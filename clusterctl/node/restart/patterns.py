@@ -6,21 +6,16 @@ A pattern may take endlessly long on some lines, so this runs in a child of the 
 from __future__ import annotations
 
 import re
-import signal
-from typing import Any, Dict, List, NoReturn, Sequence
+from typing import Any, Dict, List, Sequence
 
-LINE_CHARACTERS = 2000
-"""Of a line in which a pattern is looked for."""
+from clusterctl.node.time_limit import LINE_CHARACTERS, time_limit
+
 PATTERN_SECONDS = 1.0
 """How long one pattern may take in all lines."""
 
 
 def find_patterns(patterns: Sequence[str], lines: Sequence[str]) -> Dict[str, Any]:
-    """Return what `FoundPatterns` holds.
-
-    The signal that limits each search belongs to this process from now on.
-    """
-    signal.signal(signal.SIGALRM, _late)
+    """Return what `FoundPatterns` holds."""
     told: Dict[str, List[str]] = {"found": [], "unreadable": [], "late": []}
     for pattern in patterns:
         try:
@@ -34,13 +29,6 @@ def find_patterns(patterns: Sequence[str], lines: Sequence[str]) -> Dict[str, An
 
 
 def _is_in(pattern: str, lines: Sequence[str]) -> bool:
-    signal.setitimer(signal.ITIMER_REAL, PATTERN_SECONDS)  # `re` lets signals through
-    try:
+    with time_limit(PATTERN_SECONDS):
         compiled = re.compile(pattern)
         return any(compiled.search(line[:LINE_CHARACTERS]) for line in lines)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
-def _late(_number: int, _frame: object) -> NoReturn:
-    raise TimeoutError

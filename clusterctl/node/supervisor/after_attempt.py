@@ -26,7 +26,7 @@ def look(
 
     `failed` are the ranks, or the launcher, that failed here by themselves, and when.
     """
-    progress = run_progress(record.paths) or {}
+    progress = run_progress(record.paths, job.get("progress") or ()) or {}
     return {
         "failures": [
             {

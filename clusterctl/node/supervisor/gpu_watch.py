@@ -23,6 +23,8 @@ READING_SECONDS = 20.0
 READINGS = 3
 """So many of the last agree if a GPU rests: between two kernels nothing moves, either."""
 FRESH_SECONDS = 60.0
+LATEST_SECONDS = 20.0
+"""How old a reading may be to count as what they do now."""
 
 
 class GpuWatch:
@@ -33,7 +35,7 @@ class GpuWatch:
         self._on = job["device"] == "cuda"
         self._listed = resources_of(job.get("lock") or "")
         self._helper, self._period = Helper(loop, READING_SECONDS), period
-        self._due = -math.inf
+        self._due, self._vain = -math.inf, 0
         self._readings: Deque[Tuple[float, List[Gpu]]] = deque(maxlen=READINGS)
 
     def read(self) -> None:
@@ -46,8 +48,15 @@ class GpuWatch:
         if told.get("gpus") is not None:
             read = [Gpu(**one) for one in told["gpus"]]
             self._readings.append((time.monotonic(), read))
-        elif told:
-            self._on = False  # no driver is here
+        elif told:  # no driver is here, or none yet
+            self._vain += 1
+            self._on = self._vain < READINGS
+
+    def latest(self) -> List[Gpu]:
+        """Return what they did last, none if that is unknown; have them read for the next time."""
+        self.read()
+        at, read = self._readings[-1] if self._readings else (-math.inf, [])
+        return read if time.monotonic() - at < LATEST_SECONDS else []
 
     def compute(self, own: Collection[int], run: Collection[int], *, since: float) -> bool:
         """Tell whether a GPU that these processes use has computed; `run`: those of all ranks."""

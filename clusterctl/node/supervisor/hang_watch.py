@@ -71,11 +71,11 @@ class HangWatch:
         self.on = self.after > 0 and not unseen
         self._ranks: Dict[int, _Rank] = {}
         self._due = 0.0
-        self._rdma: Optional[int] = None
+        self.rdma: Optional[int] = None
         self._moved = 0
         """Bytes that RDMA devices have received since the last sample."""
         self._reads = Helper(loop, DUMP_SECONDS)
-        self._gpus = GpuWatch(loop, job, life.sample_seconds(self.after))
+        self.gpus = GpuWatch(loop, job, life.sample_seconds(self.after))
         self._connections: Optional[Dict[str, int]] = None
         """Of all processes, at this look; None: not needed so far."""
         self._looks = Helper(loop, DUMP_SECONDS)
@@ -144,14 +144,14 @@ class HangWatch:
         self._ranks = seen
         self.slow.sampled(list(seen))
         if any(one.life.silent(now) for one in seen.values()):
-            self._gpus.read()
+            self.gpus.read()
         self._look(now, own)
 
     def _see(
         self, known: _Rank, found: RankSample, own: List[Process], others: int, run: Set[int]
     ) -> None:
         moved = sample.difference(known.sample, found, others)
-        computes = self._gpus.compute([one.pid for one in own], run, since=known.sample.moment)
+        computes = self.gpus.compute([one.pid for one in own], run, since=known.sample.moment)
         moved = moved._replace(computes=computes)
         if moved.shows:
             known.sockets = None
@@ -171,15 +171,15 @@ class HangWatch:
             self._reads.start(_rdma_bytes, self._rdma_read)
 
     def _rdma_read(self, told: Dict[str, Any]) -> None:
-        now = told.get("bytes", self._rdma)
+        now = told.get("bytes", self.rdma)
         if now is not None:
-            self._moved += max(0, now - (now if self._rdma is None else self._rdma))
-            self._rdma = now
+            self._moved += max(0, now - (now if self.rdma is None else self.rdma))
+            self.rdma = now
 
     def _look(self, now: float, own: Mapping[int, List[Process]]) -> None:
         """Have the stacks taken of ranks of which only these tell what they do."""
         wanted = {
-            rank: self._gpus.rest([each.pid for each in own[rank]])
+            rank: self.gpus.rest([each.pid for each in own[rank]])
             for rank, one in self._ranks.items()
             if one.life.wants_look(now)
         }

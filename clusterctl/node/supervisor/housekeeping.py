@@ -31,7 +31,7 @@ class Housekeeping:
         record: RunFiles,
         ranks: Ranks,
         guard: Sequence[int],
-        on_scan: Callable[[List[Process]], None],
+        on_scan: Sequence[Callable[[List[Process]], None]],
     ) -> None:
         """Do nothing yet.
 
@@ -41,7 +41,7 @@ class Housekeeping:
             record: the run's folder.
             ranks: of this node.
             guard: the key of the supervisor's parent.
-            on_scan: gets the descendants of this process at each scan.
+            on_scan: each gets the descendants of this process at each scan.
         """
         self._loop, self._record, self._ranks, self._on_scan = loop, record, ranks, on_scan
         self._nested = NestedLaunchers(record, job)
@@ -88,6 +88,7 @@ class Housekeeping:
             living = living_descendants()
             self._record.record_processes([process.key for process in living])
             self._nested.check(living, self._ranks.snapshots())
-            self._on_scan(living)
+            for each in self._on_scan:
+                each(living)
         except OSError:
             return  # it cannot be checked now; the next scan will

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.history.sampler import Sampler
 from clusterctl.node.peer_link.messages import ORDERED, REASON_LIMIT, PeerMessage
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.run.files import ray_folder, stop_file
@@ -88,7 +89,10 @@ class Supervisor:
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
         self._echo = EchoGrace(loop, self._end_here, self._hang.timed_out)
-        self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, self._hang.scan)
+        gpus, rdma = self._hang.gpus.latest, lambda: self._hang.rdma
+        sampler = Sampler(record.paths.samples, self._ranks.snapshots, gpus, rdma)
+        scans = self._hang.scan, sampler.scan
+        self._housekeeping = Housekeeping(loop, job, record, self._ranks, guard, scans)
         self._peers = connect(loop, job, secrets, self)
         self._around = AroundCommands(loop, job, spawner, record, self._ranks.watch_child)
         self._members = Members(loop, job, self._peers, secrets["token"], self._save)

@@ -16,6 +16,7 @@ from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import (
     Again,
+    Fell,
     Hung,
     LastLine,
     LastPrinted,
@@ -160,6 +161,7 @@ class RunStatus:
 
         After a failure the last lines are tracebacks: then the first rank's last step counts.
         """
+        step = self.progress or Step()
         for last in sorted(self._last.values(), key=lambda last: last.age_s):
             earlier = last.earlier
             found = progress_of(
@@ -169,9 +171,9 @@ class RunStatus:
             )
             if found is not None:
                 left = None if found.eta_s is None else max(0.0, found.eta_s - last.age_s)
-                return replace(found, eta_s=left if self.live else None)
-        step = self.progress
-        return JobProgress(step=step.step, total=step.total) if step else None
+                found = replace(found, eta_s=left if self.live else None)
+                return replace(found, loss=step.loss, tokens_per_s=step.tokens_per_s)
+        return JobProgress(**plain(step)) if step != Step() else None
 
     @property
     def restarts(self) -> int:
@@ -243,6 +245,13 @@ class RunStatus:
         """The ranks that keep the others waiting, with their nodes."""
         known = self.node_runs.items() if self.state == "running" else ()
         return tuple((node, one) for node, run in known for one in run.stragglers)
+
+    @property
+    def fell(self) -> tuple[tuple[str, Fell], ...]:
+        """The nodes on which use fell and has not risen since, the first one first."""
+        known = self.node_runs.items() if self.state == "running" else ()
+        found = ((node, run.fell) for node, run in known if run.fell)
+        return tuple(sorted(found, key=lambda each: each[1].since))
 
     @property
     def ray(self) -> RayCluster | None:
@@ -356,6 +365,7 @@ class RunStatus:
             "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,
             "stragglers": [{**plain(one), "node": node} for node, one in self.stragglers],
+            "fell": [{**plain(one), "node": node} for node, one in self.fell],
             "quarantined": plain(self.quarantined),
             "checkpoints": self.checkpoints or None,
             "checkpoint": plain(self.checkpoint),

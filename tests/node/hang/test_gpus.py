@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,13 +31,16 @@ def gpu(number: int = 0, /, **told: object) -> Gpu:
     return Gpu(**{**unknown, "number": number, "uuid": f"GPU-{number}", **told})  # type: ignore[arg-type]
 
 
+def readable(number: int = 0, /, **told: object) -> dict[str, Any]:
+    """Return what is read of a GPU that has the stand-in's memory."""
+    return gpu(number, memory_used=71 << 30, memory_total=80 << 30, **told)._asdict()
+
+
 def test_all_that_gpus_tell_is_read(stand_in: StandIn) -> None:
     stand_in.tell("97 41 512000 66 4 4711 4712", "0 0 71000 31 1")
     assert nvml.read() == [
-        gpu(
-            busy=97, moving=41, milliwatts=512000, celsius=66, slowed=4, pids=[4711, 4712]
-        )._asdict(),
-        gpu(1, busy=0, moving=0, milliwatts=71000, celsius=31, slowed=1, pids=[])._asdict(),
+        readable(busy=97, moving=41, milliwatts=512000, celsius=66, slowed=4, pids=[4711, 4712]),
+        readable(1, busy=0, moving=0, milliwatts=71000, celsius=31, slowed=1, pids=[]),
     ]
 
 
@@ -44,8 +48,8 @@ def test_what_a_gpu_does_not_tell_is_unknown(stand_in: StandIn) -> None:
     many = " ".join(map(str, range(1, nvml.MOST_PROCESSES + 2)))
     stand_in.tell("-1 -1 -1 -1 -1 -1", "lost", "3 0 -1 40 0 " + many)
     assert nvml.read() == [
-        gpu()._asdict(),
-        gpu(2, busy=3, moving=0, celsius=40, slowed=0)._asdict(),
+        readable(),
+        readable(2, busy=3, moving=0, celsius=40, slowed=0),
     ]
 
 
@@ -53,8 +57,7 @@ def test_an_older_driver_is_asked_by_its_own_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(StandIn(tmp_path, old=True), monkeypatch).tell("97 41 512000 66 64 4711")
-    known = gpu(busy=97, moving=41, celsius=66, slowed=HOT, pids=[4711])
-    assert nvml.read() == [known._asdict()]
+    assert nvml.read() == [readable(busy=97, moving=41, celsius=66, slowed=HOT, pids=[4711])]
 
 
 def test_without_a_driver_nothing_is_told(

@@ -6,7 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from clusterctl.model.from_json import invalid
+from clusterctl.model.node_run import Step
 from clusterctl.node.run.files.progress import END_BYTES, progress_in, run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
 
@@ -32,7 +36,92 @@ BARS = (
     ],
 )
 def test_the_last_step_that_was_printed(text: bytes, step: int, total: int | None) -> None:
-    assert progress_in(text) == {"step": step, "total": total}
+    found = progress_in(text) or {}
+    assert (found["step"], found["total"]) == (step, total)
+
+
+@pytest.mark.parametrize(
+    ("text", "loss", "tokens"),
+    [
+        (
+            b"Step 3/50 | Epoch: 0.1 | Loss: 2.9838 | 2.50s | 1812 tok/s | Mem: 1 GiB\n",
+            2.9838,
+            1812,
+        ),
+        (b"Step 3/50 | Loss: 2.5 | 2s\nStep 3/50 | Eval Loss: 9.1 | Perplexity: 3\n", 2.5, None),
+        (b"{'loss': 1.2, 'grad_norm': 3.1, 'learning_rate': 5e-05, 'epoch': 0.4}\n", 1.2, None),
+        (b"{'loss': '1.2', 'epoch': '0.4'}\n{'eval_loss': '7', 'eval_runtime': '3'}\n", 1.2, None),
+        (
+            b"{'loss': 0.91, 'tokens_per_second_per_gpu': 1234.5, 'epoch': 0.01}\n",
+            0.91,
+            1234.5,
+        ),
+        (b"{'loss': 0.91, 'tokens/train_per_sec_per_gpu': 88.25, 'ppl': 3}\n", 0.91, 88.25),
+        (
+            b"Epoch 0:  12%|#2 | 12/100 [00:10<01:20, 1.10it/s, v_num=0, train_loss=2.30]\r",
+            2.3,
+            None,
+        ),
+        (b"[titan] step: 10  loss: 8.1  grad_norm: 1  memory: 1.2GiB(1%)  tps: 1,234\n", 8.1, 1234),
+        (b" iteration  40/ 5000 | lm loss: 1.034E+01 | loss scale: 1.0 |\n", 10.34, None),
+        (b'{"global_step": 7, "loss": 1.5}\n', 1.5, None),
+        (b"loss 3.5 tok/s\n", 3.5, 3.5),
+        (b"Step 4/50 | Loss: 2.9\nStep 5/50 | Loss: nan\n", None, None),
+        (b"saving lossless_3.bin, no loss at all, val_loss=3, total_loss/x 4\n", None, None),
+    ],
+)
+def test_the_last_loss_and_rate_that_were_printed(
+    text: bytes, loss: float | None, tokens: float | None
+) -> None:
+    found = progress_in(text) or {}
+    assert (found.get("loss"), found.get("tokens_per_s")) == (loss, tokens)
+
+
+_PARTS = st.sampled_from(
+    [
+        "step ",
+        "loss",
+        ": ",
+        "1",
+        "1,234",
+        "e9999",
+        "9" * 15,
+        " tok/s",
+        "tps=",
+        "'",
+        "%|",
+        "\x00",
+        "\n",
+    ]
+)
+
+
+@given(st.lists(st.one_of(_PARTS, st.text(max_size=8)), max_size=40).map("".join))
+def test_no_line_is_too_strange(text: str) -> None:
+    found = progress_in(text.encode("utf-8", "surrogatepass")) or {}
+    assert not invalid(Step, found)
+
+
+@pytest.mark.parametrize("part", [b"1,234", b"loss ", b"loss:'", b"tps ", b"1.", b"tokens_per_s"])
+def test_lines_made_to_be_slow_are_not(part: bytes) -> None:
+    began = time.process_time()
+    progress_in(part * ((64 << 10) // len(part)))
+    assert time.process_time() - began < 1
+
+
+def test_a_pattern_of_the_job_counts_first(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "0.log").write_bytes(
+        b"step 1 loss 9\nseen 12 batches of 90, cost 2,5.5 [1e3 t]\n" + b"a" * 40 + b"!\n"
+    )
+    own = [r"seen (?P<step>\d+) .* of (?P<total>\d+)", r"\[(?P<tokens_per_s>\S+) t\]"]
+    found = {"step": 12, "total": 90, "loss": 9, "tokens_per_s": 1000}
+    assert run_progress(NodePaths(str(tmp_path)), own) == found
+    began = time.monotonic()
+    slow = r"(?P<step>(a+)+)$"
+    for _ in range(5):
+        assert run_progress(NodePaths(str(tmp_path)), [slow, "(", *own]) == found
+    assert time.monotonic() - began < 5, "it was tried once"
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,8 @@ class NodeJob(AddedByNode, NodePart):
     env_init: Optional[str]
     stop: StopRequest
     hang: HangLimits
+    progress: List[str]
+    """Patterns that find how far it is in what it prints."""
     restart: Optional[Restart]
     """None: a failure is the end of the run."""
     lineup: Optional[Lineup]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
 
 from clusterctl.node.file_io import read_end
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.time_limit import LINE_CHARACTERS, time_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Match, Optional, Tuple
+    from typing import Dict, Match, Optional, Sequence, Set, Tuple
+
+    Progress = Dict[str, Optional[float]]
+    """`step`, `total`, `loss` and `tokens_per_s`, as far as they were printed."""
 
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
@@ -22,33 +28,98 @@ STEP = re.compile(
 """`Step 12/1502 | Loss`, `step: 12`, `"global_step": 12`, `iteration 12/ 1502`."""
 _BAR = re.compile(r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,12})/(\d{1,12}) \[")
 """A bar of tqdm without a title, as the Trainer of transformers has one for its steps."""
+_NUMBER = r"(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"
+_LOSS = re.compile(
+    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?:train[_/ ])?loss[\"']?"
+    r"[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")",
+    re.IGNORECASE,
+)
+"""`Loss: 2.31`, `'loss': 2.31`, `train_loss=2.31`, `lm loss: 1.2E+01`; not of an evaluation."""
+_TOKENS = re.compile(
+    r"(?<![\w.,])(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
+    r" ?(?:tok|tokens)/s(?:ec)?(?!\w)"
+    r"|(?<![a-z])(?:tps|tokens_per_s(?:ec|econd)?(?:_per_gpu)?|tokens/train_per_sec_per_gpu)[\"']?"
+    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)",
+    re.IGNORECASE,
+)
+"""`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`: of the run or of a GPU."""
+OWN_SECONDS, OWN_LINES = 0.3, 200
+"""How long a pattern of the job may take, and in how many of the last lines it is looked for."""
+_LATE: Set[str] = set()
+"""Patterns that took longer: this process does not try them again."""
 
 
-def run_progress(paths: NodePaths) -> Optional[Dict[str, Optional[int]]]:
-    """Return `step` and `total` as the node's first rank printed them last; None: it did not."""
+def run_progress(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Progress]:
+    """Return what the node's first rank printed last of its progress; None: nothing.
+
+    Args:
+        paths: of the run.
+        patterns: those of `job.progress`; what they find counts first.
+    """
+    found: Progress = {}
     for log in paths.logs()[1:2]:
         for size in END_BYTES:
-            found = progress_in(read_end(os.path.join(paths.folder, log), size))
-            if found:
-                return found
-    return None
+            end = read_end(os.path.join(paths.folder, log), size)
+            found = {**(progress_in(end) or {}), **own_progress(patterns, end)}
+            if found.get("step") is not None:
+                break
+    return found or None
 
 
-def progress_in(printed: bytes) -> Optional[Dict[str, Optional[int]]]:
-    """Return the last `step` in some lines, and the `total` if it is printed; None: no step is."""
+def progress_in(printed: bytes) -> Optional[Progress]:
+    """Return what some lines tell last; None: nothing."""
     text = printed.decode("ascii", "replace")
     words = [numbers_of(found) for found in STEP.finditer(text)]
     # The steps' bar is the longest one: an evaluation has a bar of its own.
     bars = [(int(step), int(total)) for step, total in _BAR.findall(text) if int(total)]
     longest = max((total for _, total in bars), default=0)
     bars = [bar for bar in bars if bar[1] == longest]
-    found = words or bars
-    if not found:
-        return None
-    step, total = found[-1]
-    if not total and bars:
-        total = bars[-1][1]
-    return {"step": step, "total": total if total and total >= step else None}
+    steps = words or bars
+    found: Progress = {}
+    if steps:
+        step, total = steps[-1]
+        if not total and bars:
+            total = bars[-1][1]
+        found = {"step": step, "total": total if total and total >= step else None}
+    for name, pattern in (("loss", _LOSS), ("tokens_per_s", _TOKENS)):
+        told = [match.groups() for match in pattern.finditer(text)][-1:]
+        number = _number("".join(filter(None, told[0]))) if told else None
+        if number is not None:
+            found[name] = number
+    return found or None
+
+
+def own_progress(patterns: Sequence[str], printed: bytes) -> Progress:
+    """Return what patterns with the names of the values find in the last lines."""
+    found: Progress = {}
+    lines = re.split(r"[\r\n]+", printed.decode("utf-8", "replace"))[: -OWN_LINES - 1 : -1]
+    for pattern in patterns:
+        if pattern in _LATE:
+            continue
+        try:
+            with time_limit(OWN_SECONDS):
+                compiled = re.compile(pattern)
+                matches = (compiled.search(line[:LINE_CHARACTERS]) for line in lines)
+                groups = next((match.groupdict() for match in matches if match), {})
+        except TimeoutError:
+            _LATE.add(pattern)
+            continue
+        except (re.error, RecursionError, OverflowError):
+            continue  # this Python may read it differently
+        for name in ("step", "total", "loss", "tokens_per_s"):
+            number = _number(groups.get(name) or "")
+            if number is not None:
+                found.setdefault(name, number if name in ("loss", "tokens_per_s") else int(number))
+    return found
+
+
+def _number(text: str) -> Optional[float]:
+    """Return the number that was printed; None: it is none, or none that JSON carries."""
+    with contextlib.suppress(ValueError):
+        number = float(text.replace(",", ""))
+        if math.isfinite(number) and 0 <= number < 1 << 53:
+            return number
+    return None
 
 
 def numbers_of(found: Match[str]) -> Tuple[int, Optional[int]]:

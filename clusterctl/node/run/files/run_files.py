@@ -161,10 +161,12 @@ class RunFiles:
         try:
             if self._events:
                 lines = b"".join(json.dumps(e).encode() + b"\n" for e in self._events)
-                _append(self.paths.events, lines)
+                append_whole(self.paths.events, lines)
                 self._events = []
             if self._unwritten:
-                _append(self.paths.processes, b"".join(b"%d %d\n" % key for key in self._unwritten))
+                append_whole(
+                    self.paths.processes, b"".join(b"%d %d\n" % key for key in self._unwritten)
+                )
                 self._unwritten = []
             if self._snapshot is not None:
                 write_json(self.paths.supervisor, self._snapshot)
@@ -187,7 +189,7 @@ class RunFiles:
             try:
                 size = os.stat(path).st_size
                 if size != self._sizes.get(log, 0):
-                    _append(times_of(path), b"%.3f %d\n" % (now, size))
+                    append_whole(times_of(path), b"%.3f %d\n" % (now, size))
                     self._sizes[log] = size
                     self._times[log] = self._times.get(log, 0) + 1
                     if self._times[log] > MAX_TIMES:
@@ -215,8 +217,14 @@ class RunFiles:
         return False
 
 
-def _append(path: str, data: bytes) -> None:
-    """Append all of it or nothing: a line cut by a full disk would spoil the next."""
+def append_whole(path: str, data: bytes) -> int:
+    """Append all of it or nothing: a line cut by a full disk would spoil the next.
+
+    Returns the file's size.
+
+    Raises:
+        OSError: it was not written.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -224,6 +232,7 @@ def _append(path: str, data: bytes) -> None:
         if written != len(data):
             os.ftruncate(descriptor, size)
             raise OSError("no room")
+        return size + written
     finally:
         os.close(descriptor)
 

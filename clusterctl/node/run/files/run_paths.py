@@ -14,6 +14,7 @@
         barred            alone in the folder: nothing was started here, and nothing will be
         ray.json, ray/    of the launcher ray: its nodes, and its own logs
         nccl/             NCCL's own logs, with `launch --debug`
+        samples.jsonl     what the node and each rank used over time
         hang/N.json       the stacks of its ranks, when it stood still or was ended for that
 
 Never under HOME, which may be one filesystem for all nodes and away just when it is needed.
@@ -68,6 +69,7 @@ class NodePaths:
         self.ray = os.path.join(folder, "ray.json")
         self.nccl = os.path.join(folder, "nccl")
         self.hang = os.path.join(folder, "hang")
+        self.samples = os.path.join(folder, "samples.jsonl")
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> NodePaths:

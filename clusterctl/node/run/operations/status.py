@@ -48,8 +48,12 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     hand_over("status", args, channel, paths)
     found = {**_with_progress(paths), "last": last_printed_line(paths)}
     if found["state"] in LIVE:
+        from clusterctl.node.history.falls import find_falls  # noqa: PLC0415
+        from clusterctl.node.history.kept import read_rows  # noqa: PLC0415
         from clusterctl.node.run.processes.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
 
+        if found["state"] == "running":
+            found["fell"] = find_falls(read_rows(paths.samples))
         found["usage"] = usage(paths, read_json(paths.job), found["ranks"])
     return Message({"node": found})
 
@@ -83,7 +87,8 @@ def list_runs(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
 def _with_progress(paths: NodePaths) -> Dict[str, Any]:
     from clusterctl.node.run.files.progress import run_progress  # noqa: PLC0415  (`tail` needs none)
 
-    return {**node_status(paths), "progress": run_progress(paths)}
+    patterns = read_json(paths.job).get("progress") or ()
+    return {**node_status(paths), "progress": run_progress(paths, patterns)}
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:

@@ -1,0 +1,1 @@
+"""What a node and a run on it used over time: sampled, kept, answered, and judged."""

@@ -1,0 +1,1 @@
+"""`top`: how a run is on all its nodes, live."""
