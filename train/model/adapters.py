@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,7 +39,8 @@ def fill(network: nn.Module, config: Config) -> None:
     if config.lora_init_from:
         _read(network, Path(config.lora_init_from))
         return
-    for module in network.modules():
+    layers: list[Any] = list(network.modules())
+    for module in layers:
         for name, dora in getattr(module, "lora_magnitude_vector", {}).items():
             # With an adapter that adds nothing yet: the length of each row of the weight.
             weight = nf4.plain(module.get_base_layer())

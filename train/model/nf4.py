@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ def refuse_unusable(device: torch.device) -> None:
     problem = "expected the package bitsandbytes for load_in_4bit"
     hint = f"{versions.install(bitsandbytes='0.46')}, on every node; or load_in_4bit: false"
     try:
-        from bitsandbytes import functional
+        functional: Any = import_module("bitsandbytes.functional")
     except ImportError as error:
         raise ConfigError(f"load_in_4bit: {problem}, found: {error}", hint=hint) from error
     if device.type == "meta":
@@ -40,8 +41,7 @@ def shrink(base: Any, dtype: torch.dtype) -> None:
     The numbers are packed into the dtype that FSDP gathers, two or more in each.
     """
     refuse_unusable(torch.device("meta"))
-    from bitsandbytes.nn import Linear4bit, Params4bit
-
+    bnb: Any = import_module("bitsandbytes.nn")
     head = base.get_output_embeddings()
     each = 2 * dtype.itemsize
     chosen = {
@@ -57,7 +57,7 @@ def shrink(base: Any, dtype: torch.dtype) -> None:
         problem = f"expected linear layers, found none in {type(base).__name__}"
         raise ConfigError(f"load_in_4bit: {problem}", hint="load_in_4bit: false")
     for name, module in chosen.items():
-        layer = Linear4bit(
+        layer = bnb.Linear4bit(
             module.in_features,
             module.out_features,
             module.bias is not None,
@@ -67,7 +67,7 @@ def shrink(base: Any, dtype: torch.dtype) -> None:
             device="meta",
         )
         size = module.weight.numel() // each
-        layer.weight = Params4bit(
+        layer.weight = bnb.Params4bit(
             torch.empty(size, 1, dtype=dtype, device="meta"),
             requires_grad=False,
             quant_type="nf4",
@@ -88,24 +88,22 @@ def layers(base: Any) -> dict[str, Any]:
 @torch.no_grad()
 def packed(layer: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a plain weight in 4 bits, whole, and tell the layer how they are scaled."""
-    from bitsandbytes.functional import quantize_4bit
-
-    small, layer.quant_state = quantize_4bit(
+    functional: Any = import_module("bitsandbytes.functional")
+    small: Tensor
+    small, layer.quant_state = functional.quantize_4bit(
         weight.contiguous(),
         blocksize=64,
         compress_statistics=True,
         quant_type="nf4",
         quant_storage=dtype,
     )
-    return cast("Tensor", small)
+    return small
 
 
 def plain(layer: Any) -> Tensor:
     """Return the plain weight of a layer, of 4 bits or not; all ranks that share it call this."""
+    whole: Tensor
     whole = layer.weight.full_tensor() if isinstance(layer.weight, DTensor) else layer.weight
-    state = getattr(layer, "quant_state", None)
-    if state is None:
-        return cast("Tensor", whole)
-    from bitsandbytes.functional import dequantize_4bit
-
-    return cast("Tensor", dequantize_4bit(whole, state))
+    if state := getattr(layer, "quant_state", None):
+        whole = import_module("bitsandbytes.functional").dequantize_4bit(whole, state)
+    return whole

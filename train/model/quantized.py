@@ -222,7 +222,8 @@ class Mxfp4:
         given = index if isinstance(index, tuple) else (slice(None),) if index is ... else (index,)
         blocks, scales = self._blocks[given[0]], self._scales[given[0]]
         whole: Tensor = convert_moe_packed_tensors(blocks, scales)
-        return whole[(slice(None), *given[1:])]
+        part: Tensor = whole[(slice(None), *given[1:])]
+        return part
 
 
 class Dequantized:

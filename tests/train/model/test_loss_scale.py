@@ -36,7 +36,7 @@ def begin_too_high(_: int) -> None:
     """Let the first steps overflow."""
     from train.model import loss_scale, optimizer
 
-    optimizer.LossScale = lambda: loss_scale.LossScale(factor=2.0**27)
+    optimizer.LossScale = lambda: loss_scale.LossScale(factor=2.0**25)
 
 
 def steps(run: Training) -> list[tuple[Any, ...]]:
