@@ -269,7 +269,8 @@ def _network(
     if config.reshard_after_forward is not False:
         with suppress(ConfigError):
             passes = 2 * batch_size(config, local * 2).accumulation
-    gathered = shape.parameters * memory.dtype_bytes(config, gpu=devices.are_gpus) * passes
+    size = memory.dtype_bytes(config, gpu=devices.are_gpus)
+    gathered = passes * (shape.parameters * size - weights.shrunk * (size - memory.NF4))
     said = (
         f"each of two nodes sends about {size_in_words(gradients)} of gradients a step with "
         f"hsdp, and takes in {size_in_words(gathered + gradients)} of weights and gradients "

@@ -21,6 +21,8 @@ GIB = 2**30
 GRADIENT_BYTES = 4
 TRAINED_BYTES = 4 + GRADIENT_BYTES + 8
 """A trained weight: itself, its gradient, AdamW's two moments, all float32."""
+HEADS = frozenset({"lm_head", "embed_out", "output"})
+"""What models call their output layer."""
 NF4, SCALES = 0.5, 1 / 64 + 1 / 4096
 """Bytes of a base's weight in 4 bits, and of its part of the scales, which every rank has whole."""
 LARGEST = 4
@@ -259,11 +261,13 @@ def memory(
         activations = tokens * (model.width * model.layers * size + each / max(1, model.layers))
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
+    # A head that is trained whole, which modules_to_save may name.
     rows, full = tokens, config.method == "full"
-    if not model.changes_logits and (full or "embeddings and head" not in weights.trained):
-        rows = min(tokens, rows_at_a_time(model.vocabulary, trained=full))
+    whole_head = full or bool({*config.lora_modules_to_save} & HEADS)
+    if not model.changes_logits and (whole_head or "embeddings and head" not in weights.trained):
+        rows = min(tokens, rows_at_a_time(model.vocabulary, trained=whole_head))
         # The sum of a trained weight's gradient over the parts, in float32.
-        activations += 4 * model.vocabulary * model.width * full
+        activations += 4 * model.vocabulary * model.width * whole_head
     logits = rows * model.vocabulary
     gathered = 0.0
     # One process that trains all weights in bfloat16 is sharded too, for FSDP to cast them.

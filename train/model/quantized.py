@@ -121,12 +121,14 @@ def refusal(name: str, found: str) -> ConfigError:
         f"int8 or int4, {found} in {name}"
     )
     twin = f"name_or_path: {original}" if original != name else "name_or_path: its original"
-    return ConfigError(message, hint=f"{twin}, the model in bfloat16")
+    more = " (with load_in_4bit: true)" if "bitsandbytes" in found else ""
+    return ConfigError(message, hint=f"{twin}, the model in bfloat16{more}")
 
 
 def without_scale(headers: Mapping[str, Any], how: Scheme | None) -> str:
     """Return a quantized weight without a scale, which would be noise; nothing if none is."""
-    small = {name for name, about in headers.items() if about["dtype"] in SCALED}
+    kinds = SCALED if how else FP8  # a plain model may have integers of its own
+    small = {name for name, about in headers.items() if about["dtype"] in kinds}
     if how is None:
         return min(small, default="")
     kept = how.kept(headers).items()
@@ -194,7 +196,8 @@ class Unpacked:
         parts = (held.unsqueeze(-1) >> shifts) & (1 << self._bits) - 1
         # Unsigned: zero is in the middle.
         wanted = parts.flatten(1).narrow(1, first % each, max(0, columns.stop - first))
-        return wanted - (1 << self._bits - 1)
+        numbers: Tensor = wanted - (1 << self._bits - 1)
+        return numbers
 
 
 class Mxfp4:
