@@ -65,6 +65,13 @@ def main(config: Config, notes: Sequence[str] = ()) -> int:
 def check(config: Config) -> Iterator[Finding]:
     """Yield what was found, the cheapest first."""
     yield from _packages()
+    if _usable():
+        from train.model.lora_targets import continued
+
+        try:
+            config = continued(config)
+        except ConfigError as error:
+            yield refused("adapter", error)
     devices = find_devices()
     local = devices.count
     try:
@@ -74,7 +81,7 @@ def check(config: Config) -> Iterator[Finding]:
         yield refused("ranks", error)
     yield from _devices(devices, local)
     if config.dtype == "auto" and not devices.bfloat16:
-        config = replace(config, dtype="float32")  # as the run does
+        config = replace(config, dtype="float16")  # as the run does
     yield from _batch(config, local)
     found, shape, weights = _model(config)
     yield from found
@@ -137,7 +144,7 @@ def _devices(devices: Devices, local: int) -> Iterator[Finding]:
     else:
         yield Finding("devices", f"no GPU: processes on CPUs, {room} of memory together")
     if not devices.bfloat16:
-        said = f"{devices.name} only emulates bfloat16: dtype: auto is float32 here"
+        said = f"{devices.name} only emulates bfloat16: dtype: auto is float16 here"
         yield Finding("devices", said, "warn")
     if are_hidden() or not are_there() or not _usable():
         return
@@ -200,7 +207,9 @@ def _model(config: Config) -> tuple[list[Finding], Shape | None, Weights | None]
         weights = count_weights(config, folder)
     except ConfigError as error:
         return [*found, refused("trained", error)], shape, None
-    how = f"LoRA r={config.lora_r}" if config.method == "lora" else "all weights"
+    kind = "DoRA" if config.lora_use_dora else "LoRA"
+    kind += " on 4 bits" if config.load_in_4bit else ""
+    how = f"{kind} r={config.lora_r}" if config.method == "lora" else "all weights"
     trained, share = weights.trained_total, weights.trained_total / weights.total
     found.append(Finding("trained", f"{how}: {trained:,} weights ({share:.2%}): {weights.words()}"))
     return found, shape if shape.complete else replace(shape, parameters=weights.total), weights
@@ -260,7 +269,8 @@ def _network(
     if config.reshard_after_forward is not False:
         with suppress(ConfigError):
             passes = 2 * batch_size(config, local * 2).accumulation
-    gathered = shape.parameters * memory.dtype_bytes(config, gpu=devices.are_gpus) * passes
+    size = memory.dtype_bytes(config, gpu=devices.are_gpus)
+    gathered = passes * (shape.parameters * size - weights.shrunk * (size - memory.NF4))
     said = (
         f"each of two nodes sends about {size_in_words(gradients)} of gradients a step with "
         f"hsdp, and takes in {size_in_words(gathered + gradients)} of weights and gradients "

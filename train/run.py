@@ -34,7 +34,7 @@ from train.errors import ConfigError, explain_oom
 from train.lifecycle import garbage
 from train.lifecycle.signals import EarlySignals, StopListener
 from train.lifecycle.status import Status
-from train.model import kinds, layout, memory
+from train.model import kinds, layout, lora_targets, memory
 from train.model.layout import Layout
 from train.model.load import compute_dtype, make_on_meta, settle_dtype
 from train.model.model import Model, build
@@ -135,7 +135,7 @@ def build_and_train(
     cleanup: ExitStack,
 ) -> Outcome:
     """Agree, lay out, build the model, resume, distribute the data, train."""
-    config, dtype_remarks = settle_dtype(config, ranks.device)
+    config, dtype_remarks = settle_dtype(lora_targets.continued(config), ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
     network = make_on_meta(config, base, compute_dtype(config, ranks.device))
@@ -221,6 +221,9 @@ def agree(
             "the code in train/": about["code"],
             f"the base model {base}": about["base"],
             "the tokenized data": corpus.key,
+            f"the adapter {config.lora_init_from}": provenance.base(
+                Path(config.lora_init_from or base)
+            ),
         }
         | {f"the installed {name}": text for name, text in provenance.must_match(about).items()}
         | {f"the configuration's {key}": str(value) for key, value in about["config"].items()}

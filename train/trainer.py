@@ -91,7 +91,12 @@ class Trainer:
                 if owes and not decision.stop:
                     decision |= self.evaluate(number)
                     owes = decision.stop
-                progress = Progress(step=number, position=step.position, owes_evaluation=owes)
+                progress = Progress(
+                    step=number,
+                    position=step.position,
+                    owes_evaluation=owes,
+                    loss_scale=self.optimizer.loss_scale,
+                )
                 if decision.save or self.schedule.follows(number, finished_epochs=epochs):
                     self.save(progress)
                     decision = replace(decision, save=False)
@@ -127,12 +132,19 @@ class Trainer:
         self.meter.largest(*batch.input_ids.shape)
 
     def update(self, number: int, step: Step) -> StopDecision:
-        """Do one step: gradients of all micro-batches, one sum over the ranks, one update."""
+        """Do one step: gradients of all micro-batches, one sum over the ranks, one update.
+
+        In float16 losses are multiplied by a scale; gradients that are too large for it then only
+        lower the scale.
+        """
+        scale = self.optimizer.loss_scale
+        # A mean over the step's tokens, as torch's GradScaler has it: sums would be too large.
+        factor = scale.factor / max(1, step.valid) if scale else 1.0
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number_in_step, batch in enumerate(step.micro_batches, 1):
             last = number_in_step == len(step.micro_batches)
             with explain_oom("the batch"), self.model.only_last_synchronizes(last=last):
-                total += self.forward_backward(batch)
+                total += self.forward_backward(batch, factor)
         with self.meter.time("optimizer"), explain_oom("the optimizer"):
             # All that ranks exchange about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
@@ -140,12 +152,17 @@ class Trainer:
             mine = torch.stack((total, squared_norm)).tolist()
             stop, save = self.stop_listener.vote()
             sums = self.ranks.sum([*mine, stop, save, self.schedule.vote()])
-            scale = self.model.gradient_factor / max(1, step.valid)
-            loss_mean, norm = sums[0] / max(1, step.valid), math.sqrt(sums[1]) * scale
-            if not (math.isfinite(loss_mean) and math.isfinite(norm)):
+            mean = self.model.gradient_factor / max(1, step.valid) / factor
+            loss_mean, norm = sums[0] / max(1, step.valid), math.sqrt(sums[1]) * mean
+            finite = math.isfinite(norm)
+            if not math.isfinite(loss_mean) or not (finite or (scale and scale.factor > 1)):
                 raise NonFinite(self.who_is_not_finite(number, *mine))
             rate = learning_rate(self.config, number, self.steps)
-            self.optimizer.step(scale=scale, norm=norm, rate=rate)
+            if finite:
+                self.optimizer.step(scale=mean, norm=norm, rate=rate)
+            else:
+                self.optimizer.forget()
+            self.optimizer.loss_scale = scale and scale.after(finite=finite)
         self.status.step = number
         self.meter.step(
             step=number,
@@ -156,6 +173,7 @@ class Trainer:
             loss=loss_mean,
             norm=norm,
             lr=rate,
+            scale=self.optimizer.loss_scale,
             valid=step.valid,
             tokens=step.tokens,
             padded_tokens=sum(int(batch.input_ids.size) for batch in step.micro_batches),
@@ -163,8 +181,8 @@ class Trainer:
         decision = self.stop_listener.decide(sums[2:4])
         return decision | StopDecision(save=sums[4] > 0)
 
-    def forward_backward(self, batch: Batch) -> Tensor:
-        """Add a micro-batch's gradients to those before it, and return its loss.
+    def forward_backward(self, batch: Batch, factor: float) -> Tensor:
+        """Add a micro-batch's gradients times a factor to those before it, and return its loss.
 
         Nothing of its graph may outlive this: on CPUs what is left of one lies among the blocks
         that the next micro-batch could use, and a tenth more memory is taken.
@@ -172,7 +190,7 @@ class Trainer:
         with self.meter.time("forward"):
             loss = self.forward(batch).total
         with self.meter.time("backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss * factor).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def forward(self, batch: Batch) -> Loss:

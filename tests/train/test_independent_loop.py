@@ -57,6 +57,16 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "2 ranks": {**FSDP, "per_device_train_batch_size": 2},
 }
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "rsLoRA": {"lora_use_rslora": True},
+    "DoRA": {"lora_use_dora": True},
+    "modules_to_save": {"lora_modules_to_save": ("embed_tokens", "lm_head", "norm")},
+    "patterns": {
+        "lora_rank_pattern": {"down_proj": 4, "0.self_attn.q_proj": 8},
+        "lora_alpha_pattern": {"down_proj": 12},
+    },
+}
+
 
 def sentences(count: int, seed: int) -> list[str]:
     """Return sentences of made-up words, which do not depend on Python's version."""
@@ -267,6 +277,36 @@ def test_adapters(world: World, task: Task, layouts: dict[str, dict[str, Any]]) 
     train_adapters(world, task, layouts, packed=False)
 
 
+@pytest.mark.parametrize("task", ["qwen3"], indirect=True)
+@pytest.mark.parametrize(
+    ("options", "layout"),
+    [
+        pytest.param(name, layout, id=f"{name}, {layout.get('parallel')}", marks=pytest.mark.soak)
+        for name in OPTIONS
+        for layout in ({}, DDP, FSDP)
+    ],
+)
+def test_options_of_lora(world: World, task: Task, options: str, layout: dict[str, Any]) -> None:
+    train_adapters(world, task, {"": layout}, packed=False, options=OPTIONS[options])
+
+
+@pytest.mark.parametrize("task", ["qwen3"], indirect=True)
+def test_an_adapter_is_trained_further(world: World, task: Task) -> None:
+    """In a new run whose file says nothing of the adapter's shape; with all options at once."""
+    from peft import PeftModel
+
+    recipe = replace(RECIPE, learning_rate=1e-3)
+    how = {key: value for one in OPTIONS.values() for key, value in one.items()}
+    first = task.run(world, lora_r=4, max_steps=2, eval_steps=None, **how)
+    model = PeftModel.from_pretrained(task.model(), first.output / "adapter", is_trainable=True)
+    wanted = loop.train(model, task.steps(), task.held_out, recipe)
+    further = {"lora_init_from": str(first.output / "adapter"), "learning_rate": 1e-3}
+    run = task.run(world, **further, **FSDP)
+    has_numbers(run, wanted)
+    shape = json.loads((run.output / "adapter" / "adapter_config.json").read_text())
+    assert (shape["r"], shape["use_dora"], shape["use_rslora"]) == (4, True, True)
+
+
 @cases(ADAPTERS, but=LEAKS)
 def test_adapters_of_packed_rows(
     world: World, task: Task, layouts: dict[str, dict[str, Any]]
@@ -275,13 +315,18 @@ def test_adapters_of_packed_rows(
 
 
 def train_adapters(
-    world: World, task: Task, layouts: dict[str, dict[str, Any]], *, packed: bool
+    world: World,
+    task: Task,
+    layouts: dict[str, dict[str, Any]],
+    *,
+    packed: bool,
+    options: dict[str, Any] | None = None,
 ) -> None:
     """Train adapters here and there, and read the exported ones with PEFT."""
     from peft import PeftModel
 
-    recipe = replace(RECIPE, learning_rate=5e-3, weight_decay=0.1)
-    how: dict[str, Any] = {"lora_r": 16, "weight_decay": recipe.weight_decay}
+    recipe = replace(RECIPE, learning_rate=1e-3 if options else 5e-3, weight_decay=0.1)
+    how: dict[str, Any] = {"lora_r": 16, "weight_decay": recipe.weight_decay, **(options or {})}
     # Both begin with the same adapter: a step at the rate 0 writes it.
     nothing = {"learning_rate": 0.0, "max_steps": 1, "warmup_steps": 0, "eval_steps": None}
     start = task.run(world, **how | nothing)

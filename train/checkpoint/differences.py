@@ -8,7 +8,11 @@ from typing import Any
 from train.config.config import NOT_THE_NUMBERS
 from train.errors import CheckpointError
 
-SHAPE = ("method", "lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters")
+SHAPE = (
+    "method", "lora_r", "lora_alpha", "lora_target_modules", "lora_target_parameters",
+    "lora_rank_pattern", "lora_alpha_pattern", "lora_use_rslora", "lora_use_dora",
+    "lora_modules_to_save",
+)  # fmt: skip
 """Keys that weights of another shape or meaning follow from."""
 
 

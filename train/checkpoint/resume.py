@@ -29,6 +29,7 @@ from train.data.batches import Position
 from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, counted
 from train.files import Entry, measure
+from train.model.loss_scale import LossScale
 from train.model.model import Model
 from train.model.optimizer import Optimizer
 
@@ -240,7 +241,6 @@ def load(
             for rank, (cause, _) in error.failures.items()
         )
         raise CheckpointError(f"{choice.folder}: cannot be loaded: {found}") from None
-    optimizer.set_step(then["step"])
     if then["world_size"] == ranks.env.world_size:
         _set_random_state(choice.folder / f"rng-{ranks.env.rank:05d}.json", ranks.device)
     else:
@@ -253,7 +253,10 @@ def load(
         step=then["step"],
         position=Position(**then["position"]),
         owes_evaluation=then["owes_evaluation"],
+        loss_scale=LossScale(**scale) if (scale := then.get("loss_scale")) else None,
     )
+    optimizer.set_step(progress.updates)
+    optimizer.loss_scale = optimizer.loss_scale and (progress.loss_scale or optimizer.loss_scale)
     return progress, remarks
 
 

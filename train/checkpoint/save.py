@@ -33,6 +33,7 @@ from train.files import Entry, measure, write_durably
 from train.lifecycle import run_lock
 from train.model import export
 from train.model.load import base_of
+from train.model.loss_scale import LossScale
 from train.model.memory import size_in_words
 from train.model.model import Model
 from train.model.optimizer import Optimizer
@@ -54,6 +55,13 @@ class Progress:
     position: Position
     owes_evaluation: bool = False
     """Whether the evaluation after this step was left out because of a stop."""
+    loss_scale: LossScale | None = None
+    """What the next step multiplies its loss by, in float16."""
+
+    @property
+    def updates(self) -> int:
+        """How many steps have changed the weights."""
+        return self.step - (self.loss_scale.skipped if self.loss_scale else 0)
 
 
 class Checkpoints:

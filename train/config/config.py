@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train.config.datasets import Dataset, conflicts
+from train.config.save_every import SaveEvery
 from train.errors import ConfigError
 
 Method = Literal["lora", "full"]
-Dtype = Literal["auto", "bfloat16", "float32"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Parallel = Literal["auto", "fsdp", "hsdp", "ddp", "single"]
 Batching = Literal["balanced", "packed", "plain"]
 NodeData = Literal["whole", "strided"]
@@ -31,21 +32,6 @@ def _key(section: str, default: Any, *, also: str = "", least: float | None = No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveEvery:
-    """How often a checkpoint is written; 0 is never, and whichever comes first counts."""
-
-    steps: int = 0
-    epochs: int = 0
-    minutes: float = 0.0
-
-    def words(self) -> str:
-        """Return it as a line says it."""
-        units = dataclasses.asdict(self).items()
-        parts = [f"{n:g} {unit}" if n != 1 else unit.removesuffix("s") for unit, n in units if n]
-        return f"a checkpoint every {' or '.join(parts)}" if parts else "a checkpoint at the end"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """One training, every choice made; read from a file and flags by `train.config.parse`."""
 
@@ -60,8 +46,11 @@ class Config:
     method: Method = _key("model", "lora", also="finetuning_type adapter train_type")
     """`lora` trains small adapters next to the frozen base; `full` trains every weight."""
     dtype: Dtype = _key("model", "auto", also="torch_dtype precision")
-    """Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, else float32. What
-    is trained is always kept in float32."""
+    """Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, float16 on older
+    ones, float32 on CPUs. In float16 losses are scaled. What is trained is kept in float32."""
+    load_in_4bit: bool = _key("model", False)
+    """QLoRA: keep the linear layers of the frozen base in 4 bits (NF4), but for the output head. It
+    needs bitsandbytes. Routed experts that transformers holds in one tensor stay in `dtype`."""
     attn_implementation: str = _key("model", "sdpa", also="attention")
     """How attention is computed, as transformers names it."""
     activation_checkpointing: bool = _key("model", False, also="gradient_checkpointing")
@@ -86,6 +75,21 @@ class Config:
     """Single weights that get an adapter besides, by the end of their name: routed experts
     (`[experts.gate_up_proj, experts.down_proj]`), a router (`[mlp.gate.weight]`). PEFT folds each
     product into the weights, so memory grows with them."""
+    lora_rank_pattern: Mapping[str, Any] | None = _key("lora", None)
+    """Other ranks of some modules, by the end of their name: `{down_proj: 4}`."""
+    lora_alpha_pattern: Mapping[str, Any] | None = _key("lora", None)
+    """The same for lora_alpha."""
+    lora_use_rslora: bool = _key("lora", False, also="use_rslora peft_use_rslora")
+    """Rank-stabilized LoRA: the factor is alpha / sqrt(r)."""
+    lora_use_dora: bool = _key("lora", False, also="use_dora peft_use_dora")
+    """DoRA: a magnitude of its own for each row of a weight. Slower, and takes more memory."""
+    lora_modules_to_save: tuple[str, ...] = _key("lora", (), also="additional_target")
+    """Modules that are trained whole, by the end of their name: `[embed_tokens, lm_head]`."""
+    lora_init_from: str | None = _key(
+        "lora", None, also="init_from lora_model_dir adapter_name_or_path adapter_path"
+    )
+    """The folder of a trained adapter, to train it further as a new run. Its files say what other
+    lora keys are."""
 
     parallel: Parallel = _key("distributed", "auto", also="strategy parallelism")
     """`fsdp` shards over all ranks. `hsdp` shards within each node and replicates over the nodes.
@@ -374,6 +378,14 @@ def _exclusions(config: Config) -> list[str]:
         )
     if unknown := [name for name in config.report_to if name not in TRACKERS]:
         found.append(f"report_to: expected any of {', '.join(TRACKERS)}, found {unknown[0]}")
+    if config.load_in_4bit and config.method == "full":
+        found.append(
+            "load_in_4bit: expected method: lora, found full, which trains what it shrinks"
+        )
+    for name in ("lora_rank_pattern", "lora_alpha_pattern"):
+        values = (getattr(config, name) or {}).values()
+        if any(type(value) is not int or value < 1 for value in values):
+            found.append(f"{name}: expected whole numbers from 1 on, found {[*values]}")
     named = config.lora_target_modules or config.lora_target_parameters
     if config.method == "lora" and not named:
         found.append("lora_target_modules: expected names of modules or all-linear, found none")

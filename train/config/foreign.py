@@ -49,6 +49,8 @@ for _values, _keys in TABLES["neutral"].items():
 ON = frozenset({"true", "yes", "on", "1"})
 OFF = frozenset({"", "none", "null", "~", "false", "no", "off", "0", "[]", "{}"})
 """Values that leave another program's feature off, as it is here."""
+TRAINS_ALL = {"base_model": "axolotl", "model_name_or_path": "TRL and the Trainer"}
+"""Keys of programs that train all weights unless their file speaks of an adapter."""
 FORM_NOTE = "type has no effect: each line is read by the keys in it"
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 ALIASES: Mapping[str, str] = {
@@ -71,6 +73,8 @@ class Given:
     """As it is written, and then of the key's type."""
     source: str = ""
     """`config.yaml:12` or the flag."""
+    spelling: str = ""
+    """The key as it was written."""
     weight: int = 2
     """Of two spellings of one key in a file the higher one counts: what is switched off yields."""
     note: str = ""
@@ -106,6 +110,8 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:
     """Return the keys that one key of another program stands for."""
     tracker = {"wandb_project": "wandb", "mlflow_experiment_name": "mlflow"}.get(spelling)
     on = raw is not None and str(raw).lower() not in OFF
+    if spelling in {"adapter", "finetuning_type"} and str(raw).lower() == "qlora":
+        return [(spelling, "lora"), ("load_in_4bit", "true")]
     return [(spelling, raw), *([("report_to", tracker)] if tracker and on else [])]
 
 

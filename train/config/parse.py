@@ -8,7 +8,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +30,14 @@ START = "python -m train --config FILE; `python -m train.tools.demo_assets demo`
 TYPES = typing.get_type_hints(Config)
 PATHS = {
     "name_or_path", "dataset_path", "eval_dataset_path", "output_dir", "cache_dir",
-    "resume_from_checkpoint",
+    "resume_from_checkpoint", "lora_init_from",
 }  # fmt: skip
 MAPPINGS: Mapping[str, Callable[[Any], Any]] = {
     "columns": datasets.read_columns,
     "roles": datasets.read_roles,
     "chat_template_kwargs": datasets.read_mapping,
+    "lora_rank_pattern": datasets.read_mapping,
+    "lora_alpha_pattern": datasets.read_mapping,
 }
 """Keys whose value is a mapping → what reads it."""
 FALSE, NONE = {"false", "no", "off", "0"}, {"null", "none", "~", ""}
@@ -82,6 +84,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     given = _read_file(Path(known.config), problems, notes) if known.config else {}
     flags = [*_flags(rest, problems), *_sets(known.set, problems)]
     given |= _read_pairs(flags, problems, notes)
+    problems += _may_mean_all_weights(given)
     if problems:
         raise ConfigError(*problems, hint="every key is in docs/reference/train-config.md")
     shows = known.show_sample is not None
@@ -181,14 +184,20 @@ def _read_file(path: Path, problems: list[str], notes: list[str]) -> dict[str, G
         problems.append(f"{path}:1: expected `key: value` lines, found {found}")
         return {}
     pairs = _pairs(root, path, None, problems)
-    given = _read_pairs(pairs, problems, notes)
-    bases = [source for spelling, _, source in pairs if spelling == "base_model"]
-    if bases and "method" not in given:
-        notes.append(
-            f"{bases[0]}: LoRA is trained without the key adapter, where axolotl trains all "
-            "weights; method: full does that here"
+    return _read_pairs(pairs, problems, notes)
+
+
+def _may_mean_all_weights(given: Mapping[str, Given]) -> Iterator[str]:
+    """Say if the file is of a program that trains all weights where it speaks of no adapter."""
+    base = given.get("name_or_path", Given(name="", value=""))
+    speaks = "method" in given or (
+        base.spelling != "base_model" and any(key.startswith("lora_") for key in given)
+    )
+    if base.spelling in foreign.TRAINS_ALL and not speaks:
+        yield (
+            f"{base.source}: {base.spelling}: expected method: lora or full with it, since "
+            f"{foreign.TRAINS_ALL[base.spelling]} then train all weights, found neither"
         )
-    return given
 
 
 def _pairs(
@@ -218,7 +227,8 @@ def _value_of(name: str, node: yaml.Node, section: str | None) -> tuple[str, Any
         MarkedYAMLError: the value is of a type that plain YAML has not.
         ValueError: the key takes no such structure.
     """
-    full, own = _full(name, section), foreign.own_name(name)
+    full = _full(name, section)
+    own = foreign.own_name(full)
     if isinstance(node, yaml.ScalarNode):
         return full, None if node.tag == "tag:yaml.org,2002:null" else node.value
     is_mapping = isinstance(node, yaml.MappingNode)
@@ -292,7 +302,9 @@ def _read_pairs(pairs: list[Pair], problems: list[str], notes: list[str]) -> dic
             problems.append(f"{where}: {f'unknown flag; nearest: --{meant}' if meant else answer}")
             continue
         try:
-            new = replace(answer, value=convert(answer.name, answer.value), source=source)
+            new = replace(
+                answer, value=convert(answer.name, answer.value), source=source, spelling=spelling
+            )
             before = None if is_flag else given.get(new.name)  # of two flags the last one holds
             given[new.name] = new if before is None else _one_of(before, new)
         except ValueError as error:

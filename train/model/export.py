@@ -43,7 +43,7 @@ def export(
 
     `shape` is its LoraConfig as a dict, `about` what metadata.json says of the training.
     """
-    of_peft = {_peft_name(name): tensor for name, tensor in named.items()}
+    of_peft = {peft_name(name): tensor for name, tensor in named.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / WEIGHTS, save(of_peft, metadata={"format": "pt"}))
     write_durably(folder / SHAPE, _text(shape))
@@ -133,9 +133,12 @@ def weights(checkpoint: Path) -> dict[str, Tensor]:
     return {key.removeprefix(MODEL): tensor for key, tensor in found.items()}
 
 
-def _peft_name(name: str) -> str:
+def peft_name(name: str) -> str:
     """Drop the adapter's own name, as PEFT's files do; an embedding's comes last in it."""
-    return name.replace(".default.weight", ".weight").removesuffix(".default")
+    name = name.replace(".modules_to_save.default.", ".").replace(".default.weight", ".weight")
+    return name.replace(".lora_magnitude_vector.weight", ".lora_magnitude_vector").removesuffix(
+        ".default"
+    )
 
 
 def _text(value: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ class Weights:
     """Kind → weights, those of adapters included."""
     trained: dict[str, int]
     """Kind → trained weights; a kind without any is left out."""
+    shrunk: int = 0
+    """Base weights that are kept in 4 bits."""
     folded: int = 0
     """Base weights that PEFT adds the adapter's product to in each forward pass."""
     norms: int = NORMS
@@ -55,13 +58,14 @@ def count(network: Any) -> Weights:
     kinds = Kinds(network)
     every = dict.fromkeys(KINDS, 0)
     trained = dict.fromkeys(KINDS, 0)
-    for name, parameter in network.named_parameters():
+    for name, parameter, size in sizes(network):
         kind = kinds.of(name.rpartition(".")[0])
-        every[kind] += parameter.numel()
-        trained[kind] += parameter.numel() if parameter.requires_grad else 0
+        every[kind] += size
+        trained[kind] += size if parameter.requires_grad else 0
     return Weights(
         every=every,
         trained={kind: number for kind, number in trained.items() if number},
+        shrunk=sum(_shrunk(network).values()),
         folded=sum(
             module.get_param().numel()
             for module in network.modules()
@@ -70,6 +74,22 @@ def count(network: Any) -> Weights:
         norms=_norms_of_a_layer(network),
         qk_norm=any(name.endswith(".q_norm") for name, _ in network.named_modules()),
     )
+
+
+def sizes(network: Any) -> Iterator[tuple[str, Any, int]]:
+    """Yield the names of parameters, these, and how many weights are in each."""
+    shrunk = _shrunk(network)
+    for name, parameter in network.named_parameters():
+        yield name, parameter, shrunk.get(name, parameter.numel())
+
+
+def _shrunk(network: Any) -> dict[str, int]:
+    """Return the names of weights that several of share a number (`train.model.nf4`)."""
+    return {
+        f"{name}.weight": module.in_features * module.out_features
+        for name, module in network.named_modules()
+        if hasattr(module, "quant_state")
+    }
 
 
 def _norms_of_a_layer(network: Any) -> int:

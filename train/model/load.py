@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from train.config.config import Config
 from train.data.batches import MULTIPLE
 from train.errors import ConfigError, exit_code
-from train.model import export, kinds, lora_targets, memory, placement, quantized
+from train.model import export, kinds, lora_targets, memory, nf4, placement, quantized
 from train.model.kinds import Weights
-from train.model.lora_targets import Targets
 from train.model.quantized import Scheme
 
 BUILT_IN = ("sdpa", "eager")
@@ -56,8 +55,6 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         network = AutoModelForCausalLM.from_config(shape, **how)
         _refuse_unplaced(config, folder, network, stored)
     else:
-        if stored and stored.method == quantized.MXFP4:
-            how["quantization_config"] = Mxfp4Config(dequantize=True)
         how["output_loading_info"] = True
         network, found = cast(
             "tuple[Any, dict[str, Any]]",
@@ -75,6 +72,8 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         raise packing_refusal(type(network).__name__)
     if config.method == "lora":
         network = with_adapters(config, network)
+    if config.load_in_4bit:
+        nf4.shrink(base_of(network), dtype)
     network.train()
     if config.activation_checkpointing:
         # Before the shards, so that recomputing is inside what FSDP gathers.
@@ -88,7 +87,10 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
 def with_adapters(config: Config, network: Any) -> Any:
     """Return a model with LoRA's adapters in float32, as the configuration wants them."""
     targets = lora_targets.find(config, network)
-    network = get_peft_model(network, lora(config, targets))
+    network = get_peft_model(network, lora_targets.lora(config, targets))
+    for parameter in network.parameters():
+        if parameter.requires_grad:  # PEFT copies modules_to_save in the base's dtype
+            parameter.data = parameter.data.float()
     lora_targets.verify(config, targets, network)
     # PEFT records where the files are on this node.
     network.peft_config["default"].base_model_name_or_path = config.name_or_path
@@ -102,8 +104,6 @@ def with_adapters(config: Config, network: Any) -> Any:
 
 def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme | None) -> None:
     """Refuse files with tensors that the model has no place for, or no scale, by their headers."""
-    if stored and stored.method == quantized.MXFP4:  # converted by transformers, under other names
-        return
     files = [path for path in memory.weight_files(folder) if path.is_file()]
     names = {name: about for path in files for name, about in memory.header(path).items()}
     if unscaled := quantized.without_scale(names, stored):
@@ -146,20 +146,6 @@ def _refuse_too_long(config: Config, network: Any) -> None:
         raise ConfigError(f"{message} positions, found {config.seq_len}")
 
 
-def lora(config: Config, targets: Targets) -> LoraConfig:
-    """Return the adapters' shape as PEFT takes it."""
-    modules = targets.modules
-    return LoraConfig(
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        target_modules=modules if isinstance(modules, str) else list(modules),
-        target_parameters=list(targets.parameters) or None,
-        base_model_name_or_path=config.name_or_path,
-        task_type="CAUSAL_LM",
-    )
-
-
 def make_on_meta(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     """Make the model with its adapters but without memory for its weights, in seconds.
 
@@ -194,22 +180,29 @@ def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
 
 
 def settle_dtype(config: Config, device: torch.device) -> tuple[Config, tuple[str, ...]]:
-    """Return the configuration with float32 for `dtype: auto` on a GPU that emulates bfloat16."""
+    """Return the configuration with float16 for `dtype: auto` on a GPU that emulates bfloat16."""
     if device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
         return config, ()
     name = torch.cuda.get_device_name(device)
     if config.dtype == "bfloat16":
-        return config, (f"{name} only emulates bfloat16, which is slow: set dtype: float32",)
+        return config, (f"{name} only emulates bfloat16, which is slow: set dtype: float16",)
     if config.dtype != "auto":
         return config, ()
-    remark = f"{name} only emulates bfloat16: dtype: auto is float32"
-    return replace(config, dtype="float32"), (remark,)
+    remark = f"{name} only emulates bfloat16: dtype: auto is float16, with a loss scale"
+    return replace(config, dtype="float16"), (remark,)
 
 
 def base_of(network: nn.Module) -> Any:
     """Return the transformers model inside the adapters, if there are any."""
     inner = getattr(network, "get_base_model", None)
     return inner() if inner else network
+
+
+def head_of(network: nn.Module) -> Any:
+    """Return the output layer, or the copy of it that is trained in its place."""
+    head = base_of(network).get_output_embeddings()
+    copies = getattr(head, "modules_to_save", None)
+    return copies["default"] if copies else head
 
 
 def unusable(config: Config, folder: Path, error: Exception) -> ConfigError:

@@ -1,4 +1,4 @@
-"""What gets an adapter: names of modules and of single weights, as PEFT takes them.
+"""What gets an adapter, and of which shape, as PEFT takes them.
 
 transformers 5 keeps the routed experts of a layer in one tensor. PEFT 0.21 helps old adapters over
 that: in model types that it knows, any target that ends in `gate_proj`, `up_proj`, `down_proj` or
@@ -10,14 +10,38 @@ too. They are reached as single weights, `gate_proj.weight`, which PEFT leaves a
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
+
+from peft import LoraConfig
 
 from train.config.config import Config
 from train.errors import ConfigError
+from train.model import export
 from train.model.kinds import Kinds
 
 EVERY = ("all-linear",)
+KEYS = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "target_parameters": "lora_target_parameters",
+    "modules_to_save": "lora_modules_to_save",
+    "rank_pattern": "lora_rank_pattern",
+    "alpha_pattern": "lora_alpha_pattern",
+    "use_rslora": "lora_use_rslora",
+    "use_dora": "lora_use_dora",
+}
+"""PEFT's keys → ours."""
+OF_THE_FILE = frozenset({
+    "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights",
+    "megatron_core", "peft_type", "peft_version", "revision", "runtime_config", "task_type",
+})  # fmt: skip
+"""PEFT's keys that do not change how an adapter is trained further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +65,9 @@ def find(config: Config, network: Any) -> Targets:
         asked = _every_linear(network)
     else:
         count_targets(config, network)
-        refuse_shared_head(config, network)
+    refuse_shared_head(config, network)
     _count_parameters(config, network)
+    _refuse_unknown(config, network)
     renamed = _renamed(network)
     parameters = [f"{name}.weight" for name in asked if _last(name) in renamed]
     parameters = list(dict.fromkeys((*parameters, *config.lora_target_parameters)))
@@ -178,6 +203,25 @@ def _count_parameters(config: Config, network: Any) -> None:
         raise ConfigError(*problems)
 
 
+def _refuse_unknown(config: Config, network: Any) -> None:
+    """Refuse names of modules that are none of the model's: PEFT would ignore them."""
+    names = [name for name, module in network.named_modules() if hasattr(module, "weight")]
+    known = sorted({_last(name) for name in names})
+    found = {
+        "lora_modules_to_save": config.lora_modules_to_save,
+        "lora_rank_pattern": config.lora_rank_pattern or (),
+        "lora_alpha_pattern": config.lora_alpha_pattern or (),
+    }
+    if problems := [
+        _lacks(key, "modules", target, known)
+        for key, targets in found.items()
+        for target in targets
+        # The patterns are regular expressions of PEFT.
+        if not any(re.match(rf"(.*\.)?({target})$", name) for name in names)
+    ]:
+        raise ConfigError(*problems)
+
+
 def refuse_shared_head(config: Config, network: Any) -> None:
     """Refuse an adapter on an output head whose weights are those of the input embeddings too.
 
@@ -186,10 +230,16 @@ def refuse_shared_head(config: Config, network: Any) -> None:
     head, table = network.get_output_embeddings(), network.get_input_embeddings()
     if head.weight is not table.weight:
         return
-    (name,) = (name for name, module in network.named_modules() if module is head)
-    if meant := [target for target in config.lora_target_modules if _means(target, name)]:
-        said = "expected no adapter on a head that shares the input embeddings' weights"
-        raise ConfigError(f"lora_target_modules: {said}, found {meant[0]}", hint="leave it out")
+    said = "expected no adapter on a head that shares the input embeddings' weights"
+    whole = "expected no part of a head and embeddings that share their weights"
+    for key, wanted, ends in (
+        ("lora_target_modules", said, (head,)),
+        ("lora_modules_to_save", whole, (head, table)),
+    ):
+        names = [name for name, module in network.named_modules() if module in ends]
+        for target in getattr(config, key):
+            if any(_means(target, name) for name in names):
+                raise ConfigError(f"{key}: {wanted}, found {target}", hint="leave it out")
 
 
 def _last(name: str) -> str:
@@ -213,3 +263,77 @@ def _lacks(key: str, what: str, target: str, known: list[str]) -> str:
         close = difflib.get_close_matches(_last(target), known, n=2, cutoff=0.6)
     nearest = f"nearest: {', '.join(close)}" if close else f"there are {', '.join(known)}"
     return f"{key}: expected {what} of the model, found no {target}; {nearest}"
+
+
+def lora(config: Config, targets: Targets) -> LoraConfig:
+    """Return the adapters' shape as PEFT takes it."""
+    values = {key: _as_peft(getattr(config, ours)) for key, ours in KEYS.items()}
+    modules = targets.modules
+    values["target_modules"] = modules if isinstance(modules, str) else list(modules)
+    values["target_parameters"] = list(targets.parameters) or None
+    return LoraConfig(**values, base_model_name_or_path=config.name_or_path, task_type="CAUSAL_LM")
+
+
+def _as_peft(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value) or None
+    return {} if value is None else value
+
+
+def continued(config: Config) -> Config:
+    """Return the configuration with the shape of the adapter that it trains further, if it does.
+
+    Raises:
+        ConfigError: There is no such adapter, or it is of another kind.
+    """
+    if not config.lora_init_from or config.method != "lora":
+        return config
+    folder = Path(config.lora_init_from)
+    try:
+        found = json.loads((folder / export.SHAPE).read_text(encoding="utf-8"))
+        usual = LoraConfig().to_dict()
+        kind = found["peft_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise no_adapter(folder, f"{type(error).__name__}: {error}") from None
+    if kind != "LORA":
+        raise no_adapter(folder, f"one of {kind}")
+    if found.get("init_lora_weights", True) not in (True, "gaussian"):
+        how = found["init_lora_weights"]
+        raise no_adapter(folder, f"{how}, whose adapters belong to a base of their own")
+    for key, value in found.items():
+        if key not in KEYS | dict.fromkeys(OF_THE_FILE) and (value or None) != (
+            usual.get(key) or None
+        ):
+            raise no_adapter(folder, f"{key}: {value}, which is not trained here")
+    shape = {ours: _as_ours(ours, found.get(key, usual[key])) for key, ours in KEYS.items()}
+    default = {item.name: item.default for item in fields(Config)}
+    problems = [
+        f"{name}: expected {_said(value)} as in {folder}, found {_said(given)}"
+        for name, value in shape.items()
+        if (given := getattr(config, name)) not in (default[name], value)
+        and (name != "lora_target_modules" or sorted(given) != sorted(value))
+    ]
+    if problems:
+        raise ConfigError(*problems, hint="leave them out: the adapter's own count")
+    return replace(config, **shape)
+
+
+def _as_ours(name: str, value: Any) -> Any:
+    if name in {"lora_target_modules", "lora_target_parameters", "lora_modules_to_save"}:
+        if isinstance(value, str):
+            value = [value]
+        return tuple(sorted(value or ()))
+    return value or (None if name.endswith("_pattern") else value)
+
+
+def _said(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def no_adapter(folder: Path, found: str) -> ConfigError:
+    """Return the refusal of an adapter that cannot be trained further."""
+    message = (
+        f"lora_init_from: expected LoRA's adapter as PEFT writes it in {folder}, found {found}"
+    )
+    hint = "output_dir/adapter of a training; without the key a new adapter is made"
+    return ConfigError(message, hint=hint)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from train.config.config import Config
+from train.model import quantized
 from train.model.activations import LOW, Method, Widths, first, per_token
 from train.model.kinds import Weights
+from train.model.quantized import Scheme
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -19,6 +21,12 @@ GIB = 2**30
 GRADIENT_BYTES = 4
 TRAINED_BYTES = 4 + GRADIENT_BYTES + 8
 """A trained weight: itself, its gradient, AdamW's two moments, all float32."""
+HEADS = frozenset({"lm_head", "embed_out", "output"})
+"""What models call their output layer."""
+NF4, SCALES = 0.5, 1 / 64 + 1 / 4096
+"""Bytes of a base's weight in 4 bits, and of its part of the scales, which every rank has whole."""
+LARGEST = 4
+"""A layer of a Llama has about so many times the weights of its largest matrix."""
 LOGIT_BYTES = 10
 """A logit: in bfloat16, in float32 for the loss, and its gradient."""
 LOGITS_AT_A_TIME = 1 << 25
@@ -141,10 +149,11 @@ def shape(folder: Path) -> Shape:
     about = _object(folder / "config.json")
     about = about.get("text_config") or about
     files = weight_files(folder)
+    stored = quantized.scheme(folder / "config.json", str(folder))
     present = [path for path in files if path.exists()]
     try:
         return Shape(
-            parameters=sum(_parameters(path) for path in present),
+            parameters=sum(_parameters(path, stored) for path in present),
             on_disk=sum(path.stat().st_size for path in present),
             layers=first(about, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
             width=first(about, "hidden_size", "n_embd", "d_model"),
@@ -198,9 +207,10 @@ def _object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _parameters(path: Path) -> int:
-    """Return the numbers in a safetensors file, from its header."""
-    return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
+def _parameters(path: Path, stored: Scheme | None) -> int:
+    """Return the weights in a safetensors file, from its header."""
+    counts = {name: math.prod(about["shape"]) for name, about in header(path).items()}
+    return sum(stored.count(*each) if stored else each[1] for each in counts.items())
 
 
 def header(path: Path) -> dict[str, Any]:
@@ -240,6 +250,10 @@ def memory(
     trained = weights.trained_total
     frozen = 0 if config.method == "full" else model.parameters
     layer = model.parameters / max(1, model.layers + 1)
+    # Of a layer in 4 bits one weight at a time is plain, for its product.
+    plain, layer_bytes = 0.0, layer * size
+    if weights.shrunk:
+        plain, layer_bytes = layer * size / LARGEST, layer * NF4
     tokens = config.per_device_train_batch_size * config.seq_len
     each = per_token(model.widths, method_of(config, weights)) * (size / LOW)
     activations = tokens * each
@@ -247,19 +261,22 @@ def memory(
         activations = tokens * (model.width * model.layers * size + each / max(1, model.layers))
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
+    # A head that is trained whole, which modules_to_save may name.
     rows, full = tokens, config.method == "full"
-    if not model.changes_logits and (full or "embeddings and head" not in weights.trained):
-        rows = min(tokens, rows_at_a_time(model.vocabulary, trained=full))
+    whole_head = full or bool({*config.lora_modules_to_save} & HEADS)
+    if not model.changes_logits and (whole_head or "embeddings and head" not in weights.trained):
+        rows = min(tokens, rows_at_a_time(model.vocabulary, trained=whole_head))
         # The sum of a trained weight's gradient over the parts, in float32.
-        activations += 4 * model.vocabulary * model.width * full
+        activations += 4 * model.vocabulary * model.width * whole_head
     logits = rows * model.vocabulary
     gathered = 0.0
     # One process that trains all weights in bfloat16 is sharded too, for FSDP to cast them.
     casts = full and size == LOW and config.parallel not in {"single", "ddp"}
     if shards > 1 or casts:
         ends = 2 * model.vocabulary * model.width
-        whole = model.parameters if config.reshard_after_forward is False else 2 * layer + ends
-        gathered = whole * size
+        gathered = 2 * layer_bytes + ends * size
+        if config.reshard_after_forward is False:
+            gathered = model.parameters * size - weights.shrunk * (size - NF4)
         holds = not full if defers is None else defers
         if shards > 1 and holds and _accumulates(config, shards):
             # In float32, until the last micro-batch cuts them.
@@ -270,9 +287,9 @@ def memory(
         # Measured for all weights on one H200: 19.8 GiB; the sum is 24.1. DDP's buckets stay.
         activations = max(0, activations - GRADIENT_BYTES * trained / shards)
     return Memory(
-        weights=frozen * size / shards,
+        weights=(frozen * size - weights.shrunk * (size - NF4)) / shards + weights.shrunk * SCALES,
         trained=trained * TRAINED_BYTES / shards,
-        gathered=gathered,
+        gathered=gathered + plain,
         activations=activations,
         overhead=OVERHEAD[gpu] + COMMUNICATORS * (gpu and shards > 1),
     )
@@ -303,7 +320,7 @@ def host_memory(
     layer = model.parameters / max(1, model.layers + 1) * base_bytes(config, gpu=gpu)
     return HostMemory(
         weights=0 if gpu else local * (need.weights + need.trained),
-        reading=local * LAYERS_READ * layer / shards,
+        reading=local * LAYERS_READ * layer / (1 if config.load_in_4bit else shards),
         activations=0 if gpu else local * (need.gathered + need.activations),
         libraries=local * (HOST_OVERHEAD if gpu else need.overhead),
     )
@@ -316,7 +333,7 @@ def base_bytes(config: Config, *, gpu: bool) -> int:
 
 def dtype_bytes(config: Config, *, gpu: bool) -> int:
     """Return the bytes of a weight of the base."""
-    return 2 if config.dtype == "bfloat16" or (config.dtype == "auto" and gpu) else 4
+    return 2 if config.dtype in {"bfloat16", "float16"} or (config.dtype == "auto" and gpu) else 4
 
 
 def _accumulates(config: Config, ranks: int) -> bool:

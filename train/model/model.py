@@ -26,12 +26,20 @@ from train.data.encoding import IGNORED
 from train.distributed import host_memory
 from train.distributed.process_group import Ranks
 from train.errors import ConfigError, explain_oom
-from train.model import kinds, memory, quantized, slices
+from train.model import adapters, kinds, memory, nf4, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.layout import Layout
-from train.model.load import UNUSABLE, base_of, compute_dtype, make, packing_refusal, unusable
-from train.model.parallelize import distribute, init_adapters, shard, verify_sharded
+from train.model.load import (
+    UNUSABLE,
+    base_of,
+    compute_dtype,
+    head_of,
+    make,
+    packing_refusal,
+    unusable,
+)
+from train.model.parallelize import distribute, shard, verify_sharded
 
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,
@@ -75,10 +83,10 @@ class Model:
         """Name → buffer that a model's files hold, if all of the model is exported."""
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
-        self._head = Head(base_of(network).get_output_embeddings())
+        self._head = Head(head_of(network))
         # FSDP casts by its own policy; the other layouts leave it to autocast.
         self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
-        self._exact = dtype == torch.float32
+        self._computes = dtype
         self._flash = flash
         self._keeps_gathered = keeps_gathered
         self._defers = defers
@@ -126,7 +134,7 @@ class Model:
             )
         self.network.train()
         moved = float((one - other).abs().max() / one.abs().max().clamp_min(1e-9))
-        exact = one.dtype == torch.float32 and self._exact
+        exact = one.dtype == torch.float32 and self._computes == torch.float32
         if moved > LEAK[exact]:
             raise packing_refusal(type(base_of(self.network)).__name__.removeprefix("FSDP"))
 
@@ -194,6 +202,11 @@ class Model:
         """The adapters' configuration as PEFT itself saves it, its names resolved; {} without."""
         configs = getattr(self.network, "peft_config", None)
         return {**configs["default"].to_dict(), "inference_mode": True} if configs else {}
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients pass through float16."""
+        return self._computes == torch.float16
 
     @property
     def gradient_factor(self) -> float:
@@ -300,10 +313,15 @@ def _materialized(
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the model with its weights, sharded as the layout says, and remarks on that."""
     dtype = compute_dtype(config, ranks.device)
+    if config.load_in_4bit:
+        nf4.refuse_unusable(ranks.device)
     remarks = shard(network, mesh, config, dtype) if layout in {"fsdp", "hsdp"} else ()
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
     if problem := _load_slices(config, ranks, folder, network):
+        if config.load_in_4bit:
+            found = f"expected a base that can be read a layer at a time, found {problem}"
+            raise ConfigError(f"load_in_4bit: {found}", hint="load_in_4bit: false")
         quantized.refuse_whole(folder / "config.json", config.name_or_path, problem)
         if layout == "single":
             network.to_empty(device="meta")  # or it would be there twice
@@ -313,7 +331,8 @@ def _materialized(
         else:
             distribute(network, source)
             remarks += (f"the base is read whole on rank 0 and sent, because {problem}",)
-    init_adapters(network, config.seed)
+    if config.method == "lora":
+        adapters.fill(network, config)
     verify_sharded(network, layout)
     return network, remarks
 

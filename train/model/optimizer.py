@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from train.config.config import Config
+from train.model.loss_scale import LossScale
 from train.model.model import Model
 from train.model.parallelize import local, sharded_as
 
@@ -58,6 +59,8 @@ class Optimizer:
 
     def __init__(self, config: Config, model: Model) -> None:
         self._model = model
+        self.loss_scale = LossScale() if model.scales_loss else None
+        """What the next step's loss is multiplied by, in float16."""
         self._clip = config.max_grad_norm
         self._parts = {n: nn.Parameter(local(p)) for n, p in model.trained.items()}
         undecayed = without_decay(model.network)

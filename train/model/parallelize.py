@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -104,26 +103,6 @@ def distribute(network: nn.Module, source: nn.Module | None) -> None:
         if source:
             buffer.copy_(theirs[name])
         dist.broadcast(buffer, src=0)
-
-
-@torch.no_grad()
-def init_adapters(network: nn.Module, seed: int) -> None:
-    """Give LoRA's adapters their first values as PEFT does: the same in every layout, on any ranks.
-
-    Each rank makes one adapter after the other whole, and keeps its own part.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in network.named_parameters():
-        if "lora_" not in name:
-            continue
-        whole = torch.zeros(parameter.shape)
-        if "lora_A" in name:
-            nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
-        elif "lora_embedding_B" in name:
-            nn.init.normal_(whole, generator=generator)
-        elif "lora_B" not in name and "lora_embedding_A" not in name:
-            raise ModelError(f"{name}: expected an adapter of LoRA, found another")
-        local(parameter).copy_(local_shard(whole, parameter))
 
 
 @torch.no_grad()

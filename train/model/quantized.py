@@ -1,7 +1,8 @@
-"""Quantized bases: FP8 weights become plain ones as they are read, other formats are refused.
+"""Quantized bases: weights in FP8, integers and mxfp4 become plain ones as they are read.
 
-An FP8 weight is stored with a scale for each block of it, each row, or all of it; the weight is
-their product. Rank by rank only the slices are multiplied that are read, with their scales.
+A weight is stored with a scale for each block of it, each row, or all of it; the weight is their
+product. Rank by rank only the slices are multiplied that are read, with their scales. Other formats
+are refused.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-MXFP4 = "mxfp4"
-"""gpt-oss: transformers itself makes plain weights of it, whole."""
-SUFFIXES = {"fp8": "_scale_inv", "compressed-tensors": "_scale"}
+SUFFIXES = {"fp8": "_scale_inv", "compressed-tensors": "_scale", "mxfp4": "_scales"}
 """Format → what a scale's name has after its weight's. Both are multiplied, whatever the name."""
+PACKED, BLOCKS = "_packed", "_blocks"
+"""What the name of a weight has if its numbers are parts of integers, or gpt-oss's mxfp4."""
 FP8 = frozenset({"F8_E4M3", "F8_E5M2"})
-OF_ACTIVATIONS = re.compile(r"\.(input_scale|activation_scale|[kqv]_scale|output_scale)$")
-"""Scales that serving needs: they change no weight."""
+SCALED = FP8 | {"I8", "I32"}
+NOT_WEIGHTS = re.compile(r"\.(input_scale|activation_scale|[kqv]_scale|output_scale|weight_shape)$")
+"""What serving needs, such as scales of activations: it changes no weight."""
+FORMS = frozenset({
+    ("float-quantized", "float", 8), (None, "float", 8), ("naive-quantized", "float", 8),
+    ("int-quantized", "int", 8), ("naive-quantized", "int", 8),
+    ("pack-quantized", "int", 4), ("pack-quantized", "int", 8),
+})  # fmt: skip
+"""What compressed-tensors writes and is read here: format, type and bits of weights."""
 MARKS = re.compile(
     r"[-_.](fp8|fp4|mxfp4|nvfp4|awq|gptq|gguf|bnb|nf4|int[48]|[48]bit|w\d+a\d+|quantized).*$",
     re.IGNORECASE,
@@ -42,12 +50,29 @@ class Scheme:
     """What a scale's name has after its weight's."""
     block: tuple[int, int] | None = None
     """Rows and columns that share a scale, if it is not one a row or one for all."""
+    bits: int = 0
+    """Of a number that is a part of an integer of 32 bits."""
 
-    def kept(self, names: Iterable[str]) -> list[str]:
-        """Return the names of tensors that are weights, without those of their scales."""
+    def kept(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the weights' own names, each with that of the tensor that holds it."""
         every = set(names)
-        scales = {name + self.suffix for name in every} & every if self.suffix else set()
-        return [n for n in every if n not in scales and not OF_ACTIVATIONS.search(n)]
+        found = {self.plain(name): name for name in every if not NOT_WEIGHTS.search(name)}
+        return {n: held for n, held in found.items() if n not in {m + self.suffix for m in found}}
+
+    def plain(self, name: str) -> str:
+        """Return the name that a weight has where it is not quantized."""
+        ending = PACKED if self.bits else BLOCKS if self.method == "mxfp4" else ""
+        return name.removesuffix(ending)
+
+    def count(self, name: str, numbers: int) -> int:
+        """Return how many weights a tensor holds that has so many numbers, by its name."""
+        if self.bits and name.endswith(PACKED):
+            return numbers * (32 // self.bits)
+        if self.method == "mxfp4" and name.endswith(BLOCKS):
+            return numbers * 2
+        plain = self.plain(name)
+        is_other = plain.endswith(self.suffix) or NOT_WEIGHTS.search(name)
+        return 0 if is_other else numbers
 
 
 def scheme(config_json: Path, name: str) -> Scheme | None:
@@ -58,24 +83,33 @@ def scheme(config_json: Path, name: str) -> Scheme | None:
     if not found:
         return None
     method = str(found.get("quant_method", "unknown"))
-    if method == MXFP4:
-        return Scheme(method=method)
+    if method == "mxfp4":
+        return Scheme(method=method, suffix=SUFFIXES[method])
     if method == "fp8":
         return Scheme(
             method=method, suffix=SUFFIXES[method], block=_pair(found, "weight_block_size")
         )
-    if method == "compressed-tensors" and (groups := _fp8_groups(found)):
-        blocks = {_pair(weights, "block_structure") for weights in groups}
-        if len(blocks) == 1:
-            return Scheme(method=method, suffix=SUFFIXES[method], block=blocks.pop())
+    if method == "compressed-tensors" and (groups := _groups(found)):
+        kinds = {
+            Scheme(
+                method=method,
+                suffix=SUFFIXES[method],
+                block=(1, int(size)) if (size := weights.get("group_size") or 0) > 0
+                else _pair(weights, "block_structure"),
+                bits=weights["num_bits"] if found.get("format") == "pack-quantized" else 0,
+            )
+            for weights in groups
+        }  # fmt: skip
+        if len(kinds) == 1:
+            return kinds.pop()
     form = ", ".join(filter(None, (method, found.get("format"))))
     raise refusal(name, f"found {form}")
 
 
 def refuse_whole(config_json: Path, name: str, problem: str) -> None:
-    """Refuse to read an FP8 base whole, which would take its scales for weights, or drop them."""
+    """Refuse to read a quantized base whole: its scales would be taken for weights, or dropped."""
     how = scheme(config_json, name)
-    if how and how.suffix:
+    if how:
         raise refusal(name, f"found {how.method} that cannot be read in slices ({problem})")
 
 
@@ -83,18 +117,22 @@ def refusal(name: str, found: str) -> ConfigError:
     """Return the refusal of a quantized base, which names its original."""
     original = MARKS.sub("", name.rstrip("/"))
     message = (
-        f"name_or_path: expected weights in bfloat16, or in FP8 with the scales of fp8 or "
-        f"compressed-tensors, {found} in {name}"
+        f"name_or_path: expected weights in bfloat16, fp8, mxfp4, or compressed-tensors of FP8, "
+        f"int8 or int4, {found} in {name}"
     )
     twin = f"name_or_path: {original}" if original != name else "name_or_path: its original"
-    return ConfigError(message, hint=f"{twin}, the model in bfloat16")
+    more = " (with load_in_4bit: true)" if "bitsandbytes" in found else ""
+    return ConfigError(message, hint=f"{twin}, the model in bfloat16{more}")
 
 
 def without_scale(headers: Mapping[str, Any], how: Scheme | None) -> str:
-    """Return a weight in FP8 that has no scale, and would be read as noise; nothing if none is."""
-    suffix = how.suffix if how else ""
-    in_fp8 = (name for name, about in headers.items() if about["dtype"] in FP8)
-    return next((name for name in in_fp8 if not suffix or name + suffix not in headers), "")
+    """Return a quantized weight without a scale, which would be noise; nothing if none is."""
+    kinds = SCALED if how else FP8  # a plain model may have integers of its own
+    small = {name for name, about in headers.items() if about["dtype"] in kinds}
+    if how is None:
+        return min(small, default="")
+    kept = how.kept(headers).items()
+    return next((held for n, held in kept if held in small and n + how.suffix not in headers), "")
 
 
 def _pair(found: Mapping[str, Any], key: str) -> tuple[int, int] | None:
@@ -102,16 +140,18 @@ def _pair(found: Mapping[str, Any], key: str) -> tuple[int, int] | None:
     return (int(rows), int(columns)) if rows else None
 
 
-def _fp8_groups(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how compressed-tensors stores weights, if all that it stores are in FP8."""
+def _groups(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return how compressed-tensors stores weights, if all of it can be read."""
     groups = [group.get("weights") or {} for group in (found.get("config_groups") or {}).values()]
     sparse = (found.get("sparsity_config") or {}).get("format") not in {None, "dense"}
-    in_fp8 = all(
-        (weights.get("type"), weights.get("num_bits")) == ("float", 8)
-        and weights.get("strategy") in {"tensor", "channel", "block"}
+    known = all(
+        (found.get("format"), weights.get("type"), weights.get("num_bits")) in FORMS
+        and weights.get("strategy") in {"tensor", "channel", "block", "group"}
+        and weights.get("symmetric", True)
+        and weights.get("actorder") in {None, "static", "weight"}
         for weights in groups
     )
-    return groups if in_fp8 and not sparse and not found.get("transform_config") else []
+    return groups if known and not sparse and not found.get("transform_config") else []
 
 
 def tensors(files: Mapping[str, Any], how: Scheme | None) -> dict[str, Any]:
@@ -119,16 +159,78 @@ def tensors(files: Mapping[str, Any], how: Scheme | None) -> dict[str, Any]:
     if how is None:
         return {name: file.get_slice(name) for name, file in files.items()}
     found = {}
-    for name in how.kept(files):
-        found[name] = files[name].get_slice(name)
+    for name, held in how.kept(files).items():
+        found[name] = files[held].get_slice(held)
         scale = name + how.suffix
-        if scale in files:
-            found[name] = Dequantized(name, found[name], files[scale].get_tensor(scale), how.block)
+        if held.endswith(BLOCKS) and scale in files:
+            found[name] = Mxfp4(found[name], files[scale].get_slice(scale))
+        elif scale in files:
+            slices = Unpacked(found[name], how.bits) if how.bits else found[name]
+            found[name] = Dequantized(name, slices, files[scale].get_tensor(scale), how.block)
     return found
 
 
+class Unpacked:
+    """A safetensors slice of integers of 4 or 8 bits that are stored as parts of larger ones."""
+
+    def __init__(self, slices: Any, bits: int) -> None:
+        self._slices, self._bits = slices, bits
+
+    def get_shape(self) -> list[int]:
+        """Return the shape of what is in them."""
+        rows, columns = self._slices.get_shape()
+        return [rows, columns * (32 // self._bits)]
+
+    def get_dtype(self) -> str:
+        """Return what is stored, as safetensors calls it."""
+        return str(self._slices.get_dtype())
+
+    def __getitem__(self, index: tuple[slice, slice]) -> Tensor:
+        """Read some rows and columns."""
+        import torch
+
+        rows, columns = index
+        each, first = 32 // self._bits, columns.start
+        held = self._slices[rows, first // each : -(-columns.stop // each)]
+        shifts = torch.arange(each, dtype=torch.int32) * self._bits
+        parts = (held.unsqueeze(-1) >> shifts) & (1 << self._bits) - 1
+        # Unsigned: zero is in the middle.
+        wanted = parts.flatten(1).narrow(1, first % each, max(0, columns.stop - first))
+        numbers: Tensor = wanted - (1 << self._bits - 1)
+        return numbers
+
+
+class Mxfp4:
+    """The experts of a layer of gpt-oss in mxfp4, which are read as plain weights, some at a time.
+
+    Two numbers are in a byte, and 32 of them share a power of two.
+    """
+
+    def __init__(self, blocks: Any, scales: Any) -> None:
+        self._blocks, self._scales = blocks, scales
+
+    def get_shape(self) -> list[int]:
+        """Return the shape of the plain weights, whose columns are the stored rows."""
+        experts, rows, groups, size = self._blocks.get_shape()
+        return [experts, groups * size * 2, rows]
+
+    def get_dtype(self) -> str:
+        """Return what is read, as safetensors calls it."""
+        return "BF16"
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Read part of the weights: the experts that are asked for, and of those the rest."""
+        from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+        given = index if isinstance(index, tuple) else (slice(None),) if index is ... else (index,)
+        blocks, scales = self._blocks[given[0]], self._scales[given[0]]
+        whole: Tensor = convert_moe_packed_tensors(blocks, scales)
+        part: Tensor = whole[(slice(None), *given[1:])]
+        return part
+
+
 class Dequantized:
-    """A safetensors slice of a weight in FP8 that is read as the plain weight, in float32."""
+    """A safetensors slice of a quantized weight that is read as the plain weight, in float32."""
 
     def __init__(
         self, name: str, slices: Any, scale: Tensor, block: tuple[int, int] | None
@@ -136,9 +238,10 @@ class Dequantized:
         """Match a weight with its scale; a ValueError if they do not fit together."""
         self._slices = slices
         shape = slices.get_shape()
-        if slices.get_dtype() not in FP8:
+        if slices.get_dtype() not in SCALED:
             raise ValueError(
-                f"{name}: expected FP8 for a weight with a scale, found {slices.get_dtype()}"
+                f"{name}: expected FP8 or integers for a weight with a scale, found "
+                f"{slices.get_dtype()}"
             )
         scale = scale.float()
         if scale.numel() == 1:

@@ -21,9 +21,14 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from train.config.config import Config
-from train.model import memory, placement, quantized
+from train.model import memory, nf4, placement, quantized
 from train.model.load import base_of
 from train.model.parallelize import local, local_shard, sharded_as
+
+COPY = ".modules_to_save.default."
+"""What PEFT calls a module that is trained in place of one of the base."""
+ADDED = re.compile(rf"lora_|{re.escape(COPY)}")
+"""Parameters that are not the base's."""
 
 
 class CannotSlice(Exception):  # noqa: N818  (named for what is so)
@@ -54,17 +59,17 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
     base = base_of(network)
     sources = files(folder)
     stored = quantized.scheme(folder / "config.json", config.name_or_path)
-    if stored and stored.method == quantized.MXFP4:
-        raise CannotSlice("transformers reads mxfp4 whole")
     with torch.device("meta"):
         plain: Any = AutoModelForCausalLM.from_config(
             base.config,
-            dtype=next(p.dtype for n, p in base.named_parameters() if "lora_" not in n),
+            dtype=next(p.dtype for n, p in base.named_parameters() if not ADDED.search(n)),
             attn_implementation=config.attn_implementation,
             trust_remote_code=config.trust_remote_code,
         )
-    parameters = {_plain(n): p for n, p in base.named_parameters(remove_duplicate=False)}
-    parameters = {name: p for name, p in parameters.items() if "lora_" not in name}
+    every = dict(base.named_parameters(remove_duplicate=False))
+    parameters = {_plain(n): p for n, p in every.items() if not ADDED.search(n)}
+    copies = {n.replace(COPY, "."): p for n, p in every.items() if COPY in n}
+    shrunk = {_plain(name): layer for name, layer in nf4.layers(base).items()}
     buffers = {_plain(name): buffer for name, buffer in base.named_buffers()}
     # With fewer rows than ranks some have none; transformers fails to stack no experts.
     empty = {name for name, p in parameters.items() if _is_empty(p)}
@@ -77,7 +82,9 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
         where = quantized.tensors(holders, stored)
         reordered = _reordered(plain, mapping, where)
         placeholders = {
-            name: like if name in reordered else _placeholder(parameters[name], like)
+            name: like
+            if name in reordered or name in shrunk
+            else _placeholder(parameters[name], like)
             for name, like in plain.named_parameters(remove_duplicate=False)
         }
         for name, parameter in placeholders.items():
@@ -93,8 +100,17 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
                 found = plain.get_parameter_or_buffer(name)
                 target = parameters.get(name, buffers.get(name))
                 assert target is not None
+                if name in shrunk:
+                    weight = found.to(local(target).device)
+                    small = nf4.packed(shrunk[name], weight, target.dtype)
+                    local(target).copy_(local_shard(small, target))
+                    _set_parameter(plain, name, placeholders[name])
+                    continue
                 whole = not isinstance(found, DTensor)
-                local(target).copy_(local_shard(found, target) if whole else local(found))
+                part = local_shard(found, target) if whole else local(found)
+                local(target).copy_(part)
+                if name in copies:  # trained in its place
+                    local(copies[name]).copy_(part)
                 if name in placeholders:
                     _set_parameter(plain, name, placeholders[name])
             left &= info.missing_keys
@@ -183,7 +199,7 @@ def _initialized(
 
 def _plain(name: str) -> str:
     """Return a name in the base as it is without adapters."""
-    return name.replace("base_layer.", "")
+    return name.replace("base_layer.", "").replace("original_module.", "")
 
 
 def _is_empty(parameter: Tensor) -> bool:

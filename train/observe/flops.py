@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from train.data.mixture import Sizes, by_share
-from train.model.kinds import Kinds
+from train.model.kinds import Kinds, sizes
 
 PEAKS = {
     "GB300": 2500e12,
@@ -90,7 +90,7 @@ def per_token(network: Any, length: float) -> float | None:
     table = network.get_input_embeddings()
     head = network.get_output_embeddings()
     products = 0.0
-    for name, parameter in network.named_parameters():
+    for name, parameter, size in sizes(network):
         if table and parameter is table.weight and not (head and head.weight is parameter):
             continue
         share = 1.0
@@ -98,7 +98,7 @@ def per_token(network: Any, length: float) -> float | None:
             if active is None:
                 return None
             share = active
-        products += (6.0 if parameter.requires_grad else 4.0) * share * parameter.numel()
+        products += (6.0 if parameter.requires_grad else 4.0) * share * size
     # Layers may differ in their heads (Gemma 4), and heads need not be as wide as the model.
     count = getattr(about, "num_hidden_layers", 0)
     layers = getattr(about, "per_layer_config", [about] * count) if count else ()

@@ -18,6 +18,7 @@ from train.config.config import Config
 from train.data.progress import duration
 from train.distributed.env import RankEnv
 from train.errors import counted
+from train.model.loss_scale import LossScale
 from train.observe.flops import peak
 from train.observe.gpu_times import GpuTimes
 from train.observe.records import NAME, Records
@@ -130,6 +131,7 @@ class Meter:
         loss: float,
         norm: float,
         lr: float,
+        scale: LossScale | None = None,
         valid: int,
         tokens: int,
         padded_tokens: int,
@@ -138,7 +140,7 @@ class Meter:
 
         Loss, valid and tokens are those of all ranks, padded_tokens (padding counted) those of this
         one; epoch, consumed and epoch_rows tell where the data is after the step; norm is that of
-        the gradient before clipping.
+        the gradient before clipping. `scale` is that of the next step's loss, in float16.
         """
         now = time.perf_counter()
         for name, taken in (self._gpu.take() if self._gpu else {}).items():
@@ -161,7 +163,7 @@ class Meter:
             "epoch": epoch,
             "consumed": consumed,
             "loss": _number(loss),
-            "grad_norm": norm,
+            "grad_norm": _number(norm),
             "lr": lr,
             "tokens_valid": valid,
             "tokens": tokens,
@@ -170,6 +172,8 @@ class Meter:
             "world_size": self._ranks.env.world_size,
             "resumed_from": self._resumed_from,
         }
+        if scale:
+            record |= {"loss_scale": scale.factor, "skipped_steps": scale.skipped}
         record |= {f"{name}_s": value for name, value in (self._parts | apart).items() if value}
         self._parts.clear()
         if self._window_steps >= WINDOW:
@@ -273,10 +277,11 @@ class Meter:
         rate = self._log_tokens / self._log_seconds
         self._log_tokens = self._log_seconds = 0.0
         memory = _memory(self._ranks.device)
+        skipped = "" if math.isfinite(float(record["grad_norm"])) else " (no update)"
         line = (
             f"Step {record['step']}/{record['total']} | Epoch: {epochs:.2f} | "
             f"Loss: {float(record['loss']):.4f} | "
-            f"Norm: {record['grad_norm']:.2f} | LR: {record['lr']:.2e} | "
+            f"Norm: {float(record['grad_norm']):.2f}{skipped} | LR: {record['lr']:.2e} | "
             f"{record['step_s']:.2f}s | {rate:.0f} tok/s"
         )
         if self._flops and self._peak:

@@ -42,7 +42,7 @@ def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, 
     [
         ("ray_address", "auto", "launcher"),
         ("hf_token", "secret", "HF_TOKEN"),
-        ("fp16", "true", "bfloat16"),
+        ("load_in_8bit", "true", "load_in_4bit"),
         ("eval_strategy", "half", "eval_steps"),
         ("evals_per_epoch", "4", "eval_steps: steps of an epoch divided by it"),
         ("save_safetensors", "false", "exports are safetensors"),

@@ -188,8 +188,15 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("load_in_4bit: true", "quantized bases"),
-        ("adapter: qlora", "write adapter: lora"),
+        ("load_in_8bit: true", "load_in_4bit: true"),
+        ("quantization_bit: 8", "load_in_4bit: true"),
+        ("bnb_4bit_quant_type: fp4", "is NF4 here"),
+        ("double_quantization: false", "always in 8 bits"),
+        ("adapter: qlora\nload_in_4bit: false", "expected once, found again"),
+        ("adapter: llama-adapter", "expected lora, qlora or nothing"),
+        ("finetuning_type: freeze", "method: lora, or full"),
+        ("fp16: true\nbf16: true", "expected once, found again"),
+        ("dataset_mixer: {a: 1}", "weight: 2"),
         ("optimizer: adamw_bnb_8bit", "AdamW"),
         ("deepspeed: zero3.json", "parallel: fsdp"),
         ("fsdp: [full_shard, offload]", "CPU"),
@@ -200,12 +207,11 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("special_tokens: {eos_token: x}", "next to the model"),
         ("early_stopping_patience: 3", "clusterctl stop"),
         ("rl: dpo", "next-token loss"),
-        ("lora_model_dir: a", "merge it"),
         ("shuffle_merged_datasets: false", "shuffled"),
         ("wandb_mode: offline", "WANDB_MODE"),
         ("wandb_api_key: hunter2", "WANDB_API_KEY"),
         ("sequence_parallel_degree: 4", "data parallelism"),
-        ("qlora_bnb: true", "quantized bases"),
+        ("qlora_bnb: true", "is NF4 here"),
         ("plugins: [a.B]", "no code"),
         ("datasets: [{path: a.jsonl, type: gpteacher}]", "type of a.jsonl: expected alpaca or"),
         ("datasets: [{path: a, split: test}]", "split of a: expected train, found test"),
@@ -235,6 +241,18 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
     [
         ("adapter:", "method", "full"),
         ("adapter: FULL", "method", "full"),
+        ("adapter: qlora\nload_in_4bit: true", "load_in_4bit", True),
+        ("quantization_bit: 4\nquantization_method: bnb", "load_in_4bit", True),
+        ("bf16:\nfp16: true", "dtype", "float16"),
+        ("peft_use_dora: true", "lora_use_dora", True),
+        ("use_rslora: true", "lora_use_rslora", True),
+        ("lora_modules_to_save: [lm_head]", "lora_modules_to_save", ("lm_head",)),
+        (
+            "additional_target: lm_head,embed_tokens",
+            "lora_modules_to_save",
+            ("lm_head", "embed_tokens"),
+        ),
+        ("lora: {rank_pattern: {down_proj: 4}}", "lora_rank_pattern", {"down_proj": 4}),
         ("flash_attention: true", "attn_implementation", "flash_attention_2"),
         ("sdp_attention: true", "attn_implementation", "sdpa"),
         ("sample_packing: false\ngroup_by_length: true", "batching", "balanced"),
@@ -321,9 +339,27 @@ def test_one_value_in_two_spellings_is_no_contradiction(tmp_path: Path) -> None:
         parse(["--config", str(file)])
 
 
-def test_all_weights_without_adapter_are_noted(tmp_path: Path) -> None:
-    (note,) = read(tmp_path, "base_model: m\nmicro_batch_size: 1\n").notes
-    assert "method: full" in note
+@pytest.mark.parametrize(
+    ("text", "flags", "method"),
+    [
+        ("base_model: m", (), None),
+        ("base_model: m\nlora_r: 8", (), None),  # axolotl does not look at it then
+        ("base_model: m\nadapter:", (), "full"),
+        ("base_model: m", ("--method", "lora"), "lora"),
+        ("model_name_or_path: m", (), None),
+        ("model_name_or_path: m\nlora_r: 8", (), "lora"),
+        ("model_name_or_path: m\nuse_peft: false", (), "full"),
+        ("name_or_path: m", (), "lora"),
+    ],
+)
+def test_all_weights_are_never_trained_as_an_adapter(
+    tmp_path: Path, text: str, flags: tuple[str, ...], method: str | None
+) -> None:
+    if method is None:
+        assert "expected method: lora or full" in problems(tmp_path, text)[0]
+        return
+    config = read(tmp_path, text, *flags).config(dataset_path="d")
+    assert config.method == method
 
 
 def test_a_key_has_one_meaning() -> None:

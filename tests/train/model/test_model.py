@@ -621,8 +621,7 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
 
     from train.distributed.process_group import local_store
     from train.errors import ModelError
-    from train.model.load import lora
-    from train.model.lora_targets import Targets
+    from train.model.lora_targets import Targets, lora
     from train.model.parallelize import verify_sharded
 
     dist.init_process_group("gloo", store=local_store(), rank=0, world_size=1)
@@ -640,7 +639,7 @@ def test_adapters_put_on_a_sharded_model_are_refused(base: Config) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "becomes", "remarks"),
-    [("auto", "float32", 1), ("bfloat16", "bfloat16", 1), ("float32", "float32", 0)],
+    [("auto", "float16", 1), ("bfloat16", "bfloat16", 1), ("float32", "float32", 0)],
 )
 def test_emulated_bfloat16_is_not_taken_by_itself(
     base: Config, dtype: Any, becomes: str, remarks: int

@@ -1,0 +1,67 @@
+"""In float16 losses are scaled as torch's GradScaler does, and a resume knows the scale."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.lazy_torch import torch
+from tests.train.world import Training, World
+
+pytestmark = pytest.mark.torch
+
+
+def test_it_is_that_of_torchs_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.model import loss_scale
+
+    monkeypatch.setattr(loss_scale, "EVERY", 3)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    theirs = torch.amp.GradScaler("cpu", growth_interval=3)
+    ours = loss_scale.LossScale()
+    for finite in (True, True, False, True, True, True, False, False, True, True, True, True):
+        weight.grad = torch.full((1,), 1.0 if finite else float("inf"))
+        theirs.scale(torch.ones(1))
+        theirs.step(optimizer)
+        theirs.update()
+        ours = ours.after(finite=finite)
+        state = theirs.state_dict()
+        assert (ours.factor, ours.steady) == (state["scale"], state["_growth_tracker"])
+    assert ours.skipped == 3
+
+
+def begin_too_high(_: int) -> None:
+    """Let the first steps overflow."""
+    from train.model import loss_scale, optimizer
+
+    optimizer.LossScale = lambda: loss_scale.LossScale(factor=2.0**25)
+
+
+def steps(run: Training) -> list[tuple[Any, ...]]:
+    """Return what each step says of itself, in full precision."""
+    lines = map(json.loads, (run.output / "metrics.jsonl").read_text().splitlines())
+    keys = ("step", "loss", "grad_norm", "loss_scale", "skipped_steps")
+    return [tuple(line[key] for key in keys) for line in lines if line["kind"] == "step"]
+
+
+def test_a_killed_training_resumes_its_scale_bit_for_bit(world: World) -> None:
+    """With DoRA, whose magnitudes are trained too, and on two ranks."""
+    how: dict[str, Any] = {
+        "dtype": "float16", "lora_use_dora": True, "nodes": (2,), "parallel": "fsdp",
+        "save_steps": 4, "max_steps": 8, "eval_dataset_path": None, "before": begin_too_high,
+    }  # fmt: skip
+    whole = world.run(**how)
+    numbers = steps(whole)
+    assert 0 < numbers[3][4] < 4, "some steps are skipped, and some are not"
+    assert "Norm: inf (no update)" in whole.said()
+    broken = world.start(**how)
+    broken.wait_for("Step 5/8")
+    broken.kill()
+    again = world.run(**how, output_dir=str(broken.output), resume_from_checkpoint="latest")
+    assert steps(again) == numbers
+    exact = world.run(**how | {"dtype": "float32", "before": None})
+    skipped = numbers[-1][4]
+    losses = list(exact.losses().values())
+    assert numbers[-1][1] == pytest.approx(losses[7 - skipped], abs=0.3)
