@@ -18,10 +18,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from train.config.config import Config
-from train.model import memory, placement, quantized
+from train.model import memory, placement, quantized, vision
 from train.model.load import base_of
 from train.model.parallelize import local, local_shard, sharded_as
 
@@ -57,7 +57,7 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
     if stored and stored.method == quantized.MXFP4:
         raise CannotSlice("transformers reads mxfp4 whole")
     with torch.device("meta"):
-        plain: Any = AutoModelForCausalLM.from_config(
+        plain: Any = vision.auto_class(folder).from_config(
             base.config,
             dtype=next(p.dtype for n, p in base.named_parameters() if "lora_" not in n),
             attn_implementation=config.attn_implementation,
