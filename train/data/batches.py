@@ -41,8 +41,6 @@ QUADRATIC = 1 / 8192
 PIXEL = 1 / 4096
 """Work of a number of an image's pixels in tokens: a patch of 14x14 in three colors takes a frozen
 tower what a seventh of a token takes the rest, in models of usual widths."""
-READERS = 8
-"""Threads that read images: decoding leaves Python to the others."""
 AHEAD = 2
 """Steps made while the ranks compute."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, lru_cache
 from io import BytesIO
@@ -33,6 +34,10 @@ ORIENTATION, TURNED = 0x0112, 5
 """The key of EXIF, and its first value that means a quarter turn."""
 LEAST = 8
 """An image is tried in an eighth of its size if its format can: damage is found all the same."""
+READERS = 8
+"""Threads that decode images, which leaves Python to the others."""
+NESTED = 5
+"""Dimensions of pixels that are grouped: by sample, or by the tiles of an image."""
 BLANK = 64
 """Width and height of an image that weighs nothing."""
 
@@ -127,7 +132,8 @@ class Vision:
             raise ConfigError(
                 "name_or_path: expected a processor that writes the text of one image "
                 f"(replace_image_token), found {type(processor).__name__} of transformers "
-                f"{__version__}"
+                f"{__version__}",
+                hint="pip install -U transformers",
             )
         self._processor = processor
         self._how = processor._merge_kwargs(tokenizer_init_kwargs={}, return_tensors="pt")  # noqa: SLF001
@@ -136,6 +142,7 @@ class Vision:
         self.ids = frozenset(each for each in processor.image_token_ids if each is not None)
         """Tokens in whose places the model puts an image."""
         self.sized = lru_cache(SIZES)(self._sized)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="images")
 
     @cached_property
     def _marks(self) -> frozenset[str]:
@@ -211,12 +218,25 @@ class Vision:
         """Return what a model takes besides tokens: the pixels, and which tokens are images."""
         import torch
 
-        found = self._process([_opened(each) for each in pictures])[0] if pictures else {}
+        found = self._pixels(pictures) if pictures else {}
         if self._processor.return_mm_token_type_ids:
             names = self._processor.model_input_names
             name = "token_type_ids" if "token_type_ids" in names else "mm_token_type_ids"
             found[name] = torch.from_numpy(np.isin(input_ids, sorted(self.ids)).astype(np.int64))
         return found
+
+    def _pixels(self, pictures: Sequence[Picture]) -> dict[str, Any]:
+        """Return what the processor makes of some images, each in a thread if they do not mix."""
+        import torch
+
+        found, _ = self._process([_opened(pictures[0])])
+        if len(pictures) == 1:
+            return found
+        if found["pixel_values"].ndim >= NESTED:  # one that pads images to the largest of a sample
+            return self._process([*self._readers.map(_opened, pictures)])[0]
+        others = self._readers.map(lambda each: self._process([_opened(each)])[0], pictures[1:])
+        made = [found, *others]
+        return {key: torch.cat([each[key] for each in made]) for key in found}
 
     @cache  # noqa: B019  (there is one)
     def blank(self) -> tuple[list[int], Picture]:
