@@ -63,12 +63,14 @@ class Lengths:
 
     lengths: Ints
     targets: Ints
+    numbers: Ints
     shares: tuple[Share, ...]
 
     @classmethod
     def of(cls, samples: Mixture) -> Lengths:
         """Take them from a node's samples."""
-        return cls(lengths=samples.lengths, targets=samples.targets, shares=samples.shares)
+        sizes = {name: getattr(samples, name) for name in ("lengths", "targets", "numbers")}
+        return cls(**sizes, shares=samples.shares)
 
 
 def run(
@@ -255,7 +257,8 @@ def build_model(
 
 def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
     """Return this rank's batches; nodes with samples of their own first exchange the lengths."""
-    batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=ranks.env.rank)
+    about = {"rank": ranks.env.rank, "vision": corpus.vision}
+    batches = partial(Batches, corpus.train, corpus.eval, config, size, **about)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
         return batches()
     mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)

@@ -197,7 +197,10 @@ class Trainer:
         """Run the model over one batch of this rank."""
         positions = None if batch.position_ids is None else torch.from_numpy(batch.position_ids)
         return self.model.loss(
-            torch.from_numpy(batch.input_ids), torch.from_numpy(batch.labels), positions
+            torch.from_numpy(batch.input_ids),
+            torch.from_numpy(batch.labels),
+            positions,
+            batch.vision,
         )
 
     def who_is_not_finite(self, step: int, loss: float, squared_norm: float) -> str:

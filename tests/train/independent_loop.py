@@ -32,6 +32,8 @@ class Sample:
 
     ids: tuple[int, ...]
     learned: tuple[bool, ...]
+    images: dict[str, Any] = field(default_factory=dict)
+    """What a model takes of a sample's images, by its own names."""
 
     @property
     def count(self) -> int:
@@ -159,7 +161,7 @@ def evaluate(model: Any, held_out: list[Sample]) -> float:
 def cross_entropy(model: Any, sample: Sample) -> Any:
     """Return the sum over the learned tokens of a sample: the model sees this sample only."""
     ids = torch.tensor([sample.ids])
-    logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+    logits = model(input_ids=ids, use_cache=False, **sample.images).logits[0, :-1]
     counts = torch.tensor(sample.learned[1:])
     return torch.nn.functional.cross_entropy(
         logits[counts].float(), ids[0, 1:][counts], reduction="sum"

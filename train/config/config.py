@@ -91,6 +91,12 @@ class Config:
     """The folder of a trained adapter, to train it further as a new run. Its files say what other
     lora keys are."""
 
+    freeze_vision_tower: bool = _key("vision", True)
+    """Leave what turns images into features as it is. If false, it is trained too; with `lora` its
+    linear layers get adapters."""
+    freeze_multi_modal_projector: bool = _key("vision", True)
+    """The same for what hands these features to the language model."""
+
     parallel: Parallel = _key("distributed", "auto", also="strategy parallelism")
     """`fsdp` shards over all ranks. `hsdp` shards within each node and replicates over the nodes.
     `ddp` keeps the whole model on each rank. `single` is one process. `auto`: single for one rank,
@@ -155,6 +161,9 @@ class Config:
     """`balanced` gives each rank samples of about the same work; `packed` joins short samples to
     rows of seq_len (they do not see each other); `plain` takes them as they come. The spelling
     `packing: true` means packed."""
+    image_dir: str | None = _key("data", None, also="media_dir image_folder image_base_path")
+    """Folder in which relative paths of images begin. Default: the folder of the file that names
+    them."""
     max_bad_lines: int = _key("data", 0, least=0)
     """Lines that may be unusable (named with file and line, and left out) before it is an error."""
     node_data: NodeData = _key("data", "whole")

@@ -11,13 +11,16 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from train.config.batch_size import BatchSize
 from train.config.config import Config
 from train.data.encoding import IGNORED
+from train.data.images import Picture, Vision
 from train.data.mixture import (
     Mixture,
     Share,
@@ -35,6 +38,9 @@ MULTIPLE = 8
 """Rows are padded to a multiple of this: GPUs multiply such shapes fastest."""
 QUADRATIC = 1 / 8192
 """Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
+PIXEL = 1 / 4096
+"""Work of a number of an image's pixels in tokens: a patch of 14x14 in three colors takes a frozen
+tower what a seventh of a token takes the rest, in models of usual widths."""
 AHEAD = 2
 """Steps made while the ranks compute."""
 
@@ -61,6 +67,8 @@ class Batch:
     """Labels that count, after the shift."""
     tokens: int
     """Places that hold a token of a sample."""
+    vision: dict[str, Any] = field(default_factory=dict)
+    """What the model gets of images, as tensors by its own names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +123,7 @@ class Pool:
         self._number = number
         self._targets = sizes.targets
         self._lengths = sizes.lengths
+        self._numbers = sizes.numbers
         self._shares = sizes.shares
         self.tokens = sum(share.weight * tokens for share, tokens in tokens_by_share(sizes))
         """Of an epoch, on average."""
@@ -163,7 +172,8 @@ class Pool:
     def cost(self, row: Ints) -> float:
         """Return the work of a row."""
         lengths = self._lengths[row].astype(float)
-        return float((lengths + lengths * lengths * QUADRATIC).sum())
+        pixels = float(self._numbers[row].sum()) * PIXEL
+        return float((lengths + lengths * lengths * QUADRATIC).sum()) + pixels
 
     def count_in(self, rows: list[Ints]) -> tuple[int, int]:
         """Return the labels that count in these rows, and all their tokens."""
@@ -189,6 +199,7 @@ class Batches:
         size: BatchSize,
         *,
         rank: int,
+        vision: Vision | None = None,
         pools: Sequence[Sizes] = (),
         evaluation_pools: Sequence[Sizes] = (),
         ranks_of_pools: Sequence[int] = (),
@@ -201,6 +212,10 @@ class Batches:
         self._config = config
         self._size = size
         self._train_data, self._eval_data = train, evaluation
+        self._vision = vision
+        # The tower's weights are gathered and reduced by all ranks together.
+        blank = vision.blank() if vision and size.world_size > 1 else None
+        self._collate = partial(collate, vision=vision, blank=blank)
         members = tuple(ranks_of_pools) or (size.world_size,)
         if len(members) > 1 and size.total % size.world_size:
             problem = (
@@ -274,7 +289,9 @@ class Batches:
         after = self._after(position)
         return Step(
             micro_batches=tuple(
-                collate(self._train_data, mine[i * each : (i + 1) * each], packed=self._packed)
+                self._collate(
+                    self._train_data, mine[i * each : (i + 1) * each], packed=self._packed
+                )
                 for i in range(count)
             ),
             valid=valid,
@@ -291,7 +308,7 @@ class Batches:
     def largest(self) -> Batch:
         """Return the largest micro-batch that this rank may meet."""
         rows = self._pools[self._pool].longest(self._size.per_device)
-        return collate(self._train_data, rows, packed=self._packed)
+        return self._collate(self._train_data, rows, packed=self._packed)
 
     def train(self, position: Position) -> Iterator[Step]:
         """Yield the steps from a position on, without end; some are made ahead."""
@@ -320,7 +337,7 @@ class Batches:
         mine = longest_first[self._local :: self._members[self._pool]]
         for number in range(count):
             rows = mine[number * each : (number + 1) * each]
-            yield collate(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
+            yield self._collate(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
 
     def _assigned(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
         pool, members = self._pools[number], self._members[number]
@@ -337,12 +354,27 @@ class Batches:
         return Position(epoch=position.epoch, consumed=consumed)
 
 
-def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
-    """Return rows of samples as one batch; without rows, one that weighs nothing."""
+def collate(
+    data: Mixture,
+    rows: Sequence[Ints],
+    *,
+    packed: bool,
+    vision: Vision | None = None,
+    blank: tuple[list[int], Picture] | None = None,
+) -> Batch:
+    """Return rows of samples as one batch; without rows, one that weighs nothing.
+
+    Without images it gets the row of a blank one, which weighs nothing, if there is one.
+    """
     contents = [[data.sample(int(number)) for number in row] for row in rows]
+    pictures = [p for row in rows for n in row for p in data.pictures(int(n))] if vision else []
+    if blank and not pictures:
+        ids = np.asarray(blank[0])
+        contents.append([(ids, np.full_like(ids, IGNORED))])
+        pictures = [blank[1]]
     longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)
     width = -(-longest // MULTIPLE) * MULTIPLE
-    shape = (max(1, len(rows)), width)
+    shape = (max(1, len(contents)), width)
     input_ids, labels = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
     position_ids = np.zeros(shape, np.int64)
     tokens = 0
@@ -362,4 +394,5 @@ def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
         position_ids=position_ids if packed else None,
         valid=int((labels != IGNORED).sum()),  # the first of a row never counts
         tokens=tokens,
+        vision=vision.inputs(input_ids, pictures) if vision else {},
     )

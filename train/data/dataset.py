@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from train.config.config import Config
-from train.data import hub, overlap, token_cache, token_store, tokenizer_workers
+from train.data import hub, images, overlap, token_cache, token_store, tokenizer_workers
 from train.data.encoding import IGNORED, Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.fingerprint import nothing
 from train.data.formats import Reader, Rules
+from train.data.images import Picture, Vision, unpacked
 from train.data.mixture import Mixture
 from train.data.progress import Phase, Reporter
 from train.data.tally import Tally
@@ -42,11 +43,14 @@ class TokenSet:
     lengths: Ints
     targets: Ints
     """Tokens of each sample that are predicted and count."""
+    numbers: Ints
+    """Of each sample's pixels."""
 
     @classmethod
     def of(cls, parts: tuple[Shard, ...], index: Ints) -> TokenSet:
         """Return all samples of an index."""
-        return cls(parts=parts, index=index, lengths=index[:, 1], targets=index[:, 2])
+        named = {"lengths": 1, "targets": 2, "numbers": 4}
+        return cls(parts=parts, index=index, **{name: index[:, at] for name, at in named.items()})
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -64,16 +68,34 @@ class TokenSet:
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """Return the ids, and their labels (-100: masked)."""
-        row = number if self.chosen is None else int(self.chosen[number])
-        _, length, _, offset = self.index[row]
-        for part in self.parts:
-            if row < part.samples:
-                break
-            row -= part.samples
-        else:
-            raise IndexError(number)
+        part, (_, length, _, offset, *_) = self._row(number)
         ids = np.array(part.tokens[offset : offset + length], np.int64)
         return ids, np.where(part.loss_mask[offset : offset + length], ids, IGNORED)
+
+    def pictures(self, number: int) -> list[Picture]:
+        """Return the images of a sample."""
+        part, (*_, at) = self._row(number)
+        return unpacked(part.images, int(at))[0] if at >= 0 else []
+
+    def refuse_changed_images(self, check: Callable[[], None] = nothing) -> None:
+        """Refuse files of images that are not there, or not as they were."""
+        for part in self.parts:
+            at = 0
+            while at < len(part.images):
+                check()
+                found, at = unpacked(part.images, at, bytes_too=False)
+                for picture in found:
+                    images.refuse_changed(picture)
+
+    def _row(self, number: int) -> tuple[Shard, Ints]:
+        """Return the shard of a sample, and its row of the index."""
+        row = number if self.chosen is None else int(self.chosen[number])
+        found = self.index[row]
+        for part in self.parts:
+            if row < part.samples:
+                return part, found
+            row -= part.samples
+        raise IndexError(number)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TokenSet:
         """Return the samples of the mask only."""
@@ -83,6 +105,7 @@ class TokenSet:
             chosen=rows if self.chosen is None else self.chosen[rows],
             lengths=self.lengths[rows].astype(np.int32),
             targets=self.targets[rows].astype(np.int32),
+            numbers=self.numbers[rows].astype(np.int64),
         )
 
 
@@ -96,6 +119,8 @@ class Corpus:
     """SHA-256 of all that the tokens depend on: equal on all nodes, or something is wrong."""
     notes: tuple[str, ...]
     """What the user should know: lines left out, samples cut."""
+    vision: Vision | None = None
+    """The model's processor of images, if there is one."""
 
     @property
     def largest_token(self) -> int:
@@ -187,6 +212,7 @@ def prepare(
         of_all = sum(map(len, held_out))
         notes += (f"{both} of {of_all} evaluation samples are also trained on",)
     return Corpus(
+        vision=getattr(load(), "vision", None) if images.has_processor(model) else None,
         train=Mixture(train, weights),
         eval=Mixture(held_out) if held_out else None,
         key=_key([key for key, _, _ in opened], weights),
@@ -222,18 +248,28 @@ def _short(path: Path, folder: str) -> str:
 
 
 def load_tokenizer(model: Path, config: Config) -> Any:
-    """Return the model's tokenizer."""
+    """Return the model's tokenizer; as `vision` it has the processor of images, or None."""
     from transformers import AutoTokenizer
 
+    trust = config.trust_remote_code
+    vision = None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(model), local_files_only=True, trust_remote_code=config.trust_remote_code
-        )
+        if images.has_processor(model):
+            processor = images.load(model, trust_remote_code=trust)
+            tokenizer, vision = processor.tokenizer, Vision(processor)
+            tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(model), local_files_only=True, trust_remote_code=trust
+            )
+    except ConfigError:
+        raise
     except Exception as error:  # (transformers raises what it likes)
         found = " ".join(str(error).split())
         problem = f"name_or_path: expected a tokenizer in {model}, found: {found}"
         raise ConfigError(problem) from error
     tokenizer.model_max_length = 1 << 30  # train's seq_len decides; no warnings about others
+    tokenizer.vision = vision
     return tokenizer
 
 
@@ -299,7 +335,13 @@ def _open(
     shards = tuple(token_store.open_shard(source.shard(n)) for n in range(source.shards))
     empty = not any(shard.samples for shard in shards)
     index = np.load(source.folder / token_cache.INDEX, mmap_mode=None if empty else "r")
-    return source.key, TokenSet.of(shards, np.asarray(index)), tuple(notes)
+    samples, key = TokenSet.of(shards, np.asarray(index)), source.key
+    if samples.numbers.any():
+        if env.local_rank == 0:
+            samples.refuse_changed_images(check)
+        # The lines name images; what these are is in the manifest. Strided nodes have others each.
+        key += source.complete.read_text() if source.stride == 1 else ""
+    return key, samples, tuple(notes)
 
 
 def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice, pairwise
@@ -11,6 +12,7 @@ from train.config.config import Config, Overlong
 from train.data.files.bad_line import BadLine
 from train.data.files.lines import Line
 from train.data.formats import Document, Piece, Reader
+from train.data.images import Picture
 from train.data.tally import Tally
 from train.errors import ConfigError
 
@@ -30,6 +32,7 @@ class Sample:
     loss_mask: list[bool]
     tally: Tally | None = None
     """What of a chat is learned."""
+    pictures: tuple[Picture, ...] = ()
     whole: int = 0
     """How many tokens the line has, if that is more than seq_len; a sample that is dropped for
     it has no ids."""
@@ -62,7 +65,7 @@ def encode_lines(
         reasons: dict[int, str] = {}
         for line in together:
             try:
-                documents[line.number] = reader.read(line.content)
+                documents[line.number] = reader.read(line.content, line.where)
             except BadLine as error:
                 reasons[line.number] = str(error)
         made = encode([*documents.values()], tokenizer, config.seq_len, config.overlong)
@@ -239,28 +242,52 @@ def _samples(
         whole = len(ids) if len(ids) > seq_len else 0
         if whole and overlong == "drop":
             return [Sample(ids=[], loss_mask=[], whole=whole)]
-        tally = _tally(document, pieces, tokens, seq_len if whole else None)
-        made = [Sample(ids=ids[:seq_len], loss_mask=loss_mask[:seq_len], whole=whole, tally=tally)]
+        begins = _begins(pieces, tokens) if whole and document.chat else []
+        end, pictures = _end_beside_pictures(document.pictures, begins, seq_len)
+        tally = _tally(document, pictures, begins[end] if begins[end:] else None)
+        made = [
+            Sample(
+                ids=ids[:end],
+                loss_mask=loss_mask[:end],
+                whole=whole,
+                tally=tally,
+                pictures=pictures,
+            )
+        ]
     return [sample for sample in made if any(sample.loss_mask[1:])]
 
 
-def _tally(
-    document: Document, pieces: Sequence[Piece], tokens: Sequence[Tokens], cut_at: int | None
-) -> Tally | None:
+def _begins(pieces: Sequence[Piece], tokens: Sequence[Tokens]) -> list[int]:
+    """Return where in the whole text each token begins."""
+    starts = accumulate((len(piece.text) for piece in pieces), initial=0)
+    return [
+        start + begin for start, each in zip(starts, tokens, strict=False) for begin in each.begins
+    ]
+
+
+def _end_beside_pictures(
+    pictures: tuple[Picture, ...], begins: Sequence[int], seq_len: int
+) -> tuple[int, tuple[Picture, ...]]:
+    """Return where a sample of this length ends, before an image that is not whole, and its images.
+
+    Without `begins` nothing is cut.
+    """
+    if not begins[seq_len:]:
+        return seq_len, pictures
+    at = begins[seq_len]
+    kept = tuple(each for each in pictures if each.span[1] <= at)
+    if len(kept) < len(pictures) and pictures[len(kept)].span[0] < at:
+        return bisect_left(begins, pictures[len(kept)].span[0]), kept
+    return seq_len, kept
+
+
+def _tally(document: Document, pictures: Sequence[Picture], cut_at: int | None) -> Tally | None:
     """Count what is learned of a chat; an answer that is cut is not learned as a whole."""
     chat = document.chat
     if chat is None:
         return None
-    end = len(chat.text)
-    if cut_at is not None:
-        starts = accumulate((len(piece.text) for piece in pieces), initial=0)
-        begins = (
-            start + begin
-            for start, each in zip(starts, tokens, strict=False)
-            for begin in each.begins
-        )
-        end = next(islice(begins, cut_at, None))
+    end = len(chat.text) if cut_at is None else cut_at
     whole = [answer for answer in chat.answers if answer.end <= end]
     special = [chat.text[low:high] for low, high in chat.literals if not document.literals]
     special += chat.hidden
-    return Tally.of(whole, chat.unlearned, special)
+    return Tally.of(whole, chat.unlearned, special, [each.tokens for each in pictures])

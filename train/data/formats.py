@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from train.config.config import Config, Learn
 from train.config.datasets import IN_LINES, Dataset
@@ -21,10 +22,14 @@ from train.data.chat.messages import (
     tools_of,
     with_system,
 )
+from train.data.chat.pictures import Source, as_parts, given, placed
 from train.data.chat.template import Chat, ChatTemplate
 from train.data.files.bad_line import NO_UTF8, BadLine
 
-VERSION = 11
+if TYPE_CHECKING:
+    from train.data.images import Picture
+
+VERSION = 12
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 TEXT = ("text",)
@@ -64,6 +69,10 @@ class Document:
     """The chat that it is."""
     literals: tuple[tuple[int, int], ...] = ()
     """Where its only piece has special tokens that are text."""
+    sources: tuple[Source, ...] = ()
+    """Its images as the line names them."""
+    pictures: tuple[Picture, ...] = ()
+    """The same, looked at; then the text has their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class Rules:
     """Names of roles → roles."""
     learn: Learn = "all"
     split_special_tokens: bool = False
+    image_dir: str | None = None
 
     @classmethod
     def of(cls, config: Config, dataset: Dataset | None = None) -> Rules:
@@ -87,6 +97,7 @@ class Rules:
             roles=roles or {},
             learn=config.learn,
             split_special_tokens=config.split_special_tokens,
+            image_dir=config.image_dir,
         )
 
     @property
@@ -130,10 +141,17 @@ class Reader:
         self._template = ChatTemplate(tokenizer, template_arguments)
         self._ends = _ends_of(tokenizer)
         self._rules = rules or Rules()
+        self._vision = getattr(tokenizer, "vision", None)
 
-    def read(self, line: bytes | BadLine) -> Document:
-        """Return what a line says."""
-        document = self._document(self._rules.record_of(line))
+    def read(self, line: bytes | BadLine, where: str = "") -> Document:
+        """Return what a line says; `where` is its `file:line`, next to which its images are."""
+        record = self._rules.record_of(line)
+        document = self._document(record)
+        if given(record) and not document.sources:
+            raise BadLine("images: expected messages that they are in, found text")
+        if self._vision:
+            folder = self._rules.image_dir or Path(where.rpartition(":")[0]).parent
+            document = self._vision.fill(document, where, Path(folder))
         try:
             for piece in document.pieces:
                 piece.text.encode()
@@ -192,6 +210,10 @@ class Reader:
     ) -> Document:
         before = len(messages)
         messages = with_system(messages, record.get("system", ""))
+        messages, sources = placed(messages, given(record))
+        if sources and not self._vision:
+            wanted = "a model that sees images, with its preprocessor_config.json"
+            raise BadLine(f"images: expected {wanted}, found one of text")
         learn_from += len(messages) - before
         answers = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
         if messages and not answers:
@@ -216,6 +238,7 @@ class Reader:
             splits=False,
             chat=chat,
             literals=chat.literals if self._rules.split_special_tokens else (),
+            sources=tuple(sources),
         )
 
 
@@ -283,6 +306,7 @@ def _ends_of(tokenizer: Any) -> tuple[str, ...]:
         return eos
     mark = "(the answer)"
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+    chat = list(map(as_parts, chat)) if getattr(tokenizer, "vision", None) else chat
     try:
         _, _, after = tokenizer.apply_chat_template(chat, tokenize=False).partition(mark)
     except Exception:  # noqa: BLE001  (templates raise what they like; chats will tell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from train.data.token_store import Ints
 
 if TYPE_CHECKING:
     from train.data.dataset import TokenSet
+    from train.data.images import Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,10 @@ class Sizes(Protocol):
         """Tokens of each sample that the loss counts."""
 
     @property
+    def numbers(self) -> Ints:
+        """Numbers of each sample's pixels."""
+
+    @property
     def shares(self) -> Sequence[Share]:
         """The data sets whose samples they are, in order."""
 
@@ -52,6 +57,7 @@ class Mixture:
         )
         self.lengths = _joined([samples.lengths for samples in self.sets])
         self.targets = _joined([samples.targets for samples in self.sets])
+        self.numbers = _joined([samples.numbers for samples in self.sets], np.int64)
         self._ends = np.cumsum([len(samples) for samples in self.sets])
 
     def __len__(self) -> int:
@@ -64,9 +70,18 @@ class Mixture:
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """Return the ids, and their labels (-100: masked)."""
+        samples, within = self._of(number)
+        return samples.sample(within)
+
+    def pictures(self, number: int) -> list[Picture]:
+        """Return the images of a sample."""
+        samples, within = self._of(number)
+        return samples.pictures(within)
+
+    def _of(self, number: int) -> tuple[TokenSet, int]:
         which = int(np.searchsorted(self._ends, number, side="right"))
         samples = self.sets[which]
-        return samples.sample(number - int(self._ends[which]) + len(samples))
+        return samples, number - int(self._ends[which]) + len(samples)
 
 
 def by_share(sizes: Sizes) -> Iterator[tuple[Share, Ints]]:
@@ -82,9 +97,9 @@ def tokens_by_share(sizes: Sizes) -> Iterator[tuple[Share, int]]:
     return ((share, int(lengths.sum())) for share, lengths in by_share(sizes))
 
 
-def _joined(arrays: list[Ints]) -> Ints:
+def _joined(arrays: list[Ints], kind: type[np.signedinteger[Any]] = np.int32) -> Ints:
     """Return one array; a single one as it is, mapped from disk."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, dtype=np.int32)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, dtype=kind)
 
 
 def rows_an_epoch(count: int, weight: float) -> int:

@@ -7,6 +7,7 @@ token cache. What is learned stands after a `+`, the rest after a `-`; colors on
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -19,12 +20,15 @@ from train.config.config import Config
 from train.data import dataset, hub
 from train.data.dataset import Located
 from train.data.encoding import Sample
+from train.data.images import Vision
 from train.errors import DONE, ConfigError, counted
 
 COLORS = {True: "\x1b[32m", False: "\x1b[2m"}
 """Of what is learned, and of what is not."""
 RESET = "\x1b[0m"
 WIDTH = 80
+REPEATED = re.compile(r"(<[^<>]+>)\1{3,}")
+"""Tokens of an image."""
 UNSAFE = {"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"}
 """Categories of characters that move the cursor, are invisible, or turn the direction of text."""
 
@@ -90,14 +94,30 @@ def render(
     yield f"{counted(len(ids), 'token')} of seq_len {seq_len}{cut}: {counts_of}"
     last = max(index for index, counts in enumerate(loss_mask) if counts)
     text = safe(tokenizer.decode([ids[last]]))
+    yield from _pictures(shown.sample, getattr(tokenizer, "vision", None))
     yield f"last learned token: {text.strip() or repr(text)} ({ids[last]})"
     yield ""
     for counts, stretch in _stretches(ids, loss_mask, tokenizer):
-        for line in _wrapped(stretch, max(1, width - 2)):
+        for line in _wrapped(REPEATED.sub(_folded, stretch), max(1, width - 2)):
             written = f"{'+' if counts else '-'} {line}"
             yield f"{COLORS[counts]}{written}{RESET}" if color else written
     yield ""
     yield "+ learned, - not learned; \\n is a line break"
+
+
+def _pictures(sample: Sample, vision: Vision | None) -> Iterator[str]:
+    """Yield a line for each image: its size, its tokens and where these are."""
+    places = [at for at, token in enumerate(sample.ids) if vision and token in vision.ids]
+    for number, picture in enumerate(sample.pictures, start=1):
+        first, last = places[0] + 1, places[picture.tokens - 1] + 1
+        del places[: picture.tokens]
+        size = f"{picture.width}x{picture.height}, {counted(picture.tokens, 'token')}"
+        yield f"image {number}: {size} from token {first} to {last}: {safe(picture.name)}"
+
+
+def _folded(found: re.Match[str]) -> str:
+    """Return a token that is repeated once, with how often."""
+    return f"{found[1]}x{len(found[0]) // len(found[1])}"
 
 
 def _stretches(ids: list[int], loss_mask: list[bool], tokenizer: Any) -> Iterator[tuple[bool, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -35,10 +35,17 @@ class Tally:
 
     @classmethod
     def of(
-        cls, answers: Iterable[Answer], unlearned: Mapping[str, int], special: Iterable[str]
+        cls,
+        answers: Iterable[Answer],
+        unlearned: Mapping[str, int],
+        special: Iterable[str],
+        images: Sequence[int] = (),
     ) -> Self:
-        """Count a chat: its answers that are learned, and what a line of it says besides."""
-        learned: Counter[str] = Counter()
+        """Count a chat: its answers that are learned, and what a line of it says besides.
+
+        `images` has the tokens of each.
+        """
+        learned = Counter({"images": len(images), "of images": sum(images)})
         for answer in answers:
             learned["answers"] += 1
             learned["ends"] += answer.ends
@@ -67,6 +74,9 @@ class Tally:
         """Say what is learned, what is not, and what may be read as something else."""
         if self.learned["answers"]:
             yield f"learned: {self._words()}"
+        if images := self.learned["images"]:
+            each = round(self.learned["of images"] / images)
+            yield f"{counted(images, 'image')} of {counted(each, 'token')}, on average"
         if unended := self.learned["unended"]:
             begin = "answer begins" if unended == 1 else "answers begin"
             yield f"{unended} {begin} thoughts that do not end: the model learns to stop in them"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from train.config.config import Config
-from train.data import fingerprint, formats, token_store, tokenizer_workers
+from train.data import fingerprint, formats, images, token_store, tokenizer_workers
 from train.data.encoding import Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.fingerprint import LOOK, Scan, nothing, wait_for
@@ -206,7 +206,7 @@ def source(
         "tokenizer": {
             str(path.relative_to(model)): measure(path).sha256
             for path in (
-                *(model / name for name in TOKENIZER_FILES),
+                *(model / name for name in (*TOKENIZER_FILES, *images.FILES)),
                 *sorted(model.glob("additional_chat_templates/*.jinja")),
             )
             if path.is_file()

@@ -17,11 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from train.data.encoding import Encoded
+from train.data.images import packed
 from train.data.tally import Tally
 from train.files import measure, write_text
 
 Ints = npt.NDArray[np.signedinteger[Any]]
-COLUMNS = ("line", "length", "targets", "offset")
+COLUMNS = ("line", "length", "targets", "offset", "numbers", "images")
+"""Of each sample; `numbers` are those of its pixels, `images` where its images begin, or -1."""
+FILES = ("tokens.bin", "loss_mask.bin", "images.bin", "index.npy")
 ROUND = 128
 """The lengths of lines that are too long are counted in multiples of this."""
 
@@ -32,6 +35,7 @@ class Shard:
 
     tokens: npt.NDArray[Any]
     loss_mask: npt.NDArray[np.uint8]
+    images: npt.NDArray[np.uint8]
     samples: int
     largest: int
     """The largest token."""
@@ -69,6 +73,7 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
     with (
         (aside / "tokens.bin").open("wb") as tokens,
         (aside / "loss_mask.bin").open("wb") as loss_mask,
+        (aside / "images.bin").open("wb") as images,
     ):
         for each in lines:
             if not each.usable:
@@ -84,9 +89,13 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
                 loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
                 rows.extend((each.line.number, length, sum(sample.loss_mask[1:]), offset))
+                rows.append(sum(picture.numbers for picture in sample.pictures))
+                rows.append(images.tell() if sample.pictures else -1)
+                if sample.pictures:
+                    images.write(packed(sample.pictures))
                 offset += length
                 largest = max(largest, max(sample.ids, default=0))
-        for file in (tokens, loss_mask):
+        for file in (tokens, loss_mask, images):
             file.flush()
             os.fsync(file.fileno())
     index = np.asarray(rows, np.int64).reshape(-1, len(COLUMNS))
@@ -99,10 +108,7 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
         "overlong": overlong,
         "chats": tally.as_json(),
         "bad": bad,
-        "files": {
-            name: measure(aside / name).sha256
-            for name in ("tokens.bin", "loss_mask.bin", "index.npy")
-        },
+        "files": {name: measure(aside / name).sha256 for name in FILES},
     }
     write_text(aside / "shard.json", json.dumps(about, indent=1))
 
@@ -128,10 +134,10 @@ def write_index(path: Path, folders: list[Path]) -> str:
 def open_shard(folder: Path) -> Shard:
     """Map a shard into memory."""
     about = json.loads((folder / "shard.json").read_text())
-    kinds = {"tokens": about["dtype"], "loss_mask": np.uint8}
+    kinds = {"tokens": about["dtype"], "loss_mask": np.uint8, "images": np.uint8}
     columns = {
         name: np.memmap(folder / f"{name}.bin", kind, mode="r")
-        if about["tokens"]
+        if (folder / f"{name}.bin").stat().st_size
         else np.zeros(0, kind)
         for name, kind in kinds.items()
     }

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from train.config.config import Config
 from train.errors import ConfigError
 from train.files import write_durably
+from train.model import vision
 
 WEIGHTS = "adapter_model.safetensors"
 SHAPE = "adapter_config.json"
@@ -29,9 +30,9 @@ ABOUT = "metadata.json"
 TOKENIZER = (
     "tokenizer*", "tokenization*.py", "special_tokens_map.json", "added_tokens.json", "vocab*",
     "merges.txt", "*.model", "*.tiktoken", "tekken.json", "chat_template*",
-    "additional_chat_templates",
+    "additional_chat_templates", "*processor_config.json",
 )  # fmt: skip
-"""What a model's folder holds of its tokenizer, of whatever kind."""
+"""What a model's folder holds of its tokenizer and its processor, of whatever kind."""
 MODEL = "model."
 """What names of weights begin with in a checkpoint."""
 
@@ -78,7 +79,7 @@ def export_model(
         base, trust_remote_code=trust_remote_code, local_files_only=True
     )
     with torch.device("meta"):
-        network = AutoModelForCausalLM.from_config(shape, trust_remote_code=trust_remote_code)
+        network = vision.auto_class(base).from_config(shape, trust_remote_code=trust_remote_code)
     named = revert_weight_conversion(network, _in_own_dtype(trained, network))
     # Parts of one tensor would be written as one.
     kept = {name: tensor.clone() for name, tensor in named.items()}

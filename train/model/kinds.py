@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from train.model import vision
+from train.model.vision import is_in
+
 KINDS = (
     "attention",
     "shared experts",
@@ -13,6 +16,8 @@ KINDS = (
     "router",
     "dense MLP",
     "embeddings and head",
+    "vision tower",
+    "projector",
     "other",
 )
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
@@ -111,6 +116,7 @@ class Kinds:
         """Read a model's modules, with adapters or without."""
         self._classes = {name: type(m).__name__.lower() for name, m in network.named_modules()}
         ends = {id(network.get_input_embeddings()), id(network.get_output_embeddings())}
+        self._vision = vision.parts(network)
         self._ends = tuple(name for name, m in network.named_modules() if id(m) in ends)
 
     def of(self, module: str) -> str:
@@ -118,9 +124,15 @@ class Kinds:
         parts = module.split(".")
         classes = [self._classes.get(".".join(parts[: n + 1]), "") for n in range(len(parts))]
         names, both = set(parts), (*parts, *classes)
-        in_an_end = any(module == end or module.startswith(f"{end}.") for end in self._ends)
+        in_an_end = any(is_in(module, end) for end in self._ends)
         shared = ("shared_expert", "shared_mlp")
         # The first that holds counts: a layer's norm may be called after its attention.
+        of_vision = next(
+            (kind for kind, names in self._vision.items() for name in names if is_in(module, name)),
+            "",
+        )
+        if of_vision:
+            return of_vision
         rules = (
             ("embeddings and head", in_an_end or classes[-1] == "embedding"),
             ("other", "norm" in classes[-1]),

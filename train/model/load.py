@@ -12,12 +12,12 @@ import torch
 from peft import get_peft_model
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from train.config.config import Config
 from train.data.batches import MULTIPLE
 from train.errors import ConfigError, exit_code
-from train.model import export, kinds, lora_targets, memory, nf4, placement, quantized
+from train.model import export, kinds, lora_targets, memory, nf4, placement, quantized, vision
 from train.model.kinds import Weights
 from train.model.quantized import Scheme
 
@@ -52,13 +52,13 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
     if on_meta:
         if stored:  # what is made of it is plain
             del shape.quantization_config
-        network = AutoModelForCausalLM.from_config(shape, **how)
+        network = vision.auto_class(folder).from_config(shape, **how)
         _refuse_unplaced(config, folder, network, stored)
     else:
         how["output_loading_info"] = True
         network, found = cast(
             "tuple[Any, dict[str, Any]]",
-            AutoModelForCausalLM.from_pretrained(
+            vision.auto_class(folder).from_pretrained(
                 folder, config=shape, local_files_only=True, **how
             ),
         )
@@ -68,10 +68,12 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         if extra := placement.not_dropped(network, found["unexpected_keys"]):
             raise placement.refusal(config.name_or_path, network, extra)
     _refuse_too_long(config, network)
-    if config.batching == "packed" and _is_sure_to_leak(network):
-        raise packing_refusal(type(network).__name__)
+    if config.batching == "packed":
+        _refuse_packing(network)
     if config.method == "lora":
         network = with_adapters(config, network)
+    else:
+        vision.freeze(config, network)
     if config.load_in_4bit:
         nf4.shrink(base_of(network), dtype)
     network.train()
@@ -110,6 +112,13 @@ def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme 
         raise quantized.refusal(config.name_or_path, f"found {unscaled} without a scale")
     if extra := placement.unplaced(network, stored.kept(names) if stored else names):
         raise placement.refusal(config.name_or_path, network, extra)
+
+
+def _refuse_packing(network: Any) -> None:
+    if vision.parts(network):
+        raise vision.packing_refusal()
+    if _is_sure_to_leak(network):
+        raise packing_refusal(type(network).__name__)
 
 
 def _is_sure_to_leak(network: Any) -> bool:

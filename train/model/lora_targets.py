@@ -20,7 +20,7 @@ from peft import LoraConfig
 
 from train.config.config import Config
 from train.errors import ConfigError
-from train.model import export
+from train.model import export, vision
 from train.model.kinds import Kinds
 
 EVERY = ("all-linear",)
@@ -52,6 +52,8 @@ class Targets:
     """Ends of modules' names, or what PEFT calls all-linear."""
     parameters: tuple[str, ...]
     """Ends of single weights' names; PEFT folds the adapter's product into these."""
+    excluded: str | None = None
+    """What names of modules match that get none."""
 
 
 def find(config: Config, network: Any) -> Targets:
@@ -60,9 +62,10 @@ def find(config: Config, network: Any) -> Targets:
     Raises:
         ConfigError: something asked for is not there, or PEFT cannot put an adapter on it.
     """
+    config = _named(config, network)
     asked = config.lora_target_modules
     if asked == EVERY:
-        asked = _every_linear(network)
+        asked = _every_linear(config, network)
     else:
         count_targets(config, network)
     refuse_shared_head(config, network)
@@ -79,7 +82,29 @@ def find(config: Config, network: Any) -> Targets:
         hint = f"lora_target_modules: [{', '.join(_attention(network))}] can have it"
         raise ConfigError(message, hint=hint)
     modules = tuple(name for name in asked if _last(name) not in renamed)
-    return Targets(modules=EVERY[0] if modules == EVERY else modules, parameters=tuple(parameters))
+    frozen = vision.frozen(config, network)
+    return Targets(
+        modules=EVERY[0] if modules == EVERY else modules,
+        parameters=tuple(parameters),
+        excluded=frozen.pattern if frozen else None,
+    )
+
+
+def _named(config: Config, network: Any) -> Config:
+    """Return a configuration whose patterns of whole names, as axolotl writes them, are names."""
+    names = [name for name, module in network.named_modules() if _is_linear(module)]
+    found: list[str] = []
+    for target in config.lora_target_modules:
+        if re.fullmatch(r"[\w.-]+", target):
+            found.append(target)
+            continue
+        try:
+            meant = [name for name in names if re.fullmatch(target, name)]
+        except re.error as error:
+            said = f"expected names or a pattern of names, found {target}: {error}"
+            raise ConfigError(f"lora_target_modules: {said}") from None
+        found += meant or [target]
+    return replace(config, lora_target_modules=tuple(found))
 
 
 def _renamed(network: Any) -> frozenset[str]:
@@ -107,7 +132,7 @@ def _is_refused(network: Any, name: str) -> bool:
     return False
 
 
-def _every_linear(network: Any) -> tuple[str, ...]:
+def _every_linear(config: Config, network: Any) -> tuple[str, ...]:
     """Return what all-linear means: in a dense model what it means to PEFT.
 
     In a mixture of experts it is every linear layer but the output head, the routed experts and
@@ -121,6 +146,8 @@ def _every_linear(network: Any) -> tuple[str, ...]:
     head = network.get_output_embeddings()
     linear = {name: m for name, m in network.named_modules() if _is_linear(m) and m is not head}
     left_out = {"routed experts", "router", "embeddings and head"}
+    left_out |= {vision.TOWER} if config.freeze_vision_tower else set()
+    left_out |= {vision.PROJECTOR} if config.freeze_multi_modal_projector else set()
     wanted = {name for name in linear if of[name] not in left_out and _last(name) not in refused}
     others = {_last(name) for name in of if name not in wanted}
     # The end of a name, as PEFT matches it, if it means nothing else.
@@ -271,6 +298,7 @@ def lora(config: Config, targets: Targets) -> LoraConfig:
     modules = targets.modules
     values["target_modules"] = modules if isinstance(modules, str) else list(modules)
     values["target_parameters"] = list(targets.parameters) or None
+    values["exclude_modules"] = targets.excluded
     return LoraConfig(**values, base_model_name_or_path=config.name_or_path, task_type="CAUSAL_LM")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from train.config.config import Config
 from train.model import quantized
-from train.model.activations import LOW, Method, Widths, first, per_token
+from train.model.activations import EXACT, LOW, Method, Widths, first, per_token
 from train.model.kinds import Weights
 from train.model.quantized import Scheme
 
@@ -64,6 +64,10 @@ class Shape:
     vocabulary: int
     widths: Widths
     """Of all layers, for what they keep."""
+    tower: Widths | None = None
+    """Of the layers that see, if there are any."""
+    patches: float = 0.0
+    """That these have for each token of an image, which is one of the language model's."""
     changes_logits: bool = False
     """Whether it caps or scales its logits, which are then held whole."""
     positions: int = 0
@@ -146,8 +150,8 @@ def shape(folder: Path) -> Shape:
         OSError: A file cannot be read.
         ValueError: A file is not what its name says, or is cut off.
     """
-    about = _object(folder / "config.json")
-    about = about.get("text_config") or about
+    whole = _object(folder / "config.json")
+    about, tower = whole.get("text_config") or whole, whole.get("vision_config") or {}
     files = weight_files(folder)
     stored = quantized.scheme(folder / "config.json", str(folder))
     present = [path for path in files if path.exists()]
@@ -160,12 +164,42 @@ def shape(folder: Path) -> Shape:
             vocabulary=first(about, "vocab_size"),
             positions=position_count(about),
             widths=Widths.of(about),
+            tower=Widths.of(tower | {"num_hidden_layers": depth_of(tower)}) if tower else None,
+            patches=patches_of_a_token(whole, tower),
             changes_logits=any(about.get(key) not in {None, 1} for key in CHANGED_LOGITS),
             complete=len(present) == len(files),
         )
     except (AttributeError, KeyError, TypeError) as error:
         found = f"{type(error).__name__}: {error}"
         raise ValueError(f"{folder}: expected config.json and safetensors, found {found}") from None
+
+
+def depth_of(tower: Mapping[str, Any]) -> int:
+    """Return how many layers a vision tower has; Qwen's calls them its depth."""
+    return int(tower.get("num_hidden_layers") or tower.get("depth") or 0)
+
+
+def patches_of_a_token(about: Mapping[str, Any], tower: Mapping[str, Any]) -> float:
+    """Return how many patches of an image become one token of the language model."""
+    if merged := tower.get("spatial_merge_size") or about.get("scale_factor"):
+        return float(merged) ** 2
+    tokens, side = about.get("mm_tokens_per_image"), int(tower.get("image_size") or 0)
+    if tokens and side:
+        return (side // int(tower.get("patch_size") or side)) ** 2 / int(tokens)
+    return 1.0 if tower else 0.0
+
+
+def tower_bytes(config: Config, model: Shape, weights: Weights, size: int) -> float:
+    """Return what a tower takes for rows that are full of images: the most that it may meet.
+
+    A frozen one keeps nothing for the backward pass: it has one layer at a time.
+    """
+    if model.tower is None:
+        return 0.0
+    patches = config.per_device_train_batch_size * config.seq_len * model.patches
+    trained = "vision tower" in weights.trained and not config.activation_checkpointing
+    each = per_token(model.tower, method_of(config, weights)) * (size / LOW)
+    return patches * each / (1 if trained else max(1, model.tower.layers))
 
 
 def position_count(about: Mapping[str, Any]) -> int:
@@ -248,7 +282,9 @@ def memory(
     """
     size = dtype_bytes(config, gpu=gpu)
     trained = weights.trained_total
-    frozen = 0 if config.method == "full" else model.parameters
+    # Of all weights, a vision tower may be frozen.
+    full = config.method == "full"
+    frozen = max(0, weights.total - trained) if full else model.parameters
     layer = model.parameters / max(1, model.layers + 1)
     # Of a layer in 4 bits one weight at a time is plain, for its product.
     plain, layer_bytes = 0.0, layer * size
@@ -259,10 +295,11 @@ def memory(
     activations = tokens * each
     if config.activation_checkpointing:  # the inputs of all layers, and one that is recomputed
         activations = tokens * (model.width * model.layers * size + each / max(1, model.layers))
+    activations += tower_bytes(config, model, weights, size)
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
     # A head that is trained whole, which modules_to_save may name.
-    rows, full = tokens, config.method == "full"
+    rows = tokens
     whole_head = full or bool({*config.lora_modules_to_save} & HEADS)
     if not model.changes_logits and (whole_head or "embeddings and head" not in weights.trained):
         rows = min(tokens, rows_at_a_time(model.vocabulary, trained=whole_head))
@@ -287,7 +324,8 @@ def memory(
         # Measured for all weights on one H200: 19.8 GiB; the sum is 24.1. DDP's buckets stay.
         activations = max(0, activations - GRADIENT_BYTES * trained / shards)
     return Memory(
-        weights=(frozen * size - weights.shrunk * (size - NF4)) / shards + weights.shrunk * SCALES,
+        weights=(frozen * (EXACT if full else size) - weights.shrunk * (size - NF4)) / shards
+        + weights.shrunk * SCALES,
         trained=trained * TRAINED_BYTES / shards,
         gathered=gathered + plain,
         activations=activations,

@@ -79,8 +79,9 @@ class Model:
         self.mesh = mesh
         self.trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
         """Name → parameter, of everything that the optimizer may change."""
-        self.buffers = _persistent_buffers(network) if not self.adapter else {}
-        """Name → buffer that a model's files hold, if all of the model is exported."""
+        self.buffers = _untrained(network) if not self.adapter else {}
+        """Name → what else a model's files hold, if all of the model is exported: buffers, and
+        what is frozen."""
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
         self._head = Head(head_of(network))
@@ -91,16 +92,22 @@ class Model:
         self._keeps_gathered = keeps_gathered
         self._defers = defers
 
-    def loss(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None) -> Loss:
+    def loss(
+        self,
+        input_ids: Tensor,
+        labels: Tensor,
+        position_ids: Tensor | None,
+        vision: dict[str, Tensor] | None = None,
+    ) -> Loss:
         """Run the model forward and add up the cross entropy of the labels that count.
 
         The label at a place belongs to the token at that place. Positions restart with each packed
-        document.
+        document. `vision` is what the model gets of images, by its own names.
         """
         following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         kept = (following != IGNORED).nonzero().squeeze(1)
         self._head.set(self._to_device(kept), self._to_device(following[kept]))
-        total, correct = self._head.sums(self._run(input_ids, position_ids))
+        total, correct = self._head.sums(self._run(input_ids, position_ids, vision or {}))
         return Loss(total=total, correct=correct)
 
     @torch.no_grad()
@@ -155,10 +162,12 @@ class Model:
         """Return the logits of one row from a place on."""
         places = torch.arange(first, tokens.shape[1], device=self._device)
         self._head.set(places, places)
-        return self._run(tokens, positions)
+        return self._run(tokens, positions, {})
 
-    def _run(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
-        extra: dict[str, Any] = {}
+    def _run(
+        self, input_ids: Tensor, position_ids: Tensor | None, vision: dict[str, Tensor]
+    ) -> Tensor:
+        extra: dict[str, Any] = {key: self._to_device(value) for key, value in vision.items()}
         if position_ids is not None:
             extra["position_ids"] = self._to_device(position_ids)
         if position_ids is not None and self._flash:
@@ -236,10 +245,11 @@ def document_bounds(position_ids: Tensor) -> tuple[Tensor, int]:
     return bounds, int(bounds.diff().max())
 
 
-def _persistent_buffers(network: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that a state dict has, such as the bias of a router's choice."""
+def _untrained(network: nn.Module) -> dict[str, Tensor]:
+    """Return a state dict's buffers, such as the bias of a router's choice, and what is frozen."""
     stored = network.state_dict().keys()
-    return {name: buffer for name, buffer in network.named_buffers() if name in stored}
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in stored}
+    return buffers | {n: p.detach() for n, p in network.named_parameters() if not p.requires_grad}
 
 
 def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.Module) -> Model:

@@ -78,8 +78,11 @@ def _refuse_separate_experts(network: nn.Module) -> None:
 
 
 def _layers(base: Any) -> list[nn.Module]:
-    """Return what is gathered and let go as one, by what transformers says must stay together."""
-    names = set(getattr(base, "_no_split_modules", None) or ())
+    """Return what is gathered and let go as one, by what transformers says must stay together.
+
+    A model within another one, as that of the text, may say it for its own layers only.
+    """
+    names = {name for m in base.modules() for name in getattr(m, "_no_split_modules", None) or ()}
     return [module for module in base.modules() if type(module).__name__ in names]
 
 

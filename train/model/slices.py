@@ -18,10 +18,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from train.config.config import Config
-from train.model import memory, nf4, placement, quantized
+from train.model import memory, nf4, placement, quantized, vision
 from train.model.load import base_of
 from train.model.parallelize import local, local_shard, sharded_as
 
@@ -60,7 +60,7 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
     sources = files(folder)
     stored = quantized.scheme(folder / "config.json", config.name_or_path)
     with torch.device("meta"):
-        plain: Any = AutoModelForCausalLM.from_config(
+        plain: Any = vision.auto_class(folder).from_config(
             base.config,
             dtype=next(p.dtype for n, p in base.named_parameters() if not ADDED.search(n)),
             attn_implementation=config.attn_implementation,

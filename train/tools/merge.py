@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from train.data import images
 from train.errors import DONE, USAGE, ConfigError
 
 ADAPTER = "adapter_config.json"
@@ -56,6 +57,8 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
         tokenizer, base = load_tokenizer(name), load_base(name)
         load_adapter(base, adapter).merge_and_unload().save_pretrained(aside)
         tokenizer.save_pretrained(aside)
+        for path in Path(name).glob("*processor_config.json"):
+            shutil.copyfile(path, aside / path.name)
 
     wanted = f"{adapter}: expected an adapter of {name}"
     try:
@@ -77,12 +80,14 @@ def load_tokenizer(name: str) -> Any:
 
 
 def load_base(name: str, **how: Any) -> Any:
-    """Return a model in the dtype on disk, for which there is room."""
-    from transformers import AutoModelForCausalLM
+    """Return a model in the dtype on disk, for which there is room; one that sees, if it is."""
+    import transformers
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(name, dtype="auto", **how)
+    sees = images.has_processor(Path(name))
+    kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
+    return getattr(transformers, kind).from_pretrained(name, dtype="auto", **how)
 
 
 def load_adapter(base: Any, adapter: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from train.config.datasets import Dataset
 from train.config.parse import Arguments, parse
 from train.errors import ConfigError
 
+ROOT = Path(__file__).parents[3]
 AXOLOTL = """\
 base_model: meta-llama/Llama-3.1-8B
 model_type: AutoModelForCausalLM
@@ -158,6 +160,20 @@ def test_a_file_of_axolotl_means_the_same(tmp_path: Path) -> None:
         "tf32", "gradient_checkpointing_kwargs", "fsdp_version", "fsdp_state_dict_type",
         "fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap", "pad_token", "datasets",
     }  # fmt: skip
+
+
+def test_the_guides_file_of_axolotl_for_images_is_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs/guides/axolotl-accelerate.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(base_model.*?)```", page, re.DOTALL)
+    arguments = read(tmp_path, block)
+    found = changed(arguments)
+    assert found["name_or_path"] == "llava-hf/llava-1.5-7b-hf"
+    assert found["dataset_path"] == "HuggingFaceH4/llava-instruct-mix-vsft"
+    (pattern,) = found["lora_target_modules"]
+    assert re.fullmatch(pattern, "model.language_model.layers.0.self_attn.q_proj")
+    assert not re.fullmatch(pattern, "model.vision_tower.encoder.layers.0.self_attn.q_proj")
+    noted = {note.split(": ")[1] for note in arguments.notes}
+    assert noted > {"processor_type", "skip_prepare_dataset", "remove_unused_columns"}
 
 
 def test_a_file_of_surogate_means_the_same(tmp_path: Path) -> None:

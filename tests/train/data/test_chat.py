@@ -372,7 +372,7 @@ def test_parts_that_are_text_are_joined_and_others_are_refused() -> None:
     assert "user\nHow warm?<|im_end|>" in text
     assert said.endswith("How <|im_end|>")
     parts.append({"type": "image_url", "image_url": {"url": "a.png"}})
-    with pytest.raises(BadLine, match="content of message 1: expected text, found a part of type"):
+    with pytest.raises(BadLine, match="expected a model that sees images"):
         learned(QWEN, {"messages": chat})
 
 

@@ -210,7 +210,7 @@ def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> No
         ),
         (
             b'{"messages": [{"role": "assistant", "content": [{"type": "image", "url": "b"}]}]}',
-            "expected text, found a part of type image",
+            "message 1: expected no image in an answer, found one",
         ),
         (
             (

@@ -37,7 +37,7 @@ ROLES = {
 }
 """What a role is called, in any case → the role that chat templates know."""
 STRUCTURED = frozenset(
-    {"messages", "conversations", "history", "tools", "functions", "chat_template_kwargs"}
+    {"messages", "conversations", "history", "tools", "functions", "chat_template_kwargs", "images"}
 )
 """Keys whose values are no text."""
 CALL = "function_call"
@@ -304,21 +304,24 @@ def _message(message: Message, number: int) -> Message:
     return kept
 
 
-def _content(content: Any, number: int) -> str:
-    """Return a content as text: OpenAI's API has it in parts, too."""
+def _content(content: Any, number: int) -> str | list[Message]:
+    """Return a content as text: OpenAI's API has it in parts, too. Those with images stay."""
     if isinstance(content, str):
         return content
     wanted = f"messages: content of message {number}: expected text"
     if not isinstance(content, list):
         raise BadLine(f"{wanted}, found {type(content).__name__}")
-    texts = []
+    texts, images = [], False
     for part in content:
         one = part if isinstance(part, dict) else {"type": "text", "text": part}
         kind, text = one.get("type", "text"), one.get("text")
+        images = images or kind == "image"
+        if kind == "image":
+            continue
         if kind != "text" or not isinstance(text, str):
             raise BadLine(f"{wanted}, found a part of type {kind}")
         texts.append(text)
-    return "".join(texts)
+    return content if images else "".join(texts)
 
 
 def _calls(calls: Any, number: int) -> list[Message]:

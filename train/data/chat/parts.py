@@ -125,7 +125,16 @@ class Marks:
 
     def _message(self, message: Message, index: int) -> Message:
         if message["role"] != "assistant":
-            return {**message, "content": self._around(message["content"], index, "text")}
+            content = message["content"]
+            if isinstance(content, str):
+                return {**message, "content": self._around(content, index, "text")}
+            marked = [
+                {**part, "text": self._around(part["text"], index, "text")}
+                if "text" in part
+                else part
+                for part in content
+            ]
+            return {**message, "content": marked}
         marked = dict(message)
         thoughts = {message[key] for key in REASONING if key in message}
         shown = {text: self._around(text, index, "thought") for text in sorted(thoughts)}

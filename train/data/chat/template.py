@@ -24,6 +24,7 @@ from train.data.chat.messages import (
     for_template,
 )
 from train.data.chat.parts import Marks
+from train.data.chat.pictures import as_parts
 from train.data.chat.text import ChatText
 from train.data.files.bad_line import BadLine
 from train.data.tally import unlearned_words
@@ -62,6 +63,7 @@ class ChatTemplate:
         """Take a tokenizer; `arguments` are the template's own, such as enable_thinking."""
         self._tokenizer = tokenizer
         self._arguments = dict(arguments or {})
+        self._in_parts = getattr(tokenizer, "vision", None) is not None
 
     def write(
         self,
@@ -143,7 +145,7 @@ class ChatTemplate:
         try:
             template = dated(self._tokenizer.get_chat_template(tools=tools))
             text = self._tokenizer.apply_chat_template(
-                list(messages),
+                list(map(as_parts, messages)) if self._in_parts else list(messages),
                 tools=tools,
                 tokenize=False,
                 add_generation_prompt=prompt,

@@ -7,6 +7,7 @@ does not grow with the file.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
@@ -90,10 +91,17 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ConfigError(f"{path}: expected Parquet, found: {found}") from error
 
 
+def _as_text(value: Any) -> str:
+    """Return what JSON has no form for as text: bytes, such as an image's, as a data URL."""
+    if isinstance(value, bytes):
+        return f"data:;base64,{base64.b64encode(value).decode()}"
+    return str(value)
+
+
 def _lines(batch: Any) -> Iterator[bytes]:
     try:
         for record in batch.to_pylist():
-            yield json.dumps(record, default=str).encode()
+            yield json.dumps(record, default=_as_text).encode()
     except UnicodeDecodeError as error:
         if len(batch) == 1:
             yield error.object  # the reader of the line names the bad byte
