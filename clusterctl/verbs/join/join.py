@@ -329,7 +329,7 @@ class _Newcomer:
                 raise _Refused(f"{busy}{answer}", answer.hint, state)
             if not self._has_come(run):
                 why = f"its supervisor does not reach that of the master {self.master.name}"
-                raise _Refused(why, f"clusterctl status {run}; then join again")
+                raise _Refused(why, f"clusterctl status {run}")
         return plan
 
     def _has_come(self, run: str) -> bool:

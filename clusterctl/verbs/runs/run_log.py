@@ -7,7 +7,7 @@ line, so no line is lost or repeated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
@@ -23,6 +23,7 @@ from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
 from clusterctl.verbs.runs.run_state import set_aside
+from clusterctl.verbs.runs.tail_blocks import MESSAGE_LIMIT, TailBlock, tail_blocks, wrong_length
 from clusterctl.wire import Message
 
 EVENTS = "events.jsonl"
@@ -43,8 +44,6 @@ UNFINISHED_BYTES = 16 * 1024 * 1024
 """Limit of a node's lines without an end; longer ones are passed on in pieces."""
 SMALL_BYTES = UNFINISHED_BYTES // LOGS_LIMIT
 """A shorter line is not counted: all logs together stay below twice the limit."""
-MESSAGE_LIMIT = 1024 * 1024
-"""Limit of a message's JSON, and of its log bytes; a node sends a quarter of it at most."""
 INVALID_LIMIT = 100
 """Invalid messages after which a node is not read any more."""
 PIECES_LIMIT = 100_000
@@ -148,14 +147,14 @@ class RunLog:
         if self.is_hopeless(node):
             return
         head = message.head
-        error = invalid_tail(head) or _wrong_length(message)
+        error = invalid_tail(head) or wrong_length(message)
         error = error or self._too_many_pieces(node, message)
         if error:
             yield from self._note_invalid(node, error, is_last="node" in head)
         elif "event" in head:
             yield from self._happened(node, head)
         elif "data" in head or "pieces" in head:
-            for block in _blocks(message, now):
+            for block in tail_blocks(message, now):
                 yield from self._data(node, block)
         elif "node" in head:
             self.node_runs[node] = from_json(NodeRun, head["node"], "node")
@@ -327,7 +326,7 @@ class RunLog:
         hint = f"to run the script once per node: {once_a_node(self.cluster.job.command)}"
         return Notice(node=node, level="warning", text=f"{what}, and so may every rank", hint=hint)
 
-    def _data(self, node: str, block: _Block) -> Iterator[Event | Piece]:
+    def _data(self, node: str, block: TailBlock) -> Iterator[Event | Piece]:
         file, offset, body = block.file, block.offset, block.body
         log = self._logs[node].get(file)
         if log is None:
@@ -363,41 +362,6 @@ class RunLog:
             return
         for log in self._logs[node].values():
             yield from log.finish()
-
-
-class _Block(NamedTuple):
-    """Bytes of one log, sent together."""
-
-    file: str
-    rank: int | None
-    offset: int
-    time: float
-    """When they were written, by the node's clock."""
-    dropped: int
-    """Bytes before them that are lost."""
-    body: bytes
-
-
-def _wrong_length(message: Message) -> str:
-    """Return an error if a message has another length than its pieces; else an empty text."""
-    if "data" in message.head or "pieces" not in message.head:
-        return ""
-    named = sum(end - begin for _, _, begin, end, _, _ in message.head["pieces"])
-    return "" if named == len(message.body) else f"its pieces are {named} bytes"
-
-
-def _blocks(message: Message, now: float) -> Iterator[_Block]:
-    """Yield the log bytes of a message: of one log, or pieces of several."""
-    head, body = message.head, message.body
-    if "data" in head:
-        time, dropped = float(head.get("time") or now), head.get("dropped") or 0
-        yield _Block(str(head["data"]), head.get("rank"), int(head["offset"]), time, dropped, body)
-        return
-    start = 0
-    for file, rank, begin, end, time, dropped in head["pieces"]:
-        behind = start + end - begin
-        yield _Block(file, rank, begin, time or now, dropped, body[start:behind])
-        start = behind
 
 
 def _tail(args: Mapping[str, object]) -> Request:
