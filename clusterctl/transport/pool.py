@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.connector import IMPORTING, Connector
 from clusterctl.transport.fanout import MultiStream, interleave
@@ -26,6 +25,7 @@ from clusterctl.transport.local_limits import (
     share_arenas,
     start_thread,
 )
+from clusterctl.transport.pending_call import PendingCall
 from clusterctl.transport.ssh.control_master import ControlFolder
 from clusterctl.transport.translate_errors import unexpected_error
 from clusterctl.wire import Message

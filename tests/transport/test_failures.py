@@ -24,8 +24,8 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.safe_text import WORDS_LIMIT, printable_words
 from clusterctl.sandbox.loopback import free_port
-from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
+from clusterctl.transport.pending_call import PendingCall
 from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh import paramiko_login
 from clusterctl.transport.ssh.host_keys import own_file

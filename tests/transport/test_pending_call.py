@@ -6,8 +6,8 @@ import threading
 import time
 
 from clusterctl.inventory.cluster import Node, Ssh
-from clusterctl.transport.agent_call import PendingCall
 from clusterctl.transport.interface import Call, Reply
+from clusterctl.transport.pending_call import PendingCall
 from clusterctl.wire import Message
 from tests.fake_pool import FakeCall
 from tests.waiting import wait_until
