@@ -28,7 +28,7 @@ def views() -> Iterator[RunStatus]:
 def watched(*, terminal: bool = False, as_json: bool = False) -> str:
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=terminal, color_system=None, width=100))
-    args = argparse.Namespace(watch=0.001, json=as_json)
+    args = argparse.Namespace(watch=0.001, json=as_json, prometheus=False)
     found = views()
     assert status.watch(args, screen, lambda: next(found)).state == "finished"
     return out.getvalue()
@@ -78,6 +78,7 @@ def test_a_queued_job_is_asked_again_until_its_nodes_can_be(
         ),
     )
     monkeypatch.setattr(status, "_show", lambda args: 3 if args.run == RUN else 0)
-    assert status.run(argparse.Namespace(run=None, watch=0.001, json=True)) == 3
+    args = argparse.Namespace(run=None, watch=0.001, json=True, prometheus=False)
+    assert status.run(args) == 3
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document["state"] for document in documents] == ["queued", "starting"]

@@ -19,7 +19,8 @@ PART_STYLE = """
 .clusterctl .verdict { font-size: 1.3em; font-weight: bold }
 .clusterctl th, .clusterctl td { padding: .2rem .8rem; text-align: left; white-space: nowrap }
 .clusterctl .wrapped td, .clusterctl .wrapped th { white-space: normal; vertical-align: top }
-.clusterctl .wrapped td { min-width: 5.5rem; overflow-wrap: break-word }
+.clusterctl .wrapped td { min-width: 5.5rem }
+.clusterctl .wrapped td:first-child { overflow-wrap: break-word }
 .clusterctl th { border-bottom: 1px solid #888 } .clusterctl code { font-size: 14px }
 .clusterctl pre { white-space: pre-wrap; border-left: 3px solid #888; padding-left: .8rem }
 .clusterctl dt { color: #666; float: left; clear: left; width: 5rem }
@@ -28,7 +29,7 @@ PART_STYLE = """
 .clusterctl .hung { color: #b00020 }
 .clusterctl .warn { color: #8a5a00 } .clusterctl .unknown { color: #7b1fa2 }
 .clusterctl .ok, .clusterctl .pass, .clusterctl .finished { color: #1b7f3b }
-.clusterctl svg { width: 100%; height: auto; max-width: 45rem; display: block }
+.clusterctl svg { width: 100%; height: auto; max-width: 36rem; display: block }
 .clusterctl svg text { font: 12px system-ui, sans-serif; fill: currentColor }
 .clusterctl svg .axis { stroke: #888; stroke-width: 1 }
 .clusterctl svg polyline { fill: none; stroke-width: 1.6 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from clusterctl.report.html.frame import escaped
 
 Curve = Sequence[tuple[float, float]]
-_WIDTH, _HEIGHT = 640, 220
+_WIDTH, _HEIGHT = 480, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 10, 26
 _MOST = 600
 """Points of a curve: a screen has no more."""
