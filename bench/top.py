@@ -59,7 +59,11 @@ def processes(*words: str) -> set[int]:
 
 
 def percent(pids: set[int], before: dict[int, float], seconds: float) -> list[float]:
-    return [100 * (seconds_of(pid) - before[pid]) / seconds for pid in pids]
+    return [
+        100 * (seconds_of(pid) - before[pid]) / seconds
+        for pid in pids
+        if Path(f"/proc/{pid}").exists()
+    ]
 
 
 def main() -> None:

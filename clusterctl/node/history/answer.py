@@ -7,15 +7,15 @@ import time
 
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.file_io import read_json
-from clusterctl.node.history.falls import find_falls
-from clusterctl.node.history.kept import read_rows
 from clusterctl.node.history.machine import memory
-from clusterctl.node.history.row import Row, at_most, series
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.progress import run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import find_run, last_printed_line, node_status
 from clusterctl.node.run.operations.tail import is_over
+from clusterctl.node.run.samples.falls import find_falls
+from clusterctl.node.run.samples.kept import read_rows
+from clusterctl.node.run.samples.row import Row, at_most, series
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False

@@ -79,14 +79,16 @@ def progress_in(printed: bytes) -> Optional[Progress]:
         if not total and bars:
             total = bars[-1][1]
         found = {"step": step, "total": total if total and total >= step else None}
-    lines = text.lower().splitlines()[::-1]
-    for name, pattern, words in (
+    lowered = text.lower().splitlines()[::-1]
+    for name, pattern, signs in (
         ("loss", _LOSS, ("loss",)),
         ("tokens_per_s", _TOKENS, ("tok", "tps")),
     ):
-        likely = (line[-LINE_CHARACTERS:] for line in lines if any(map(line.__contains__, words)))
-        told = next(filter(None, map(pattern.findall, likely)), ())
-        number = _number("".join(told[-1])) if told else None
+        likely = (
+            line[-LINE_CHARACTERS:] for line in lowered if any(sign in line for sign in signs)
+        )
+        printed_last = next(filter(None, map(pattern.findall, likely)), None)
+        number = _number("".join(printed_last[-1])) if printed_last else None
         if number is not None:
             found[name] = number
     return found or None
