@@ -5,10 +5,10 @@ Each list is as long as `time`; null in it is unknown.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TypeAlias
 
 from clusterctl.model.bounds import Amount, Count, Rank, Seconds
-from clusterctl.model.from_json import type_hints
 from clusterctl.values import dataclass
 
 Column: TypeAlias = tuple[Amount | None, ...]
@@ -89,7 +89,8 @@ class Samples:
         """
         parts: tuple[Samples | GpuSamples | RankSamples, ...] = (self, *self.gpus, *self.ranks)
         for each in parts:
-            for name, column in ((name, getattr(each, name)) for name in type_hints(type(each))):
+            for name in (one.name for one in dataclasses.fields(each)):
+                column = getattr(each, name)
                 of_samples = isinstance(column, tuple) and name not in {"gpus", "ranks"}
                 if of_samples and len(column) not in {0, len(self.time)}:
                     text = f"{name}: expected {len(self.time)} values, found {len(column)}"

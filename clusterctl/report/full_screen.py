@@ -73,7 +73,7 @@ class FullScreen:
         if self._keyboard is None or not select.select([self._keyboard], [], [], 0)[0]:
             return
         data = os.read(self._keyboard, _MOST_BYTES)
-        if not data:  # the terminal is gone
+        if not data:  # the terminal has closed
             yield "q"
         while data:
             known = next((each for each in _SEQUENCES if data.startswith(each)), None)
@@ -111,7 +111,7 @@ class FullScreen:
                 self._taken = False
         finally:
             if self._keyboard is not None and self._modes is not None:
-                with suppress(termios.error):  # it is gone
+                with suppress(termios.error):  # it has closed
                     termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._modes)
 
     def _note_stop(self, _number: int, _frame: FrameType | None) -> None:

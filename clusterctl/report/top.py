@@ -41,7 +41,7 @@ _BAD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How it is looked at; keys change it."""
+    """How it is shown; keys change that."""
 
     width: int
     height: int | None = None

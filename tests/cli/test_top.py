@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import struct
+import sys
 import termios
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pyte
 import pytest
 
 from tests.cli.conftest import MakeProject
+from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
 
 pytestmark = pytest.mark.netns
@@ -39,15 +41,17 @@ while True:
 
 
 class Terminal:
-    """A terminal of some size in which a command runs."""
+    """A terminal of some size in which `top` runs."""
 
-    def __init__(self, start: Callable[[], None], columns: int, lines: int) -> None:
+    def __init__(self, project: Project, run: str, columns: int, lines: int) -> None:
+        words = [sys.executable, "-m", "clusterctl", "top", run]
+        argv = project.sandbox.command(words, cwd=project.folder)
+        environment = project.sandbox.environment() | project.settings({"TERM": "xterm"})
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.pid, self._end = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = "xterm"
-            start()
+            os.execvpe(argv[0], argv, environment)
         self._set_size()
 
     def resize(self, columns: int, lines: int) -> None:
@@ -90,7 +94,7 @@ def test_a_slow_rank_and_a_lost_node_are_on_top(
     (project.folder / "job.py").write_text(JOB)
     run = project.launch("--detach", "--lost-after", "300", "--", "job.py").stdout.strip()
     project.wait_for(run, "running")
-    terminal = Terminal(lambda: project.become("top", run), 120, 30)
+    terminal = Terminal(project, run, 120, 30)
     lines = terminal.wait_for(lambda lines: any("the others wait" in line for line in lines), 240)
     table = [line for line in lines if line.startswith("node") and " running" in line]
     assert table[0].startswith("node3")

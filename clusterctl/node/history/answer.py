@@ -7,15 +7,15 @@ import time
 
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.file_io import read_json
-from clusterctl.node.history.falls import find_falls
-from clusterctl.node.history.kept import read_rows
 from clusterctl.node.history.machine import memory
-from clusterctl.node.history.row import Row, at_most, series
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.progress import run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import find_run, last_printed_line, node_status
 from clusterctl.node.run.operations.tail import is_over
+from clusterctl.node.run.samples.falls import find_falls
+from clusterctl.node.run.samples.kept import read_rows
+from clusterctl.node.run.samples.row import Row, at_most, series
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MOST = 500
 LOOK_SECONDS = 0.5
 """Between two looks at the files of a run that is watched."""
+PRINTED_SECONDS = 1.0
+"""Between two readings of logs that grow."""
 STATE_SECONDS = 5.0
 """How old its state may be if no file has changed: a supervisor may have been killed."""
 FALL_SECONDS = 30.0
@@ -92,7 +94,7 @@ class _Watched:
         self._node: Dict[str, Any] = {}
         self._printed: Dict[str, Any] = {}
         self._fell: Dict[str, Any] = {}
-        self._state_due = self._fall_due = 0.0
+        self._state_due = self._fall_due = self._printed_due = 0.0
 
     def look(self) -> bool:
         """Read what is new; tell whether anything is."""
@@ -105,8 +107,8 @@ class _Watched:
             self._node["supervisor"]["beat_age_s"] = 0.0  # it alone would be news each time
             changed, self._state_due = before != self._node, now + STATE_SECONDS
         logs = [os.path.join(paths.folder, log) for log in paths.logs()]
-        if self._changed(*logs):
-            changed = True
+        if now >= self._printed_due and self._changed(*logs):
+            changed, self._printed_due = True, now + PRINTED_SECONDS - 0.1
             progress = run_progress(paths, self._patterns)
             self._printed = {"progress": progress, "last": last_printed_line(paths)}
         if self._changed(paths.samples):

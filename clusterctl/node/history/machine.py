@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from clusterctl.node.history.row import Machine
+from clusterctl.node.run.samples.row import Machine
 
 _NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 """No disks, or made of some that are counted themselves."""

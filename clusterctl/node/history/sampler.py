@@ -9,11 +9,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from clusterctl.node.hang.nvml import Gpu
 from clusterctl.node.hang.sample import processes_of
-from clusterctl.node.history.kept import append_row
 from clusterctl.node.history.machine import Counters, counters, use_between
-from clusterctl.node.history.row import GpuUse, RankUse, Row
 from clusterctl.node.run.processes.processes import Process, ProcessKey
 from clusterctl.node.run.processes.usage import private_bytes
+from clusterctl.node.run.samples.kept import append_row
+from clusterctl.node.run.samples.row import GpuUse, RankUse, Row
 
 SECONDS = 5.0
 """Between two samples."""

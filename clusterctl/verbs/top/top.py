@@ -183,7 +183,8 @@ class Watcher:
         """Take what a node sent, or why it sends nothing more."""
         if isinstance(item, Message):
             self._heard_of(name, item)
-            self._add_newcomers(stream, follow=follow)
+            known = self._node_runs.get(name)
+            self._add_newcomers(stream, known.nodes if known else (), follow=follow)
             return
         answer = validated_answer(item, WatchAnswer)
         if not isinstance(answer, NodeError):
@@ -218,10 +219,8 @@ class Watcher:
         if before is None or (before.state, before.hung) != (answer.node.state, answer.node.hung):
             self._details.due = 0.0
 
-    def _add_newcomers(self, stream: MultiStream, *, follow: bool) -> None:
-        names = [name for run in self._node_runs.values() for name in run.nodes]
-        new = joined_later(self._cluster, names)
-        if new:
+    def _add_newcomers(self, stream: MultiStream, names: tuple[str, ...], *, follow: bool) -> None:
+        if new := joined_later(self._cluster, names):
             self._cluster = self._cluster.with_nodes((*self._cluster.nodes, *new))
             for node in new:
                 self._waiting.add(node.name)
@@ -229,13 +228,13 @@ class Watcher:
 
     def _alone(self) -> bool:
         """Tell whether only nodes that do not answer are left of a run that is over elsewhere."""
-        others = self._waiting - self._errors.keys()
-        ended = bool(self._node_runs) and not self.view().live
-        return not others and ended and self.complete
+        if self._waiting - self._errors.keys() or not self._node_runs:
+            return False
+        return self.complete and not self.view().live
 
 
 class _Details:
-    """The checkpoint, the verdict and the first cause, looked for beside the view."""
+    """The checkpoint, the verdict and the first cause, which another thread looks for."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterctl.node.history.row import GpuUse, Machine, RankUse, Row
+from clusterctl.node.run.samples.row import GpuUse, Machine, RankUse, Row
 
 BEGAN = 1_790_000_000.0
 

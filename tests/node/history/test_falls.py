@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from clusterctl.node.history.falls import find_falls
-from clusterctl.node.history.row import thinned
+from clusterctl.node.run.samples.falls import find_falls
+from clusterctl.node.run.samples.row import thinned
 from tests.node.history.rows import BEGAN, row
 
 HOUR = 720

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.history import kept
-from clusterctl.node.history.kept import append_row, read_rows
+from clusterctl.node.run.samples import kept
+from clusterctl.node.run.samples.kept import append_row, read_rows
 from tests.node.history.rows import BEGAN, row
 
 

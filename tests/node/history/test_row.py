@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.node.history.row import at_most, merged, series, thinned
+from clusterctl.node.run.samples.row import at_most, merged, series, thinned
 from tests.node.history.rows import BEGAN, row
 
 

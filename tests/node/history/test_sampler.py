@@ -10,8 +10,8 @@ import pytest
 
 from clusterctl.node.hang.nvml import Gpu
 from clusterctl.node.history import sampler
-from clusterctl.node.history.kept import read_rows
 from clusterctl.node.run.processes import processes
+from clusterctl.node.run.samples.kept import read_rows
 
 
 def test_a_sample_has_the_use_of_the_node_of_gpus_and_of_ranks(

@@ -31,16 +31,14 @@ _BAR = re.compile(r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,
 _NUMBER = r"(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"
 _LOSS = re.compile(
     r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?:train[_/ ])?loss[\"']?"
-    r"[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")",
-    re.IGNORECASE,
+    r"[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")"
 )
 """`Loss: 2.31`, `'loss': 2.31`, `train_loss=2.31`, `lm loss: 1.2E+01`; not of an evaluation."""
 _TOKENS = re.compile(
     r"(?<![\w.,])(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
     r" ?(?:tok|tokens)/s(?:ec)?(?!\w)"
     r"|(?<![a-z])(?:tps|tokens_per_s(?:ec|econd)?(?:_per_gpu)?|tokens/train_per_sec_per_gpu)[\"']?"
-    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)",
-    re.IGNORECASE,
+    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
 )
 """`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`: of the run or of a GPU."""
 OWN_SECONDS, OWN_LINES = 0.3, 200
@@ -81,9 +79,16 @@ def progress_in(printed: bytes) -> Optional[Progress]:
         if not total and bars:
             total = bars[-1][1]
         found = {"step": step, "total": total if total and total >= step else None}
-    for name, pattern in (("loss", _LOSS), ("tokens_per_s", _TOKENS)):
-        told = [match.groups() for match in pattern.finditer(text)][-1:]
-        number = _number("".join(filter(None, told[0]))) if told else None
+    lowered = text.lower().splitlines()[::-1]
+    for name, pattern, signs in (
+        ("loss", _LOSS, ("loss",)),
+        ("tokens_per_s", _TOKENS, ("tok", "tps")),
+    ):
+        likely = (
+            line[-LINE_CHARACTERS:] for line in lowered if any(sign in line for sign in signs)
+        )
+        printed_last = next(filter(None, map(pattern.findall, likely)), None)
+        number = _number("".join(printed_last[-1])) if printed_last else None
         if number is not None:
             found[name] = number
     return found or None
@@ -92,7 +97,9 @@ def progress_in(printed: bytes) -> Optional[Progress]:
 def own_progress(patterns: Sequence[str], printed: bytes) -> Progress:
     """Return what patterns with the names of the values find in the last lines."""
     found: Progress = {}
-    lines = re.split(r"[\r\n]+", printed.decode("utf-8", "replace"))[: -OWN_LINES - 1 : -1]
+    if not patterns:
+        return found
+    lines = printed.decode("utf-8", "replace").splitlines()[: -OWN_LINES - 1 : -1]
     for pattern in patterns:
         if pattern in _LATE:
             continue

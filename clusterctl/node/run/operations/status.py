@@ -48,9 +48,9 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     hand_over("status", args, channel, paths)
     found = {**_with_progress(paths), "last": last_printed_line(paths)}
     if found["state"] in LIVE:
-        from clusterctl.node.history.falls import find_falls  # noqa: PLC0415
-        from clusterctl.node.history.kept import read_rows  # noqa: PLC0415
         from clusterctl.node.run.processes.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
+        from clusterctl.node.run.samples.falls import find_falls  # noqa: PLC0415
+        from clusterctl.node.run.samples.kept import read_rows  # noqa: PLC0415
 
         if found["state"] == "running":
             found["fell"] = find_falls(read_rows(paths.samples))

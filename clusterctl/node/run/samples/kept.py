@@ -8,8 +8,8 @@ import time
 from typing import List, Sequence
 
 from clusterctl.node.file_io import read_end
-from clusterctl.node.history.row import Row, thinned, unpacked
 from clusterctl.node.run.files.run_files import append_whole
+from clusterctl.node.run.samples.row import Row, thinned, unpacked
 from clusterctl.own_files import replace_file
 from clusterctl.wire import from_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from clusterctl.node.history.row import Number, Row
+from clusterctl.node.run.samples.row import Number, Row
 
 BELOW = 2 / 3
 """Less than this part of the usual use is low."""
