@@ -18,6 +18,7 @@ SECTIONS = {
     "tutorial": "Tutorial",
     "how-to": "How to",
     "guides": "Guides",
+    "recipes": "Recipes",
     "explanation": "Explanation",
     "reference": "Reference",
 }

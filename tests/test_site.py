@@ -158,7 +158,7 @@ def test_no_file_of_the_site_loads_from_another_site(site: Path) -> None:
 
 def test_the_order_of_the_sections_is_the_one_of_a_reader(site: Path) -> None:
     tabs = re.findall(r'md-tabs__link">\s*([^<]+?)\s*<', (site / "index.html").read_text("utf-8"))
-    wanted = ["Tutorial", "How to", "Guides", "Explanation", "Reference"]
+    wanted = ["Tutorial", "How to", "Guides", "Recipes", "Explanation", "Reference"]
     assert [tab for tab in tabs if tab in wanted] == [name for name in wanted if name in tabs]
     assert {"Tutorial", "How to", "Explanation", "Reference"} <= set(tabs)
 

@@ -64,6 +64,7 @@ READ_ENVIRONMENT = {
 """Programs that start the ranks of a node, from NNODES, NODE_RANK and MASTER_ADDR; their verbs."""
 LIKE_TORCHRUN = {
     ("axolotl", "train"): ("axolotl.cli.train",),
+    ("automodel",): ("nemo_automodel.cli.app",),
     ("colossalai", "run"): (),
     ("fabric", "run"): (),
     ("lightning", "run", "model"): (),

@@ -27,12 +27,17 @@ from clusterctl.plan.launcher_flags import (
     start_of,
     words_for_gpus,
 )
+from clusterctl.plan.launchers import find_launcher
 
 _SUBMITTERS = {
     ("sbatch",): "clusterctl launch --launcher slurm -- train.py",
     ("ray", "job", "submit"): "clusterctl launch --launcher ray -- train.py",
 }
 """Commands that submit a job, and what does so here."""
+_RAY_DRIVERS = frozenset(
+    {"verl.trainer.main_ppo", "verl.trainer.main_generation", "openrlhf.cli.train_ppo_ray"}
+)
+"""Modules that run once and ask Ray for workers on all nodes."""
 _ACCELERATE_ENV = {
     "--mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "--gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -89,6 +94,10 @@ class Typed:
             self.launcher, self.program = "direct", call.words
             if start.name.startswith(("llamafactory-cli", "lmf")):
                 self.env.setdefault("FORCE_TORCHRUN", "1")
+            gpus = {node.gpus_wanted for node in self.cluster.nodes}
+            if start.name.startswith(("swift", "megatron")) and len(gpus) == 1 and all(gpus):
+                # Without it, ms-swift uses one GPU of each node.
+                self.env.setdefault("NPROC_PER_NODE", str(*gpus))
             return
         # What a launcher starts knows the ranks of a node better: `srun torchrun`.
         for flag, value, written in start.flags:
@@ -251,6 +260,15 @@ def require_no_launcher(cluster: Cluster) -> None:
         if (*map(posixpath.basename, command[:1]), *command[1 : len(words)]) == words:
             what = f"{shlex.join(words)}, which each rank would run: one job per rank"
             raise UsageError(f"{where}: expected the training program, found {what}", hint=hint)
+    drivers = _RAY_DRIVERS.intersection(command)
+    if drivers and "-m" in command and not find_launcher(cluster.job.launcher).one_driver:
+        typed = Typed.of(calls_of_words(command, {})[0], cluster)
+        typed.launcher = "ray"
+        raise UsageError(
+            f"{where}: expected a program that each rank runs, found {min(drivers)}, which asks"
+            " Ray for workers: each rank would start a training of its own",
+            hint=shlex.join(typed.words()),
+        )
     if cluster.job.procs_per_node is None:
         for call in calls_of_words(command, {}):
             start = start_of(call.words)

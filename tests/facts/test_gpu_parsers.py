@@ -252,6 +252,7 @@ def test_nothing_is_asked_of_gpus_where_none_are_planned_or_no_driver_is_loaded(
     conditional = {c["key"] for c in some["commands"] if "only_if" in c}
     assert conditional == {
         "nvlink", "owners", "gpu-services", "fabric-manager", "amd-metric", "amd-process",
+        "ibv", "apt-config", "driver-packages",
     }  # fmt: skip
 
 

@@ -103,6 +103,8 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("nohup torchrun x.py '>' log '2>&1' '&'", "--detach -- x.py"),
         ("torchrun x.py --pad '<p>' -e 'a|b' '>log'", "-- x.py --pad '<p>' -e 'a|b'"),
         ("torchrun --tee 3 x.py '&'", "'--launcher-args=--tee 3' --detach -- x.py"),
+        ("automodel --nproc-per-node 2 c.yaml --a.b=1",
+         "--gpus 2 -- -m nemo_automodel.cli.app c.yaml --a.b=1"),
         ("axolotl train c.yaml --lr 1", "-- -m axolotl.cli.train c.yaml --lr 1"),
         ("colossalai run --nproc_per_node 4 x.py --a", "--gpus 4 -- x.py --a"),
         ("fabric run x.py", "-- x.py"),
@@ -124,6 +126,21 @@ def test_a_command_that_submits_a_job_is_refused(command: str, launcher: str) ->
     error = refused(command)
     assert "one job per rank" in str(error)
     assert error.hint == f"clusterctl launch --launcher {launcher} -- train.py"
+
+
+@pytest.mark.parametrize("module", ["verl.trainer.main_ppo", "openrlhf.cli.train_ppo_ray"])
+def test_a_driver_of_ray_is_refused_as_the_program_of_each_rank(module: str) -> None:
+    error = refused(f"A=1 python3 -m {module} trainer.nnodes=2")
+    assert f"found {module}, which asks Ray for workers" in str(error)
+    words = f"clusterctl launch --launcher ray --env A=1 -- -m {module} trainer.nnodes=2"
+    assert error.hint == words
+    options = launch_options(["-m", module], {"launcher": "ray"})
+    require_no_launcher(effective(LAB, options.overrides))
+
+
+def test_ms_swift_is_given_the_number_of_gpus_of_a_node() -> None:
+    eight = LAB.with_nodes((node(0, gpus=8), node(1, gpus=8)))
+    assert "--env NPROC_PER_NODE=8 -- swift sft" in (refused("swift sft --m", eight).hint or "")
 
 
 def test_processes_on_cpus_are_no_gpus() -> None:

@@ -28,8 +28,8 @@ def _by_pcie(node: NodeFacts, cluster: Cluster) -> bool:
 @Check(
     "accelerator.acs",
     title="GPUs without NVLink reach each other directly over PCIe",
-    why="If access control (ACS) or the IOMMU sends what GPUs exchange up to the CPU, it takes half"
-    " of the bandwidth or less, and on some machines NCCL hangs in its first all-reduce.",
+    why="Access control (ACS) or the IOMMU may send what GPUs exchange up to the CPU. That costs"
+    " half of the bandwidth or more. On some machines NCCL hangs in its first all-reduce.",
     fix="On a machine that hosts no virtual machines, turn ACS off in the BIOS, or boot Linux with"
     " pci=disable_acs_redir=SLOT;SLOT and iommu=pt.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",

@@ -50,9 +50,9 @@ def container(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 @Check(
     "job.container-gpus",
     title="a reload of systemd leaves the container its GPUs",
-    why="If systemd manages the container's cgroup, any `systemctl daemon-reload`, also one by apt,"
-    " sets its devices again, and the GPUs that it has no link of in /dev/char are lost: `Failed to"
-    " initialize NVML: Unknown Error`, hours after the start.",
+    why="If systemd manages the container's cgroup, any `systemctl daemon-reload` sets its devices"
+    " again, also one by apt. GPUs without a link in /dev/char are lost then: `Failed to initialize"
+    " NVML: Unknown Error`, hours after the start.",
     fix="Create the links after each boot, by the udev rule on NVIDIA's page.",
     source="https://github.com/NVIDIA/nvidia-container-toolkit/issues/48",
     explained_by=("job.container",),

@@ -6,7 +6,7 @@ from ipaddress import IPv6Address
 
 from clusterctl.facts.answers import NOT_ASKED, Answers
 from clusterctl.facts.fact import Fact, Question, Unreadable, if_gpus
-from clusterctl.facts.request import program
+from clusterctl.facts.request import FactRequest, program
 from clusterctl.values import dataclass
 
 ROOT = "/sys/class/infiniband/"
@@ -101,7 +101,11 @@ class RdmaPort:
 _IBV = program("ibv", ["ibv_devinfo"], only_if=(ROOT,))
 
 
-@Fact("rdma", Question(rdma=FOLDERS, commands=(_IBV,)))
+def _ask(wanted: FactRequest) -> Question:
+    return Question(rdma=FOLDERS, commands=() if wanted.gpus == 0 else (_IBV,))
+
+
+@Fact("rdma", _ask)
 def parse_rdma(answers: Answers) -> tuple[RdmaPort, ...]:
     """Return the ports of the RDMA devices: one whose firmware died hangs its readers."""
     whole = answers.by_key.get("rdma", NOT_ASKED)
