@@ -42,9 +42,10 @@ def begin_too_high(_: int) -> None:
     def after(self: Any, *, finite: bool) -> Any:
         return real(self if finite else replace(self, factor=2 * loss_scale.FIRST), finite=finite)
 
-    loss_scale.LossScale.after = after  # type: ignore[method-assign]
     first = loss_scale.LossScale(factor=2.0**40)
-    optimizer.LossScale = lambda: first  # type: ignore[attr-defined]
+    monkey = pytest.MonkeyPatch()  # (of this rank, which ends with the training)
+    monkey.setattr(optimizer, "LossScale", lambda: first)
+    monkey.setattr(loss_scale.LossScale, "after", after)
 
 
 def steps(run: Training) -> list[tuple[Any, ...]]:
