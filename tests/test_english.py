@@ -50,7 +50,7 @@ AVOIDED = {
     r"came to": "the result",
     r"survey": "probe",
     r"door": "control socket",
-    r"processors?": "CPU",
+    r"(?<!image )processors?": "CPU",
     r"filling": "padding",
     r"cut anew": "reshard",
     r"nobody": "no process, no user",

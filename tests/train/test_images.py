@@ -140,7 +140,7 @@ def test_adapters_are_on_the_language_model(world: World, task: Task) -> None:
     assert names
     assert all("language_model" in name or "text_model" in name for name in names), shape
     wanted = task.wanted(model)
-    assert wanted.losses[-1] < wanted.losses[0] - 0.1, "it learns"
+    assert wanted.losses[-1] < wanted.losses[0] - 0.05, "it learns"
     run = task.run(world, **FSDP)
     has_numbers(run, wanted)
     trained = PeftModel.from_pretrained(task.model(), run.output / "adapter")

@@ -120,7 +120,7 @@ class Corpus:
     notes: tuple[str, ...]
     """What the user should know: lines left out, samples cut."""
     vision: Vision | None = None
-    """The model's processor of images, if there is one."""
+    """The model's image processor, if there is one."""
 
     @property
     def largest_token(self) -> int:
@@ -248,7 +248,7 @@ def _short(path: Path, folder: str) -> str:
 
 
 def load_tokenizer(model: Path, config: Config) -> Any:
-    """Return the model's tokenizer; as `vision` it has the processor of images, or None."""
+    """Return the model's tokenizer; as `vision` it has the image processor, or None."""
     from transformers import AutoTokenizer
 
     trust = config.trust_remote_code

@@ -72,7 +72,7 @@ class Document:
     sources: tuple[Source, ...] = ()
     """Its images as the line names them."""
     pictures: tuple[Picture, ...] = ()
-    """The same, looked at; then the text has their tokens."""
+    """The same, opened once; then the text has their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Images of samples: the text that a processor writes for each, and the numbers of their pixels.
+"""Images of samples: the text that an image processor writes for each, and their pixels.
 
-What stands for an image in a text depends on its size alone. So tokenizing asks the processor with
-an empty image of that size, and the pixels are made when a batch needs them.
+What stands for an image in a text depends on its size alone. So tokenizing asks the image processor
+with an empty image of that size, and the pixels are made when a batch needs them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from train.data.formats import Document
 
 FILES = ("preprocessor_config.json", "processor_config.json")
-"""What a model's folder has if there is a processor for it."""
+"""What a model's folder has if there is an image processor for it."""
 SIZES = 4096
 """Sizes of images whose text is kept."""
 ORIENTATION, TURNED = 0x0112, 5
 """The key of EXIF, and its first value that means a quarter turn."""
 LEAST = 8
-"""An image is tried in an eighth of its size if its format can: damage is found all the same."""
+"""An image is tried in an eighth of its size if its format can: that finds damage, too."""
 READERS = 8
 """Threads that decode images, which leaves Python to the others."""
 NESTED = 5
@@ -55,7 +55,7 @@ class Picture:
     size: int
     """Bytes of its file."""
     tokens: int = 0
-    """That the model sees of it; what the processor writes around them not counted."""
+    """That the model sees of it; what the image processor writes around them not counted."""
     numbers: int = 0
     """Of its pixels, as the model gets them."""
     span: tuple[int, int] = (0, 0)
@@ -87,7 +87,7 @@ def look(content: str | bytes, where: str) -> Picture:
 
 
 def _opened(picture: Picture) -> Image:
-    """Return an image as it was looked at, upright and in colors, as transformers loads it."""
+    """Return an image upright and in colors, as transformers loads it."""
     from PIL import Image, ImageOps
 
     content = picture.content
@@ -123,14 +123,14 @@ def refuse_changed(picture: Picture) -> None:
 
 
 class Vision:
-    """A model's processor, as far as images go."""
+    """A model's image processor, with what goes with it."""
 
     def __init__(self, processor: Any) -> None:
         if not hasattr(processor, "replace_image_token"):
             from transformers import __version__
 
             raise ConfigError(
-                "name_or_path: expected a processor that writes the text of one image "
+                "name_or_path: expected an image processor that writes the text of one image "
                 f"(replace_image_token), found {type(processor).__name__} of transformers "
                 f"{__version__}",
                 hint="pip install -U transformers",
@@ -185,7 +185,7 @@ class Vision:
             picture = look(content, where)
             try:
                 written, tokens, numbers = self.sized(picture.width, picture.height)
-            except Exception as error:  # noqa: BLE001  (each processor raises its own)
+            except Exception as error:  # noqa: BLE001  (each raises its own)
                 size = f"{picture.width}x{picture.height}"
                 raise BadLine(f"image {picture.name} of {size} is refused: {error}") from None
             at = chat.text.index(self.mark, end)
@@ -226,7 +226,7 @@ class Vision:
         return found
 
     def _pixels(self, pictures: Sequence[Picture]) -> dict[str, Any]:
-        """Return what the processor makes of some images, each in a thread if they do not mix."""
+        """Return the pixels of some images, each made in a thread if they do not mix."""
         import torch
 
         found, _ = self._process([_opened(pictures[0])])
@@ -251,7 +251,7 @@ class Vision:
 
 
 def has_processor(folder: Path) -> bool:
-    """Return whether a model's folder has a processor of images."""
+    """Return whether a model's folder has an image processor."""
     if not any((folder / name).is_file() for name in FILES):
         return False
     try:
@@ -262,7 +262,7 @@ def has_processor(folder: Path) -> bool:
 
 
 def load(folder: Path, *, trust_remote_code: bool) -> Any:
-    """Return the processor of a model; whatever it cannot be loaded for is raised."""
+    """Return a model's image processor with its tokenizer; any error is raised."""
     from transformers import AutoProcessor
 
     how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
@@ -275,7 +275,7 @@ def load(folder: Path, *, trust_remote_code: bool) -> Any:
 
 
 def _of_images_only(folder: Path, how: Mapping[str, Any]) -> Any:
-    """Return a processor that has none for videos."""
+    """Return an image processor without one for videos."""
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
@@ -287,7 +287,8 @@ def _of_images_only(folder: Path, how: Mapping[str, Any]) -> Any:
         loaders[name].from_pretrained(str(folder), **how) if name in loaders else None
         for name in kind.get_attributes()
     ]
-    return type(kind.__name__, (kind,), allow).from_args_and_dict(parts, about)
+    stills: Any = type(kind.__name__, (kind,), allow)
+    return stills.from_args_and_dict(parts, about)
 
 
 def packed(pictures: Sequence[Picture]) -> bytes:

@@ -32,7 +32,7 @@ TOKENIZER = (
     "merges.txt", "*.model", "*.tiktoken", "tekken.json", "chat_template*",
     "additional_chat_templates", "*processor_config.json",
 )  # fmt: skip
-"""What a model's folder holds of its tokenizer and its processor, of whatever kind."""
+"""What a model's folder holds of its tokenizer and its image processor, of whatever kind."""
 MODEL = "model."
 """What names of weights begin with in a checkpoint."""
 

@@ -128,13 +128,13 @@ class Marks:
             content = message["content"]
             if isinstance(content, str):
                 return {**message, "content": self._around(content, index, "text")}
-            marked = [
+            parts = [
                 {**part, "text": self._around(part["text"], index, "text")}
                 if "text" in part
                 else part
                 for part in content
             ]
-            return {**message, "content": marked}
+            return {**message, "content": parts}
         marked = dict(message)
         thoughts = {message[key] for key in REASONING if key in message}
         shown = {text: self._around(text, index, "thought") for text in sorted(thoughts)}

@@ -26,7 +26,7 @@ COLUMNS = ("images", "image")
 
 def given(record: Mapping[str, Any]) -> list[Source]:
     """Return the images of a line that are not in its messages."""
-    found = next((record[key] for key in COLUMNS if record.get(key)), [])
+    found: Any = next((record[key] for key in COLUMNS if record.get(key)), [])
     return [source(each) for each in (found if isinstance(found, list) else [found])]
 
 
