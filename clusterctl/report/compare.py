@@ -89,6 +89,8 @@ def result_rows(found: Comparison) -> list[Row]:
         ("last loss", tuple(_number(one.loss, _loss) for one in runs)),
         ("eval loss", tuple(_number(one.eval_loss, _loss) for one in runs)),
         ("memory", tuple(_number(one.memory_bytes, lambda x: size_of(int(x))) for one in runs)),
+        ("GPU use, mean", tuple(_number(one.gpu_percent, "{:.0f} %".format) for one in runs)),
+        ("CPU use, mean", tuple(_number(one.cpu_percent, "{:.0f} %".format) for one in runs)),
         ("attempts", tuple(_attempts(one) for one in runs)),
         ("lost", tuple(duration(one.lost_s) if one.lost_s else "" for one in runs)),
     ]

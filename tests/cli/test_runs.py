@@ -48,6 +48,8 @@ def answer_of(node: str, op: str, request: Request) -> Answer:
         return [Message({"runs": list(known.values())})]
     if op == "status":
         return [Message({"node": known[str(run)]})]
+    if op == "samples":
+        return [Message({"samples": {"time": [1001.0], "cpu_percent": [150]}})]
     if op == "metrics":
         lines = (json.dumps({"step": n, "loss": 1 / n, "step_s": 0.1}) for n in range(1, 4))
         file = "/w/metrics.jsonl" if node == "a" and "a.jsonl" in str(request.args) else ""
@@ -61,7 +63,7 @@ def answer_of(node: str, op: str, request: Request) -> Answer:
     return [printed, Message({"node": known[str(run)]})]
 
 
-OPERATIONS = dict.fromkeys(("runs", "status", "tail", "metrics"), answer_of)
+OPERATIONS = dict.fromkeys(("runs", "status", "tail", "metrics", "samples"), answer_of)
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +176,7 @@ def test_runs_are_compared(capsys: Read, tmp_path: Path) -> None:
     document = json.loads(capsys.readouterr().out)
     assert [one["run"] for one in document["runs"]] == [BASE, OTHER, AGAIN]
     assert [one["steps"] for one in document["runs"]] == [3, 3, 3]
+    assert [one["cpu_percent"] for one in document["runs"]] == [150, 150, 150]
     assert [one["metrics"] for one in document["runs"]] == ["a:/w/metrics.jsonl"] * 3
 
 

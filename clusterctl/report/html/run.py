@@ -12,6 +12,7 @@ from clusterctl.model.run_record import RecordedCause, RecordedPlan
 from clusterctl.report.compare import moment_words, result_rows, where
 from clusterctl.report.html.compare import plots
 from clusterctl.report.html.frame import escaped, framed, page, table
+from clusterctl.report.html.used import used
 from clusterctl.report.lines import utc
 from clusterctl.verbs.checkpoints.choose import ListedCheckpoint
 from clusterctl.verbs.compare.comparison import Comparison, compare_runs
@@ -33,6 +34,7 @@ def run_page(story: Story, checkpoints: Sequence[ListedCheckpoint] = ()) -> str:
         + table((), _summary(story, outcome))
         + _cause(view.first_cause)
         + plots({story.one.line.short or story.run: story.metrics})
+        + used(story)
         + "<h2>What happened</h2>\n"
         + table(("when", "where", "what"), happened)
         + "<h2>Nodes</h2>\n"

@@ -1,6 +1,7 @@
 """Compares runs: what differs between them, and what came of it. Pure."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from clusterctl.values import dataclass
@@ -51,7 +52,11 @@ class RunOutcome:
     eval_loss: float | None
     """The loss of its last evaluation."""
     memory_bytes: int | None
-    """The most memory that a rank used."""
+    """The most memory that a rank used; if it recorded none, of its processes without GPUs."""
+    gpu_percent: float | None
+    """How busy its GPUs were on average."""
+    cpu_percent: float | None
+    """The CPU time of a node on average; 100 is one core."""
     attempts: int
     """How often it was started."""
     restarts: int
@@ -134,6 +139,10 @@ def outcome(story: Story) -> RunOutcome:
     plan = dict(story.record.plan) if story.record else {}
     size = plan.get("world_size")
     memory = metrics.memory_bytes
+    nodes = story.samples.values()
+    if memory is None:
+        used = [v for one in nodes for rank in one.ranks for v in rank.memory_bytes]
+        memory = max((v for v in used if v is not None), default=None)
     return RunOutcome(
         run=line.run,
         short=line.short or line.run,
@@ -153,11 +162,18 @@ def outcome(story: Story) -> RunOutcome:
         loss=losses[-1][1] if losses else None,
         eval_loss=evaluations[-1][1] if evaluations else None,
         memory_bytes=None if memory is None else int(memory),
+        gpu_percent=_mean([v for one in nodes for gpu in one.gpus for v in gpu.percent]),
+        cpu_percent=_mean([v for one in nodes for v in one.cpu_percent]),
         attempts=line.attempt,
         restarts=view.restarts,
         lost_s=story.lost_seconds,
         metrics=f"{metrics.node}:{metrics.file}" if metrics.file else "",
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _speedup(runs: Sequence[RunOutcome], other: RunOutcome) -> Speedup | None:

@@ -9,6 +9,7 @@ from clusterctl.facts.nodefacts import NodeFacts, from_document
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.metrics import Metrics, read_metrics
 from clusterctl.model.answers import MetricsAnswer
+from clusterctl.model.samples import Samples
 from clusterctl.plan.run_names import fill_text
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
@@ -27,10 +28,13 @@ from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus
+from clusterctl.verbs.runs.samples import read_samples
 from clusterctl.wire import Message
 
 _METRICS_BYTES = 4 << 20
 """More than a node sends."""
+_SAMPLES = 300
+"""Of a node: as many as a plot shows."""
 OUTPUT = "out"
 """The usual folder of a training's results, looked into if the job names none."""
 
@@ -46,6 +50,8 @@ class Story:
     """The uncommitted changes of its code."""
     moments: tuple[Moment, ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+    """By node, what it used over time; none of a run of an earlier version."""
     lost_seconds: float = 0.0
     """By restarts."""
     errors: tuple[NodeError, ...] = ()
@@ -88,6 +94,8 @@ def tell_story(
     restarts = attempts_began(events)
     found = _metrics(nodes, cluster, view, record, metrics, restarts, emit=emit)
     lost = found.lost_seconds
+    there = cluster.with_nodes(tuple(one.node for one in view.nodes if one.node_run))
+    samples, _ = read_samples(nodes, view.run, there, most=_SAMPLES) if there.nodes else ({}, ())
     try:
         quarantine = read_entries(records.root)
     except ClusterError as error:
@@ -99,6 +107,7 @@ def tell_story(
         diff=records.diff(record) if record else "",
         moments=timeline(record, events, quarantine),
         metrics=found,
+        samples=samples,
         lost_seconds=paused_seconds(events) if lost is None else lost,
         errors=errors,
     )

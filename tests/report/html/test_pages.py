@@ -12,6 +12,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Job
 from clusterctl.logs.first_cause import FirstCause
+from clusterctl.model.samples import GpuSamples, Samples
 from clusterctl.report.html.compare import compare_page
 from clusterctl.report.html.plot import line_plot, thinned
 from clusterctl.report.html.run import run_page
@@ -98,6 +99,25 @@ def test_a_page_fits_a_phone_and_runs_nothing(page: Callable[[], str], tmp_path:
     path = tmp_path / "page.html"
     path.write_text(page())
     assert fits(path, tmp_path)
+
+
+def test_what_the_nodes_used_is_plotted_for_those_that_used_least() -> None:
+    gpus = [tuple(GpuSamples(index=0, percent=(10.0 * n, None, 10.0 * n)) for _ in "ab")
+            for n in range(6)]  # fmt: skip
+    samples = {
+        f"n{n}": Samples(time=(1001.0, 1006.0, 1061.0), cpu_percent=(5.0, 5.0, 5.0), gpus=each)
+        for n, each in enumerate(gpus)
+    }
+    told = replace(story(), samples=samples)
+    page = Reader(run_page(told)).text
+    assert "GPU use, mean of the node (4 of 6 nodes: the lowest)" in page
+    assert "n3" in page
+    assert "n4" not in page
+    assert "1 min 1 s" in page
+    assert "GPU memory" not in page
+    outcome = compare_runs([told]).runs[0]
+    assert (outcome.gpu_percent, outcome.cpu_percent) == (25.0, 5.0)
+    assert "What the nodes used" not in run_page(story())
 
 
 def test_a_plot_has_each_curve_and_keeps_peaks() -> None:
