@@ -38,6 +38,10 @@ _CHAINED = re.compile(
 _SIDE = re.compile(r"Exception (?:ignored )?in[ :]|Error in atexit|Error in sys\.excepthook")
 """What Python says in front of an exception that ends no program."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure)(?![\w.])")
+_OF_A_CHILD = re.compile(
+    r"(?:[\w.]+\.)?(?:CalledProcessError: .* returned non-zero exit status|ChildFailedError\b)"
+)
+"""What a program raises because one that it started has failed, which said why above."""
 _TERMINATE = re.compile(r"terminate called (?:after throwing|without an active|recursively)")
 _WHAT = re.compile(r"\s*what\(\):\s+")
 _FATAL = re.compile(r"Fatal Python error: ")
@@ -118,6 +122,7 @@ def last_error(lines: Sequence[str]) -> PrintedError:
     """
     errors, ordinary = _errors(lines)
     main = [error for error in errors if not error.side] or errors[-1:]
+    main = [error for error in main if not _OF_A_CHILD.match(plain(error.line))] or main
     if not main:
         return PrintedError("", len(lines), len(lines))
     found = last = main[-1]
