@@ -13,6 +13,7 @@ from train.config.datasets import Dataset, conflicts
 from train.errors import ConfigError
 
 Method = Literal["lora", "full"]
+Objective = Literal["sft", "dpo", "orpo"]
 Dtype = Literal["auto", "bfloat16", "float32"]
 Parallel = Literal["auto", "fsdp", "hsdp", "ddp", "single"]
 Batching = Literal["balanced", "packed", "plain"]
@@ -59,6 +60,16 @@ class Config:
     """Branch, tag or commit of a hub model."""
     method: Method = _key("model", "lora", also="finetuning_type adapter train_type")
     """`lora` trains small adapters next to the frozen base; `full` trains every weight."""
+    objective: Objective = _key("model", "sft", also="rl stage")
+    """`sft` learns the texts. `dpo` and `orpo` learn from pairs to prefer `chosen` to `rejected`.
+    `dpo` compares with the model as it was without its adapter; `orpo` compares with nothing, and
+    learns the chosen text too. `method: dpo` means this with LoRA."""
+    beta: float = _key(
+        "optimization", 0.1, also="rl_beta dpo_beta pref_beta orpo_alpha orpo_beta", least=0
+    )
+    """With dpo how much a change of the model counts, with orpo the weight of the odds ratio."""
+    label_smoothing: float = _key("optimization", 0.0, also="dpo_label_smoothing", least=0)
+    """With dpo the share of pairs that may be the wrong way round."""
     dtype: Dtype = _key("model", "auto", also="torch_dtype precision")
     """Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, else float32. What
     is trained is always kept in float32."""
@@ -270,6 +281,11 @@ class Config:
         return SaveEvery(steps=steps or 0, epochs=epochs or 0, minutes=minutes or 0.0)
 
     @property
+    def in_pairs(self) -> bool:
+        """Whether a sample is a pair of a chosen and a rejected text."""
+        return self.objective != "sft"
+
+    @property
     def eval_batch_size(self) -> int:
         """Samples in one forward pass of evaluation."""
         return self.per_device_eval_batch_size or self.per_device_train_batch_size
@@ -320,7 +336,7 @@ def _conflicts(config: Config) -> list[str]:
             found.append(f"{item.name}: expected {least:g} or more, found {value}")
     found += [
         f"{name}: expected a share below 1, found {getattr(config, name)}"
-        for name in ("lora_dropout", "warmup_ratio", "adam_beta1", "adam_beta2")
+        for name in ("lora_dropout", "warmup_ratio", "adam_beta1", "adam_beta2", "label_smoothing")
         if getattr(config, name) >= 1
     ]
     if config.eval_split == 1 or (config.eval_split > 1 and config.eval_split % 1):
@@ -356,6 +372,15 @@ def _exclusions(config: Config) -> list[str]:
         for name in ("eval_steps", "eval_epochs")
         if getattr(config, name) and not (config.eval_dataset_path or config.eval_split)
     ]
+    if config.in_pairs and config.batching == "packed":
+        found.append("batching: expected balanced or plain for pairs, found packed")
+    if config.label_smoothing and config.objective != "dpo":
+        found.append("label_smoothing: expected objective: dpo with it, found another")
+    if config.objective == "dpo" and config.method == "full":
+        found.append(
+            "method: expected lora with objective: dpo, found full: the reference is the model "
+            "without its adapter, and no second copy of it is held; orpo needs none"
+        )
     rows = config.per_device_train_batch_size
     if config.flash_attention and config.batching == "packed" and rows > 1:
         # transformers tells packed documents apart there only if they are one row.

@@ -106,6 +106,8 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:
     """Return the keys that one key of another program stands for."""
     tracker = {"wandb_project": "wandb", "mlflow_experiment_name": "mlflow"}.get(spelling)
     on = raw is not None and str(raw).lower() not in OFF
+    if spelling == "method" and raw in ("dpo", "orpo"):
+        spelling = "objective"
     return [(spelling, raw), *([("report_to", tracker)] if tracker and on else [])]
 
 

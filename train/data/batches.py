@@ -17,7 +17,7 @@ import numpy as np
 
 from train.config.batch_size import BatchSize
 from train.config.config import Config
-from train.data.encoding import IGNORED
+from train.data.encoding import BEGINS, IGNORED
 from train.data.mixture import (
     Mixture,
     Share,
@@ -61,6 +61,8 @@ class Batch:
     """Labels that count, after the shift."""
     tokens: int
     """Places that hold a token of a sample."""
+    pairs: int = 0
+    """Pairs of a chosen and a rejected text, a row each, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class Step:
     """Labels that count on all ranks together: what the sum of losses is divided by."""
     tokens: int
     """Tokens of all ranks together, padding not counted."""
+    pairs: int = 0
+    """Of all ranks together: if there are any, the sum of losses is divided by these."""
     position: Position
     """Where the data stands after this step."""
     epoch_end: bool
@@ -274,11 +278,12 @@ class Batches:
         after = self._after(position)
         return Step(
             micro_batches=tuple(
-                collate(self._train_data, mine[i * each : (i + 1) * each], packed=self._packed)
+                self._collate(self._train_data, mine[i * each : (i + 1) * each])
                 for i in range(count)
             ),
             valid=valid,
             tokens=tokens,
+            pairs=sum(map(len, taken)) if self._config.in_pairs else 0,
             position=after,
             epoch_end=after.epoch > position.epoch,
         )
@@ -291,7 +296,7 @@ class Batches:
     def largest(self) -> Batch:
         """Return the largest micro-batch that this rank may meet."""
         rows = self._pools[self._pool].longest(self._size.per_device)
-        return collate(self._train_data, rows, packed=self._packed)
+        return self._collate(self._train_data, rows)
 
     def train(self, position: Position) -> Iterator[Step]:
         """Yield the steps from a position on, without end; some are made ahead."""
@@ -320,7 +325,11 @@ class Batches:
         mine = longest_first[self._local :: self._members[self._pool]]
         for number in range(count):
             rows = mine[number * each : (number + 1) * each]
-            yield collate(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
+            yield self._collate(data, [rows[i : i + 1] for i in range(len(rows))], alone=True)
+
+    def _collate(self, data: Mixture, rows: Sequence[Ints], *, alone: bool = False) -> Batch:
+        packed = self._packed and not alone
+        return collate(data, rows, packed=packed, pairs=self._config.in_pairs)
 
     def _assigned(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
         pool, members = self._pools[number], self._members[number]
@@ -337,12 +346,17 @@ class Batches:
         return Position(epoch=position.epoch, consumed=consumed)
 
 
-def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
-    """Return rows of samples as one batch; without rows, one that weighs nothing."""
+def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool, pairs: bool = False) -> Batch:
+    """Return rows of samples as one batch; without rows, one that weighs nothing.
+
+    A pair is two rows: its chosen text, and its rejected one.
+    """
     contents = [[data.sample(int(number)) for number in row] for row in rows]
+    if pairs:
+        contents = [[half] for (both,) in contents for half in _halves(*both)]
     longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)
     width = -(-longest // MULTIPLE) * MULTIPLE
-    shape = (max(1, len(rows)), width)
+    shape = (max(1 + pairs, len(contents)), width)
     input_ids, labels = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
     position_ids = np.zeros(shape, np.int64)
     tokens = 0
@@ -362,4 +376,11 @@ def collate(data: Mixture, rows: Sequence[Ints], *, packed: bool) -> Batch:
         position_ids=position_ids if packed else None,
         valid=int((labels != IGNORED).sum()),  # the first of a row never counts
         tokens=tokens,
+        pairs=len(rows) if pairs else 0,
     )
+
+
+def _halves(ids: Ints, labels: Ints) -> Iterator[tuple[Ints, Ints]]:
+    (second,) = np.flatnonzero(labels == BEGINS)
+    for half in (slice(None, second), slice(second, None)):
+        yield ids[half], labels[half]

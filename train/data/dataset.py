@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from train.config.config import Config
 from train.data import hub, overlap, token_cache, token_store, tokenizer_workers
-from train.data.encoding import IGNORED, Encoded, encode_lines
+from train.data.encoding import BEGINS, IGNORED, Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.fingerprint import nothing
 from train.data.formats import Reader, Rules
@@ -63,7 +63,7 @@ class TokenSet:
         return max((part.largest for part in self.parts), default=0)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
-        """Return the ids, and their labels (-100: masked)."""
+        """Return the ids, and their labels (-100: masked; -101: a pair's second text begins)."""
         row = number if self.chosen is None else int(self.chosen[number])
         _, length, _, offset = self.index[row]
         for part in self.parts:
@@ -73,7 +73,8 @@ class TokenSet:
         else:
             raise IndexError(number)
         ids = np.array(part.tokens[offset : offset + length], np.int64)
-        return ids, np.where(part.loss_mask[offset : offset + length], ids, IGNORED)
+        mask = part.loss_mask[offset : offset + length]
+        return ids, np.where(mask == 1, ids, np.where(mask, BEGINS, IGNORED))
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TokenSet:
         """Return the samples of the mask only."""

@@ -22,6 +22,8 @@ from train.files import measure, write_text
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 COLUMNS = ("line", "length", "targets", "offset")
+SECOND = 2
+"""In the loss mask, the first token of a pair's second text."""
 ROUND = 128
 """The lengths of lines that are too long are counted in multiples of this."""
 
@@ -82,7 +84,9 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
                     tally.add(sample.tally)
                 length = len(sample.ids)
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
-                loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
+                mask = np.asarray(sample.loss_mask, np.uint8)
+                mask[sample.second :][: sample.second > 0] = SECOND
+                loss_mask.write(mask.tobytes())
                 rows.extend((each.line.number, length, sum(sample.loss_mask[1:]), offset))
                 offset += length
                 largest = max(largest, max(sample.ids, default=0))

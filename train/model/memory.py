@@ -240,7 +240,7 @@ def memory(
     trained = weights.trained_total
     frozen = 0 if config.method == "full" else model.parameters
     layer = model.parameters / max(1, model.layers + 1)
-    tokens = config.per_device_train_batch_size * config.seq_len
+    tokens = config.per_device_train_batch_size * config.seq_len * (1 + config.in_pairs)
     each = per_token(model.widths, method_of(config, weights)) * (size / LOW)
     activations = tokens * each
     if config.activation_checkpointing:  # the inputs of all layers, and one that is recomputed
@@ -248,7 +248,8 @@ def memory(
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
     rows, full = tokens, config.method == "full"
-    if not model.changes_logits and (full or "embeddings and head" not in weights.trained):
+    in_parts = "embeddings and head" not in weights.trained or (full and not config.in_pairs)
+    if in_parts and not model.changes_logits:
         rows = min(tokens, rows_at_a_time(model.vocabulary, trained=full))
         # The sum of a trained weight's gradient over the parts, in float32.
         activations += 4 * model.vocabulary * model.width * full
