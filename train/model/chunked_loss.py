@@ -42,7 +42,7 @@ class Head:
         self._kept, self._wanted = kept, wanted
 
     def losses(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each token's loss, and which tokens were said right, from the model's output.
+        """Return each token's loss, and which of them the model says itself, from its output.
 
         The second is found out only if no gradient is wanted: in evaluation.
         """
