@@ -156,7 +156,8 @@ def build_and_train(
     batches = make_batches(config, ranks, corpus, size)
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
     steps = config.max_steps or count_steps(config, batches, size, progress)
-    work = flops.per_token(model.network, flops.typical(corpus.train))
+    length = flops.typical(corpus.train) / (1 + config.in_pairs)
+    work = flops.per_token(model.network, length, referenced=config.objective == "dpo")
     status.step = progress.step
     status.set("running")
     if ranks.is_first:

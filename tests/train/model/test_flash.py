@@ -11,7 +11,7 @@ import pytest
 
 from tests.train.families import COMMON, FAMILIES
 from train import versions
-from train.data.batches import collate
+from train.data.collate import collate
 
 if TYPE_CHECKING:
     from torch import Tensor
