@@ -258,8 +258,8 @@ def build_model(
 
 def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
     """Return this rank's batches; nodes with samples of their own first exchange the lengths."""
-    about = {"rank": ranks.env.rank, "vision": corpus.vision}
-    batches = partial(Batches, corpus.train, corpus.eval, config, size, **about)
+    rank, vision = ranks.env.rank, corpus.vision
+    batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=rank, vision=vision)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
         return batches()
     mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)

@@ -138,3 +138,36 @@ def test_every_layout(world: World, task: Task, layout: dict[str, Any]) -> None:
     are_close(numbers(task.run(world, "dpo", **layout)), wanted)
     wanted = loop.train(task.model(start.output / "adapter"), [task.pairs] * STEPS, RATE, beta=0.1)
     are_close(numbers(task.run(world, "orpo", **layout)), wanted)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"lora_use_dora": True, "lora_rank_pattern": {"down_proj": 2}},
+        {"lora_modules_to_save": ("lm_head", "embed_tokens")},
+    ],
+)
+def test_the_reference_is_the_base_whatever_is_trained_next_to_it(
+    task: Task, how: dict[str, Any]
+) -> None:
+    from train.config.config import Config
+    from train.model.load import with_adapters
+    from train.model.model import Model
+
+    config = Config(name_or_path=str(task.base), dataset_path="-", objective="dpo", **how)
+    network = with_adapters(config, task.model())
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn(parameter.shape)
+    ids = torch.arange(1, 13).view(2, 6)
+    sums = []
+    for model in (network.eval(), task.model().eval()):
+        with torch.no_grad():
+            logs = model(ids).logits[:, :-1].log_softmax(-1)
+        sums.append(logs.gather(2, ids[:, 1:, None]).sum((1, 2)))
+    model = Model(network, network, "single", None, torch.float32, (), config=config)  # type: ignore[arg-type]
+    model.try_head()
+    found = model.loss(ids, ids, None)
+    assert found.rewards is not None
+    assert torch.allclose(found.rewards.float(), config.beta * (sums[0] - sums[1]), atol=1e-5)
+    found.total.backward()  # type: ignore[no-untyped-call]

@@ -143,7 +143,8 @@ def _compared(base: Path, adapter: Path, merged: Path) -> str:
     effect, off = (float((each - wanted).abs().max()) / whole for each in (before, found))
     words = f"logits are off by {off:.1e} of the largest; the adapter changes them by {effect:.1e}"
     exact = "float32" in (about.get("dtype"), about.get("torch_dtype"))
-    if off > max(ROUNDING[exact], effect / 4):
+    # Below float32 what is added is rounded too.
+    if off > (ROUNDING[True] if exact else max(ROUNDING[False], effect / 4)):
         raise ConfigError(
             f"{merged}: expected the logits of the base with its adapter, found: {words}"
         )

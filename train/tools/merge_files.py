@@ -109,12 +109,13 @@ def _changes(base: Path, adapter: Path) -> Iterator[tuple[str, Callable[[Tensor]
     ends = {id(plain.get_input_embeddings()), id(plain.get_output_embeddings())}
     for path, module in network.get_base_model().named_modules():
         name = path.replace(".base_layer", "")
+        changed = isinstance(module, (ModulesToSaveWrapper, BaseTunerLayer))
+        if changed and tied and id(module) in ends:  # one tensor for two layers
+            raise NotByName(name)
         if isinstance(module, ModulesToSaveWrapper):
             for own, parameter in module.modules_to_save["default"].named_parameters():
                 yield f"{name}.{own}", partial(_replaced, parameter)
         elif isinstance(module, BaseTunerLayer):
-            if tied and id(module) in ends:  # one tensor for two layers
-                raise NotByName(name)
             yield f"{name}.{_own_name(module)}", partial(_merged, module)
 
 

@@ -169,7 +169,9 @@ def test_the_guides_file_of_axolotl_for_images_is_read(tmp_path: Path) -> None:
     found = changed(arguments)
     assert found["name_or_path"] == "llava-hf/llava-1.5-7b-hf"
     assert found["dataset_path"] == "HuggingFaceH4/llava-instruct-mix-vsft"
-    (pattern,) = found["lora_target_modules"]
+    targets = found["lora_target_modules"]
+    assert isinstance(targets, tuple)
+    (pattern,) = targets
     assert re.fullmatch(pattern, "model.language_model.layers.0.self_attn.q_proj")
     assert not re.fullmatch(pattern, "model.vision_tower.encoder.layers.0.self_attn.q_proj")
     noted = {note.split(": ")[1] for note in arguments.notes}

@@ -100,7 +100,8 @@ def test_flash_attention_takes_the_bounds_of_documents(
         )  # fmt: skip
         assert batch.position_ids is not None
         arrays = (batch.input_ids, batch.labels, batch.position_ids)
-        loss = model.loss(*map(torch.from_numpy, arrays))
+        ids, labels, positions = map(torch.from_numpy, arrays)
+        loss = model.loss(ids, labels, positions)
         losses.append(loss.total.item())
     assert seen == [[0, 7, 18, 23, 24]] * shape.num_hidden_layers
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

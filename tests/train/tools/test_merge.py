@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.lazy_torch import torch
+from tests.train.seeing import make_seeing
+from tests.train.tiny import make_model
 from tests.train.world import World
 from train.config.config import Config
 from train.data import hub
@@ -113,3 +118,39 @@ def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> No
         hub.model_folder(config)
     (tmp_path / "config.json").write_text("{}")
     assert hub.model_folder(config) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (
+            "plain",
+            {
+                "use_dora": True,
+                "rank_pattern": {"down_proj": 2},
+                "alpha_pattern": {"q_proj": 32},
+                "modules_to_save": ["lm_head", "embed_tokens"],
+            },
+        ),
+        ("llava", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings")
+def test_every_kind_of_adapter_is_merged(tmp_path: Path, kind: str, how: dict[str, Any]) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base, adapter, output = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
+    if kind == "llava":
+        make_seeing(base, kind)
+    else:
+        make_model(base, tied=kind == "tied")
+    shape = LoraConfig(task_type="CAUSAL_LM", target_modules=".*(layers.*q_proj|down_proj)", **how)
+    network = get_peft_model(merge.load_base(str(base)), shape)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn(parameter.shape)
+    network.save_pretrained(adapter)
+    _, compared = merge.merge(adapter, output, str(base))
+    (off,) = re.findall(r"verified: logits are off by (\S+) of", compared)
+    assert float(off) < 1e-5
+    assert (output / "processor_config.json").exists() == (kind == "llava")
