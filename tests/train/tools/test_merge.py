@@ -132,10 +132,12 @@ def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> No
                 "modules_to_save": ["lm_head", "embed_tokens"],
             },
         ),
+        ("tied", {"modules_to_save": ["embed_tokens"]}),
         ("llava", {}),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings")
+@pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied")
 def test_every_kind_of_adapter_is_merged(tmp_path: Path, kind: str, how: dict[str, Any]) -> None:
     from peft import LoraConfig, get_peft_model
 
