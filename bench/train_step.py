@@ -207,8 +207,7 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     from train.data.batches import order
     from train.data.dataset import prepare
     from train.distributed.env import RankEnv
-    from train.model.load import lora
-    from train.model.lora_targets import EVERY, Targets
+    from train.model.lora_targets import EVERY, Targets, lora
 
     chosen = config(options.folder, "no")
     corpus = prepare(chosen, RankEnv(node_rank=0, nodes=1))

@@ -87,7 +87,10 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "preflight": {
         "observe", "model", "data", "distributed", "config", "finding", "errors", "versions",
     },
-    "tools": {"versions", "observe", "data", "distributed", "config", "files", "errors"},
+    "tools": {
+        "observe", "checkpoint", "model", "data", "distributed", "config", "files", "errors",
+        "versions",
+    },
 }  # fmt: skip
 
 PURE = {"model", "facts", "network", "checks", "plan", "logs", "hang"}

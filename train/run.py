@@ -156,7 +156,8 @@ def build_and_train(
     batches = make_batches(config, ranks, corpus, size)
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
     steps = config.max_steps or count_steps(config, batches, size, progress)
-    work = flops.per_token(model.network, flops.typical(corpus.train))
+    length = flops.typical(corpus.train) / (1 + config.in_pairs)
+    work = flops.per_token(model.network, length, referenced=config.objective == "dpo")
     status.step = progress.step
     status.set("running")
     if ranks.is_first:
@@ -257,8 +258,8 @@ def build_model(
 
 def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
     """Return this rank's batches; nodes with samples of their own first exchange the lengths."""
-    about = {"rank": ranks.env.rank, "vision": corpus.vision}
-    batches = partial(Batches, corpus.train, corpus.eval, config, size, **about)
+    rank, vision = ranks.env.rank, corpus.vision
+    batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=rank, vision=vision)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
         return batches()
     mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)

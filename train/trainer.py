@@ -15,7 +15,8 @@ from train.checkpoint import room
 from train.checkpoint.save import Checkpoints, Progress
 from train.checkpoint.schedule import Schedule
 from train.config.config import Config
-from train.data.batches import Batch, Batches, Step
+from train.data.batches import Batches, Step
+from train.data.collate import Batch
 from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, NonFinite, explain_oom
 from train.lifecycle import garbage
@@ -137,10 +138,11 @@ class Trainer:
         In float16 losses are multiplied by a scale; gradients that are too large for it then only
         lower the scale.
         """
-        scale = self.optimizer.loss_scale
-        # A mean over the step's tokens, as torch's GradScaler has it: sums would be too large.
-        factor = scale.factor / max(1, step.valid) if scale else 1.0
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        scale, counted = self.optimizer.loss_scale, max(1, step.pairs or step.valid)
+        # A mean over the step, as torch's GradScaler has it: sums would be too large.
+        factor = scale.factor / counted if scale else 1.0
+        # The loss; of pairs also how many are won, and both rewards.
+        total = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         for number_in_step, batch in enumerate(step.micro_batches, 1):
             last = number_in_step == len(step.micro_batches)
             with explain_oom("the batch"), self.model.only_last_synchronizes(last=last):
@@ -149,14 +151,14 @@ class Trainer:
             # All that ranks exchange about a step, in one small sum.
             squared_norm = self.optimizer.squared_norm_here().to(total.device)
             # The one moment of a step in which the CPU waits for a GPU.
-            mine = torch.stack((total, squared_norm)).tolist()
+            mine = torch.cat((total, squared_norm.view(1))).tolist()
             stop, save = self.stop_listener.vote()
             sums = self.ranks.sum([*mine, stop, save, self.schedule.vote()])
-            mean = self.model.gradient_factor / max(1, step.valid) / factor
-            loss_mean, norm = sums[0] / max(1, step.valid), math.sqrt(sums[1]) * mean
+            mean = self.model.gradient_factor / counted / factor
+            loss_mean, norm = sums[0] / counted, math.sqrt(sums[4]) * mean
             finite = math.isfinite(norm)
             if not math.isfinite(loss_mean) or not (finite or (scale and scale.factor > 1)):
-                raise NonFinite(self.who_is_not_finite(number, *mine))
+                raise NonFinite(self.who_is_not_finite(number, mine[0], mine[4]))
             rate = learning_rate(self.config, number, self.steps)
             if finite:
                 self.optimizer.step(scale=mean, norm=norm, rate=rate)
@@ -171,6 +173,7 @@ class Trainer:
             consumed=step.position.consumed,
             epoch_rows=self.batches.epoch_rows,
             loss=loss_mean,
+            rewards=[total / counted for total in sums[1:4]] if step.pairs else None,
             norm=norm,
             lr=rate,
             scale=self.optimizer.loss_scale,
@@ -178,20 +181,20 @@ class Trainer:
             tokens=step.tokens,
             padded_tokens=sum(int(batch.input_ids.size) for batch in step.micro_batches),
         )
-        decision = self.stop_listener.decide(sums[2:4])
-        return decision | StopDecision(save=sums[4] > 0)
+        decision = self.stop_listener.decide(sums[5:7])
+        return decision | StopDecision(save=sums[7] > 0)
 
     def forward_backward(self, batch: Batch, factor: float) -> Tensor:
-        """Add a micro-batch's gradients times a factor to those before it, and return its loss.
+        """Add a micro-batch's gradients times a factor to those before it, and return its sums.
 
         Nothing of its graph may outlive this: on CPUs what is left of one lies among the blocks
         that the next micro-batch could use, and a tenth more memory is taken.
         """
         with self.meter.time("forward"):
-            loss = self.forward(batch).total
+            loss = self.forward(batch)
         with self.meter.time("backward"):
-            (loss * factor).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+            (loss.total * factor).backward()  # type: ignore[no-untyped-call]
+        return loss.sums()
 
     def forward(self, batch: Batch) -> Loss:
         """Run the model over one batch of this rank."""
@@ -225,27 +228,28 @@ class Trainer:
         """Measure the loss over the whole evaluation set, or leave off if a stop is asked for."""
         self.model.network.eval()
         decision = StopDecision()
-        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
+        sums = torch.zeros(5, dtype=torch.float64, device=self.ranks.device)
         with self.meter.time("eval"), explain_oom("a batch of the evaluation"):
             garbage.collect_all()
             for number, batch in enumerate(self.batches.evaluate(), 1):
                 loss = self.forward(batch)
-                sums += torch.stack(
-                    (loss.total.double(), loss.correct, sums.new_tensor(batch.valid))
-                )
+                sums[:4] += loss.sums()
+                sums[4] += batch.pairs or batch.valid
                 garbage.collect_young(number)
                 decision = self.stop_listener.agree() | decision
                 if decision.stop:
                     break
-            total, correct, tokens = self.ranks.sum(sums.tolist())
+            *found, count = self.ranks.sum(sums.tolist())
+            loss_mean, *rewards = (total / max(1, count) for total in found)
         self.model.network.train()
         if not decision.stop:
             self.meter.evaluated(
                 step=step,
                 total=self.steps,
-                loss=total / max(1, tokens),
-                accuracy=correct / max(1, tokens),
-                tokens=int(tokens),
+                loss=loss_mean,
+                accuracy=rewards[0],
+                tokens=int(count),
+                rewards=rewards if self.config.in_pairs else None,
             )
         return decision
 

@@ -300,7 +300,10 @@ def test_an_adapter_is_trained_further(world: World, task: Task) -> None:
     first = task.run(world, lora_r=4, max_steps=2, eval_steps=None, **how)
     model = PeftModel.from_pretrained(task.model(), first.output / "adapter", is_trainable=True)
     wanted = loop.train(model, task.steps(), task.held_out, recipe)
-    further = {"lora_init_from": str(first.output / "adapter"), "learning_rate": 1e-3}
+    further: dict[str, Any] = {
+        "lora_init_from": str(first.output / "adapter"),
+        "learning_rate": 1e-3,
+    }
     run = task.run(world, **further, **FSDP)
     has_numbers(run, wanted)
     shape = json.loads((run.output / "adapter" / "adapter_config.json").read_text())

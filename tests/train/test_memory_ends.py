@@ -69,7 +69,10 @@ def test_the_longest_packed_rows_are_tried(base: Config) -> None:
 
     lengths = np.array([30] * 20 + [5] * 500)
     samples: Any = SimpleNamespace(
-        lengths=lengths, targets=lengths, shares=(Share(samples=520, weight=1.0),)
+        lengths=lengths,
+        targets=lengths,
+        numbers=lengths * 0,
+        shares=(Share(samples=520, weight=1.0),),
     )
     config = replace(base, batching="packed", seq_len=48)
     pool = Pool(samples, config, batch_size(config, 1).total)

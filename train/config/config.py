@@ -1,4 +1,4 @@
-"""What a user can set for a training: one frozen value, its keys, the rules between them."""
+"""What a user can set for a training: one frozen value and its keys."""
 # ruff: noqa: RUF009  (_key returns a dataclasses.field, which ruff cannot see)
 
 from __future__ import annotations
@@ -6,14 +6,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from train.config.datasets import Dataset, conflicts
+from train.config import rules
+from train.config.datasets import Dataset
 from train.config.save_every import SaveEvery
 from train.errors import ConfigError
 
 Method = Literal["lora", "full"]
+Objective = Literal["sft", "dpo", "orpo"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Parallel = Literal["auto", "fsdp", "hsdp", "ddp", "single"]
 Batching = Literal["balanced", "packed", "plain"]
@@ -22,7 +23,6 @@ Schedule = Literal["cosine", "linear", "constant"]
 Storage = Literal["auto", "shared", "per-node"]
 Learn = Literal["all", "last"]
 Overlong = Literal["cut", "drop"]
-TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:
@@ -45,6 +45,16 @@ class Config:
     """Branch, tag or commit of a hub model."""
     method: Method = _key("model", "lora", also="finetuning_type adapter train_type")
     """`lora` trains small adapters next to the frozen base; `full` trains every weight."""
+    objective: Objective = _key("model", "sft", also="rl stage")
+    """`sft` learns the texts. `dpo` and `orpo` learn from pairs to prefer `chosen` to `rejected`.
+    `dpo` compares with the model as it was without its adapter; `orpo` compares with nothing, and
+    learns the chosen text too. `method: dpo` means this with LoRA."""
+    beta: float = _key(
+        "optimization", 0.1, also="rl_beta dpo_beta pref_beta orpo_alpha orpo_beta", least=0
+    )
+    """With dpo how much a change of the model counts, with orpo the weight of the odds ratio."""
+    label_smoothing: float = _key("optimization", 0.0, also="dpo_label_smoothing", least=0)
+    """With dpo the share of pairs that may be the wrong way round."""
     dtype: Dtype = _key("model", "auto", also="torch_dtype precision")
     """Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, float16 on older
     ones, float32 on CPUs. In float16 losses are scaled. What is trained is kept in float32."""
@@ -264,7 +274,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, all reasons at once."""
-        problems = tuple(_conflicts(self))
+        problems = tuple(rules.conflicts(self))
         if problems:
             raise ConfigError(*problems)
 
@@ -281,6 +291,11 @@ class Config:
         if steps is epochs is minutes is None:
             return SaveEvery(epochs=1, minutes=30.0)
         return SaveEvery(steps=steps or 0, epochs=epochs or 0, minutes=minutes or 0.0)
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether a sample is a pair of a chosen and a rejected text."""
+        return self.objective != "sft"
 
     @property
     def eval_batch_size(self) -> int:
@@ -312,90 +327,3 @@ NOT_THE_NUMBERS = frozenset({
     "start_timeout", "step_timeout",
 })  # fmt: skip
 """Keys that may change between a run and its continuation without changing a loss."""
-
-
-def _conflicts(config: Config) -> list[str]:
-    """Return what cannot be as written: required keys, ranges, and then _exclusions."""
-    files = "a .jsonl, .json, .parquet or .csv file, a folder of them, or a hub dataset id"
-    found = [
-        f"{name}: expected {what}, found nothing"
-        for name, what in (
-            ("name_or_path", "the base model's folder or hub id"),
-            ("dataset_path", files),
-            ("output_dir", "a folder for checkpoints and the adapter"),
-        )
-        if not getattr(config, name)
-    ]
-    found += conflicts(config.datasets) if config.dataset_path else ()
-    for item in dataclasses.fields(config):
-        value, least = getattr(config, item.name), item.metadata["least"]
-        if least is not None and value is not None and not value >= least:
-            found.append(f"{item.name}: expected {least:g} or more, found {value}")
-    found += [
-        f"{name}: expected a share below 1, found {getattr(config, name)}"
-        for name in ("lora_dropout", "warmup_ratio", "adam_beta1", "adam_beta2")
-        if getattr(config, name) >= 1
-    ]
-    if config.eval_split == 1 or (config.eval_split > 1 and config.eval_split % 1):
-        wanted = "a share below 1, or a number of samples from 2 on"
-        found.append(f"eval_split: expected {wanted}, found {config.eval_split}")
-    for name, wanted, wrong in (
-        ("min_lr_ratio", "at most 1", config.min_lr_ratio > 1),
-        ("num_train_epochs", "more than 0", not config.num_train_epochs),
-        ("seed", "a number of 64 bits", config.seed >= 1 << 64),
-    ):
-        found += [f"{name}: expected {wanted}, found {getattr(config, name)}"] if wrong else []
-    return found + _exclusions(config)
-
-
-def _exclusions(config: Config) -> list[str]:
-    """Return the keys that exclude each other, or need another one."""
-    found = [
-        f"{name}: expected a folder, found {value}; object stores are not written to: mount the "
-        "store, or write to a folder and copy whole checkpoints"
-        for name in ("output_dir", "cache_dir", "resume_from_checkpoint")
-        if "://" in (value := getattr(config, name) or "")
-    ]
-    for one, other in (
-        ("warmup_steps", "warmup_ratio"),
-        ("save_steps", "save_epochs"),
-        ("eval_steps", "eval_epochs"),
-        ("eval_dataset_path", "eval_split"),
-    ):
-        if getattr(config, one) and getattr(config, other):
-            found.append(f"{one} and {other}: expected one of them, found both")
-    found += [
-        f"{name}: expected eval_dataset_path or eval_split with it, found neither"
-        for name in ("eval_steps", "eval_epochs")
-        if getattr(config, name) and not (config.eval_dataset_path or config.eval_split)
-    ]
-    rows = config.per_device_train_batch_size
-    if config.flash_attention and config.batching == "packed" and rows > 1:
-        # transformers tells packed documents apart there only if they are one row.
-        found.append(
-            "per_device_train_batch_size: expected 1 for packed rows with "
-            f"{config.attn_implementation}, whose documents would see each other otherwise, found "
-            f"{rows}; a longer seq_len fills the GPU as well, and "
-            "attn_implementation: sdpa takes several rows"
-        )
-    name = "adapter" if config.method == "lora" else "model"
-    export = Path(config.output_dir, name).resolve()
-    if Path(config.name_or_path).resolve().is_relative_to(export):
-        found.append(
-            f"output_dir: expected a folder whose {name}/ is not the base model, found "
-            f"{config.output_dir}, and the export would replace {config.name_or_path}"
-        )
-    if unknown := [name for name in config.report_to if name not in TRACKERS]:
-        found.append(f"report_to: expected any of {', '.join(TRACKERS)}, found {unknown[0]}")
-    if config.load_in_4bit and config.method == "full":
-        found.append(
-            "load_in_4bit: expected method: lora, found full, which trains what it shrinks"
-        )
-    for name in ("lora_rank_pattern", "lora_alpha_pattern"):
-        values = (getattr(config, name) or {}).values()
-        if any(type(value) is not int or value < 1 for value in values):
-            found.append(f"{name}: expected whole numbers from 1 on, found {[*values]}")
-    named = config.lora_target_modules or config.lora_target_parameters
-    if config.method == "lora" and not named:
-        found.append("lora_target_modules: expected names of modules or all-linear, found none")
-    return found

@@ -20,7 +20,7 @@ KEYS = ("path", "weight", "columns", "roles")
 IN_LINES = frozenset({
     "text", "prompt", "completion", "response", "messages", "conversations", "system", "tools",
     "functions", "chat_template_kwargs", "instruction", "input", "output", "history", "question",
-    "answer", "images", "image",
+    "answer", "images", "image", "chosen", "rejected",
 })  # fmt: skip
 """All keys of a line that are read."""
 IN_MESSAGES = frozenset({

@@ -112,6 +112,8 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:
     on = raw is not None and str(raw).lower() not in OFF
     if spelling in {"adapter", "finetuning_type"} and str(raw).lower() == "qlora":
         return [(spelling, "lora"), ("load_in_4bit", "true")]
+    if spelling == "method" and raw in ("dpo", "orpo"):
+        spelling = "objective"
     return [(spelling, raw), *([("report_to", tracker)] if tracker and on else [])]
 
 

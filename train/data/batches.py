@@ -11,16 +11,15 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from train.config.batch_size import BatchSize
 from train.config.config import Config
-from train.data.encoding import IGNORED
-from train.data.images import Picture, Vision
+from train.data.collate import Batch, collate
+from train.data.images import Vision
 from train.data.mixture import (
     Mixture,
     Share,
@@ -34,8 +33,6 @@ from train.data.packing import Rows, pack
 from train.data.token_store import Ints, index_dtype
 from train.errors import ConfigError
 
-MULTIPLE = 8
-"""Rows are padded to a multiple of this: GPUs multiply such shapes fastest."""
 QUADRATIC = 1 / 8192
 """Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
 PIXEL = 1 / 4096
@@ -55,23 +52,6 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """One forward pass of one rank; right-padded rows, so causal attention needs no mask."""
-
-    input_ids: Ints
-    labels: Ints
-    """As transformers wants them: not shifted, -100 for tokens without a loss."""
-    position_ids: Ints | None
-    """Only for packed rows: counts from 0 in each sample, which keeps them apart."""
-    valid: int
-    """Labels that count, after the shift."""
-    tokens: int
-    """Places that hold a token of a sample."""
-    vision: dict[str, Any] = field(default_factory=dict)
-    """What the model gets of images, as tensors by its own names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One optimizer step of one rank."""
 
@@ -81,6 +61,8 @@ class Step:
     """Labels that count on all ranks together: what the sum of losses is divided by."""
     tokens: int
     """Tokens of all ranks together, padding not counted."""
+    pairs: int = 0
+    """Of all ranks together: if there are any, the sum of losses is divided by these."""
     position: Position
     """Where the data stands after this step."""
     epoch_end: bool
@@ -213,9 +195,10 @@ class Batches:
         self._size = size
         self._train_data, self._eval_data = train, evaluation
         self._vision = vision
-        # The tower's weights are gathered and reduced by all ranks together.
-        blank = vision.blank() if vision and size.world_size > 1 else None
-        self._collate = partial(collate, vision=vision, blank=blank)
+        # The tower's weights are gathered and reduced by all ranks together; pairs never use them.
+        some = vision and size.world_size > 1 and not config.in_pairs
+        blank = vision.blank() if vision and some else None
+        self._collate = partial(collate, pairs=config.in_pairs, vision=vision, blank=blank)
         members = tuple(ranks_of_pools) or (size.world_size,)
         if len(members) > 1 and size.total % size.world_size:
             problem = (
@@ -296,6 +279,7 @@ class Batches:
             ),
             valid=valid,
             tokens=tokens,
+            pairs=sum(map(len, taken)) if self._config.in_pairs else 0,
             position=after,
             epoch_end=after.epoch > position.epoch,
         )
@@ -352,47 +336,3 @@ class Batches:
         if consumed >= self.epoch_rows:
             return Position(epoch=position.epoch + 1)
         return Position(epoch=position.epoch, consumed=consumed)
-
-
-def collate(
-    data: Mixture,
-    rows: Sequence[Ints],
-    *,
-    packed: bool,
-    vision: Vision | None = None,
-    blank: tuple[list[int], Picture] | None = None,
-) -> Batch:
-    """Return rows of samples as one batch; without rows, one that weighs nothing.
-
-    Without images it gets the row of a blank one, which weighs nothing, if there is one.
-    """
-    contents = [[data.sample(int(number)) for number in row] for row in rows]
-    pictures = [p for row in rows for n in row for p in data.pictures(int(n))] if vision else []
-    if blank and not pictures:
-        ids = np.asarray(blank[0])
-        contents.append([(ids, np.full_like(ids, IGNORED))])
-        pictures = [blank[1]]
-    longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)
-    width = -(-longest // MULTIPLE) * MULTIPLE
-    shape = (max(1, len(contents)), width)
-    input_ids, labels = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-    position_ids = np.zeros(shape, np.int64)
-    tokens = 0
-    for line, content in enumerate(contents):
-        at = 0
-        for ids, wanted in content:
-            end = at + len(ids)
-            input_ids[line, at:end] = ids
-            labels[line, at + 1 : end] = wanted[1:]  # nothing before a sample predicts its first
-            position_ids[line, at:end] = np.arange(len(ids))
-            at = end
-        position_ids[line, at:] = np.arange(width - at)
-        tokens += at
-    return Batch(
-        input_ids=input_ids,
-        labels=labels,
-        position_ids=position_ids if packed else None,
-        valid=int((labels != IGNORED).sum()),  # the first of a row never counts
-        tokens=tokens,
-        vision=vision.inputs(input_ids, pictures) if vision else {},
-    )

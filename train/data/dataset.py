@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from train.config.config import Config
 from train.data import hub, images, overlap, token_cache, token_store, tokenizer_workers
-from train.data.encoding import IGNORED, Encoded, encode_lines
+from train.data.encoding import BEGINS, IGNORED, Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.fingerprint import nothing
 from train.data.formats import Reader, Rules
@@ -67,10 +67,11 @@ class TokenSet:
         return max((part.largest for part in self.parts), default=0)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
-        """Return the ids, and their labels (-100: masked)."""
+        """Return the ids, and their labels (-100: masked; -101: a pair's second text begins)."""
         part, (_, length, _, offset, *_) = self._row(number)
         ids = np.array(part.tokens[offset : offset + length], np.int64)
-        return ids, np.where(part.loss_mask[offset : offset + length], ids, IGNORED)
+        mask = part.loss_mask[offset : offset + length]
+        return ids, np.where(mask == 1, ids, np.where(mask, BEGINS, IGNORED))
 
     def pictures(self, number: int) -> list[Picture]:
         """Return the images of a sample."""

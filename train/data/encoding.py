@@ -20,6 +20,8 @@ Offsets = list[tuple[int, int]]
 """Of each token where it begins and ends in its text."""
 IGNORED = -100
 """Hugging Face's label of a token that no loss is taken of."""
+BEGINS = -101
+"""Label of the first token of a pair's second text: no loss is taken of it either."""
 TOGETHER = 256
 """Lines tokenized in one call."""
 
@@ -36,6 +38,31 @@ class Sample:
     whole: int = 0
     """How many tokens the line has, if that is more than seq_len; a sample that is dropped for
     it has no ids."""
+    second: int = 0
+    """Of a pair, where the rejected text begins after the chosen one; 0 without a pair."""
+
+    @classmethod
+    def pair(cls, chosen: list[Sample], rejected: list[Sample]) -> list[Sample]:
+        """Return both texts as one sample; none if one has none, without ids if one is dropped."""
+        if not (chosen and rejected):
+            return []
+        both, (one, other) = (*chosen, *rejected), (chosen[0], rejected[0])
+        whole = max(each.whole for each in both)
+        if not (one.ids and other.ids):
+            return [cls(ids=[], loss_mask=[], whole=whole)]
+        tally = Tally()
+        for each in both:
+            tally.add(each.tally or Tally())
+        return [
+            cls(
+                ids=one.ids + other.ids,
+                # Nothing predicts the first token of a text.
+                loss_mask=[*one.loss_mask, False, *other.loss_mask[1:]],
+                tally=tally,
+                whole=whole,
+                second=len(one.ids),
+            )
+        ]
 
     @property
     def cut(self) -> bool:
@@ -61,14 +88,17 @@ def encode_lines(
     """Yield each line's samples, or why it has none."""
     nothing = f"nothing to learn within seq_len {config.seq_len}: a long prompt needs a larger one"
     while together := list(islice(lines, TOGETHER)):
-        documents: dict[int, Document] = {}
+        documents: dict[int, list[Document]] = {}
         reasons: dict[int, str] = {}
         for line in together:
             try:
-                documents[line.number] = reader.read(line.content, line.where)
+                documents[line.number] = reader.read_all(line.content, line.where)
             except BadLine as error:
                 reasons[line.number] = str(error)
-        made = encode([*documents.values()], tokenizer, config.seq_len, config.overlong)
+        every = list(chain.from_iterable(documents.values()))
+        made = encode(every, tokenizer, config.seq_len, config.overlong)
+        if config.in_pairs:
+            made = [Sample.pair(*both) for both in zip(made[::2], made[1::2], strict=True)]
         samples_of = dict(zip(documents, made, strict=True))
         for line in together:
             samples = samples_of.get(line.number, [])

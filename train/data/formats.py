@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from train.config.config import Config, Learn
 from train.config.datasets import IN_LINES, Dataset
+from train.data import pairs
 from train.data.chat.messages import (
     ROLES,
     Task,
@@ -86,6 +87,8 @@ class Rules:
     learn: Learn = "all"
     split_special_tokens: bool = False
     image_dir: str | None = None
+    pairs: bool = False
+    """Whether a line has a chosen and a rejected answer."""
 
     @classmethod
     def of(cls, config: Config, dataset: Dataset | None = None) -> Rules:
@@ -98,6 +101,7 @@ class Rules:
             learn=config.learn,
             split_special_tokens=config.split_special_tokens,
             image_dir=config.image_dir,
+            pairs=config.in_pairs,
         )
 
     @property
@@ -107,8 +111,9 @@ class Rules:
 
     def form_of(self, record: dict[str, Any]) -> tuple[str, ...]:
         """Return the keys of a record's form, () if it has none: mapped keys come first."""
-        # An instruction's input is a part of the question.
-        forms = FORMS[:-1] if "instruction" in record else FORMS
+        forms: tuple[tuple[str, ...], ...] = pairs.FORMS if self.pairs else FORMS
+        if "instruction" in record and not self.pairs:
+            forms = FORMS[:-1]  # an instruction's input is a part of the question
         there = (form for form in forms if all(key in record for key in form))
         if not self.columns:
             return next(there, ())
@@ -123,8 +128,13 @@ class Rules:
             return record
         keys = ", ".join(map(str, found)) or "(none)"
         forms = ", ".join(" with ".join(form) for form in FORMS if form != TEXT)
+        wanted, way = f"text, {forms}", ""
+        if self.pairs:
+            wanted = "chosen and rejected, with prompt, messages or instruction"
+        elif pairs.ANSWERS[0] in record:
+            way = "; objective: dpo or orpo learns from pairs"
         raise BadLine(
-            f"expected text, {forms} (or columns that name others), found the keys {keys}"
+            f"expected {wanted} (or columns that name others), found the keys {keys}{way}"
         )
 
 
@@ -144,24 +154,40 @@ class Reader:
         self._vision = getattr(tokenizer, "vision", None)
 
     def read(self, line: bytes | BadLine, where: str = "") -> Document:
-        """Return what a line says; `where` is its `file:line`, next to which its images are."""
+        """Return what a line says that has no pair."""
+        (document,) = self.read_all(line, where)
+        return document
+
+    def read_all(self, line: bytes | BadLine, where: str = "") -> list[Document]:
+        """Return what a line says: of a pair the chosen and the rejected text.
+
+        `where` is its `file:line`, next to which its images are.
+        """
         record = self._rules.record_of(line)
-        document = self._document(record)
-        if given(record) and not document.sources:
+        form = self._rules.form_of(record)
+        rules = replace(self._rules, pairs=False)
+        records = pairs.halves(record, form) if self._rules.pairs else [record]
+        documents = []
+        for name, each in zip(pairs.ANSWERS, records, strict=False):
+            try:
+                documents.append(self._document(each, rules.form_of(each)))
+            except BadLine as error:
+                raise BadLine(f"{name}: {error}" if self._rules.pairs else str(error)) from None
+        if given(record) and not documents[0].sources:
             raise BadLine("images: expected messages that they are in, found text")
         if self._vision:
-            folder = self._rules.image_dir or Path(where.rpartition(":")[0]).parent
-            document = self._vision.fill(document, where, Path(folder))
+            folder = Path(self._rules.image_dir or Path(where.rpartition(":")[0]).parent)
+            documents = [self._vision.fill(each, where, folder) for each in documents]
         try:
-            for piece in document.pieces:
+            for piece in (piece for document in documents for piece in document.pieces):
                 piece.text.encode()
         except UnicodeEncodeError as error:
             found = f"half a character, {error.object[error.start]!r}"
             raise BadLine(f"expected text, found {found}") from None
-        return document
+        return documents
 
-    def _document(self, record: dict[str, Any]) -> Document:
-        match self._rules.form_of(record):
+    def _document(self, record: dict[str, Any], form: tuple[str, ...]) -> Document:
+        match form:
             case ("messages" | "conversations" as key,):
                 return self._chat(record, self._messages(key, record[key]))
             case ("prompt", answer) if any(map(_are_messages, (record["prompt"], record[answer]))):
@@ -211,6 +237,10 @@ class Reader:
         before = len(messages)
         messages = with_system(messages, record.get("system", ""))
         messages, sources = placed(messages, given(record))
+        if sources and self._rules.pairs:
+            raise BadLine(
+                "images: expected pairs of texts, found an image; objective: sft has both"
+            )
         if sources and not self._vision:
             wanted = "a model that sees images, with its preprocessor_config.json"
             raise BadLine(f"images: expected {wanted}, found one of text")
@@ -258,6 +288,8 @@ def _no_answer(messages: list[dict[str, Any]]) -> str:
 def is_chat(record: dict[str, Any], rules: Rules) -> bool:
     """Whether only a chat template can write a record."""
     form = rules.form_of(record)
+    if rules.pairs:
+        return isinstance(record["chosen"], (dict, list))
     return form in CHATS or (
         form[:1] == ("prompt",) and any(_are_messages(record[k]) for k in form)
     )

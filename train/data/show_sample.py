@@ -97,11 +97,18 @@ def render(
     yield from _pictures(shown.sample, getattr(tokenizer, "vision", None))
     yield f"last learned token: {text.strip() or repr(text)} ({ids[last]})"
     yield ""
-    for counts, stretch in _stretches(ids, loss_mask, tokenizer):
-        for line in _wrapped(REPEATED.sub(_folded, stretch), max(1, width - 2)):
-            written = f"{'+' if counts else '-'} {line}"
-            yield f"{COLORS[counts]}{written}{RESET}" if color else written
-    yield ""
+    second = shown.sample.second
+    for title, part in (
+        (("chosen:", slice(second)), ("rejected:", slice(second, None)))
+        if second
+        else (("", slice(None)),)
+    ):
+        yield from filter(None, [title])
+        for counts, stretch in _stretches(ids[part], loss_mask[part], tokenizer):
+            for line in _wrapped(REPEATED.sub(_folded, stretch), max(1, width - 2)):
+                written = f"{'+' if counts else '-'} {line}"
+                yield f"{COLORS[counts]}{written}{RESET}" if color else written
+        yield ""
     yield "+ learned, - not learned; \\n is a line break"
 
 

@@ -25,6 +25,8 @@ Ints = npt.NDArray[np.signedinteger[Any]]
 COLUMNS = ("line", "length", "targets", "offset", "numbers", "images")
 """Of each sample; `numbers` are those of its pixels, `images` where its images begin, or -1."""
 FILES = ("tokens.bin", "loss_mask.bin", "images.bin", "index.npy")
+SECOND = 2
+"""In the loss mask, the first token of a pair's second text."""
 ROUND = 128
 """The lengths of lines that are too long are counted in multiples of this."""
 
@@ -87,7 +89,9 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
                     tally.add(sample.tally)
                 length = len(sample.ids)
                 tokens.write(np.asarray(sample.ids, kind).tobytes())
-                loss_mask.write(np.asarray(sample.loss_mask, np.uint8).tobytes())
+                mask = np.asarray(sample.loss_mask, np.uint8)
+                mask[sample.second :][: sample.second > 0] = SECOND
+                loss_mask.write(mask.tobytes())
                 rows.extend((each.line.number, length, sum(sample.loss_mask[1:]), offset))
                 rows.append(sum(picture.numbers for picture in sample.pictures))
                 rows.append(images.tell() if sample.pictures else -1)

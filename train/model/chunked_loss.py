@@ -32,24 +32,42 @@ class Head:
         self._kept = self._wanted = torch.empty(0, dtype=torch.int64)
         layer.forward = self._take_over
 
+    def also(self, layer: nn.Module) -> None:
+        """Take over the layer that is the head where adapters are off; its logits are whole."""
+        forward = layer.forward
+        layer.forward = lambda hidden: forward(self._rows(hidden))
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the layer's own weight learns."""
+        return any(parameter.requires_grad for parameter in self._layer.parameters())
+
     def set(self, kept: Tensor, wanted: Tensor) -> None:
         """Say which of the flattened positions count, and what their next tokens are."""
         self._kept, self._wanted = kept, wanted
 
-    def sums(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the summed loss and the number of tokens said right, from the model's output.
+    def losses(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each token's loss, and which of them the model says itself, from its output.
 
-        The second is counted only if no gradient is wanted: in evaluation.
+        The second is found out only if no gradient is wanted: in evaluation.
         """
         if not self.whole:
             return output[0], output[1].detach()
-        total = functional.cross_entropy(output.float(), self._wanted, reduction="sum")
+        losses = functional.cross_entropy(output.float(), self._wanted, reduction="none")
         if torch.is_grad_enabled():
-            return total, torch.zeros_like(total)
-        return total, (output.argmax(-1) == self._wanted).sum()
+            return losses, torch.zeros_like(losses)
+        return losses, (output.argmax(-1) == self._wanted).float()
+
+    def sums(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the summed loss and the number of tokens said right, from the model's output."""
+        losses, right = self.losses(output)
+        return losses.sum(dtype=torch.float64), right.sum(dtype=torch.float64)
+
+    def _rows(self, hidden: Tensor) -> Tensor:
+        return hidden.flatten(0, -2).index_select(0, self._kept)
 
     def _take_over(self, hidden: Tensor) -> Tensor:
-        rows = hidden.flatten(0, -2).index_select(0, self._kept)
+        rows = self._rows(hidden)
         if self.whole:
             logits = self._forward(rows)
             self.raw = logits if self.watched else None
@@ -57,14 +75,17 @@ class Head:
         kind = rows.device.type
         if torch.is_autocast_enabled(kind):  # which does not reach into a function of one's own
             rows = rows.to(torch.get_autocast_dtype(kind))
-        total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        losses: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
             rows, self._layer.weight, self._layer.bias, self._wanted, torch.is_grad_enabled()
         )
-        return total
+        return losses
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Cross entropy of a linear layer, with all gradients made on the way."""
+    """Cross entropy of a linear layer's rows, with all gradients made on the way.
+
+    Rows may count differently, but not if the layer is trained: its gradient is their plain sum.
+    """
 
     @staticmethod
     def forward(
@@ -75,8 +96,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wanted: Tensor,
         learns: bool,  # noqa: FBT001  (torch passes arguments by position only)
     ) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=rows.device)
-        correct = torch.zeros_like(total)
+        losses = torch.zeros((2, len(rows)), dtype=torch.float32, device=rows.device)
         # The sums of many parts are in float32; autograd casts them to the dtype of the weight.
         of_rows, of_weight, of_bias = (
             torch.zeros_like(tensor, dtype=rows.dtype if tensor is rows else torch.float32)
@@ -99,9 +119,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else:
                 torch.addmm(low_bias, some, low.T, out=logits)
             if not learns:
-                correct += (logits.argmax(-1, keepdim=True) == target).sum()
+                losses[1, first : first + step] = logits.argmax(-1) == target.squeeze(1)
             torch.log_softmax(logits, -1, dtype=torch.float32, out=logs)
-            total -= logs.gather(1, target).sum(dtype=torch.float64)
+            losses[0, first : first + step] = -logs.gather(1, target).squeeze(1)
             if not learns:
                 continue
             # softmax - one-hot, in the same memory.
@@ -116,10 +136,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             elif of_weight is not None:
                 of_weight += error.T @ some
         ctx.save_for_backward(of_rows, of_weight, of_bias)
-        return torch.stack((total, correct))
+        return losses
 
     @staticmethod
     def backward(ctx: Any, output: Tensor) -> tuple[Tensor | None, ...]:
         # In place: a weight's gradient is as large as the weight. torch refuses a second pass.
-        gradients = (g if g is None else g.mul_(output[0]) for g in ctx.saved_tensors)
-        return *gradients, None, None
+        of_rows, of_weight, of_bias = ctx.saved_tensors
+        if of_rows is not None:
+            of_rows.mul_(output[0, :, None])
+        for gradient in (of_weight, of_bias):
+            if gradient is not None and output.numel():
+                gradient.mul_(output[0, 0])
+        return of_rows, of_weight, of_bias, None, None

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoConfig
 
 from train.config.config import Config
-from train.data.batches import MULTIPLE
+from train.data.collate import MULTIPLE
 from train.errors import ConfigError, exit_code
 from train.model import export, kinds, lora_targets, memory, nf4, placement, quantized, vision
 from train.model.kinds import Weights

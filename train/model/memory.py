@@ -290,7 +290,7 @@ def memory(
     plain, layer_bytes = 0.0, layer * size
     if weights.shrunk:
         plain, layer_bytes = layer * size / LARGEST, layer * NF4
-    tokens = config.per_device_train_batch_size * config.seq_len
+    tokens = config.per_device_train_batch_size * config.seq_len * (1 + config.in_pairs)
     each = per_token(model.widths, method_of(config, weights)) * (size / LOW)
     activations = tokens * each
     if config.activation_checkpointing:  # the inputs of all layers, and one that is recomputed
@@ -298,10 +298,11 @@ def memory(
     activations += tower_bytes(config, model, weights, size)
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
-    # A head that is trained whole, which modules_to_save may name.
+    # A head that is trained whole, which modules_to_save may name; of pairs its logits are whole.
     rows = tokens
     whole_head = full or bool({*config.lora_modules_to_save} & HEADS)
-    if not model.changes_logits and (whole_head or "embeddings and head" not in weights.trained):
+    in_parts = "embeddings and head" not in weights.trained or (whole_head and not config.in_pairs)
+    if in_parts and not model.changes_logits:
         rows = min(tokens, rows_at_a_time(model.vocabulary, trained=whole_head))
         # The sum of a trained weight's gradient over the parts, in float32.
         activations += 4 * model.vocabulary * model.width * whole_head

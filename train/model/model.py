@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from train.data.encoding import IGNORED
 from train.distributed import host_memory
 from train.distributed.process_group import Ranks
 from train.errors import ConfigError, explain_oom
-from train.model import adapters, kinds, memory, nf4, quantized, slices
+from train.model import adapters, kinds, memory, nf4, preference, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.layout import Layout
@@ -52,7 +53,15 @@ class Loss:
 
     total: Tensor
     correct: Tensor
-    """Tokens that the model would have said itself; counted in evaluation only."""
+    """Tokens that the model would have said itself, counted in evaluation only; or pairs whose
+    chosen text has the higher reward."""
+    rewards: Tensor | None = None
+    """Of pairs: sums of the chosen texts' and of the rejected texts'."""
+
+    def sums(self) -> Tensor:
+        """Return all four without a graph."""
+        rewards = self.total.new_zeros(2) if self.rewards is None else self.rewards
+        return torch.stack((self.total, self.correct, *rewards)).double().detach()
 
 
 class Model:
@@ -70,6 +79,7 @@ class Model:
         flash: bool = False,
         keeps_gathered: bool = False,
         defers: bool = True,
+        config: Config | None = None,
     ) -> None:
         self.remarks = remarks
         """What the user should know of it."""
@@ -85,6 +95,9 @@ class Model:
         self._forward = forward
         self._device = next(iter(self.trained.values())).device
         self._head = Head(head_of(network))
+        if original := getattr(base_of(network).get_output_embeddings(), "original_module", None):
+            self._head.also(original)
+        self._pairs = config if config and config.in_pairs else None
         # FSDP casts by its own policy; the other layouts leave it to autocast.
         self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
         self._computes = dtype
@@ -107,8 +120,15 @@ class Model:
         following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         kept = (following != IGNORED).nonzero().squeeze(1)
         self._head.set(self._to_device(kept), self._to_device(following[kept]))
-        total, correct = self._head.sums(self._run(input_ids, position_ids, vision or {}))
-        return Loss(total=total, correct=correct)
+        run = partial(self._run, input_ids, position_ids, vision or {})
+        if self._pairs is None:
+            total, correct = self._head.sums(run())
+            return Loss(total=total, correct=correct)
+        counts = kept.div(labels.shape[1], rounding_mode="floor").bincount(minlength=len(labels))
+        sums = preference.sums(
+            self._pairs, self.network, lambda: self._head.losses(run())[0], counts
+        )
+        return Loss(total=sums[0], correct=sums[1], rewards=sums[2:])
 
     @torch.no_grad()
     def try_head(self) -> None:
@@ -116,6 +136,8 @@ class Model:
 
         Some models scale or cap their logits afterwards: those need them whole.
         """
+        # A trained head's gradient in parts is a plain sum, and pairs weigh differently.
+        self._head.whole |= self._pairs is not None and self._head.is_trained
         if self._head.whole:
             return
         with self._watched_head():
@@ -286,6 +308,7 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
             flash=config.flash_attention,
             keeps_gathered=config.reshard_after_forward is False,
             defers=laid.defers,
+            config=config,
         )
         model.try_head()
         if config.batching == "packed":

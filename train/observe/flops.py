@@ -76,13 +76,13 @@ def typical(sizes: Sizes) -> float:
     return squares / tokens
 
 
-def per_token(network: Any, length: float) -> float | None:
+def per_token(network: Any, length: float, *, referenced: bool = False) -> float | None:
     """Return the operations that training takes for one token, recomputing not counted.
 
     Two for each weight in the forward pass, two for the gradient of what flows through, two more
     for the gradient of a trained weight; and attention's products with half of a sample of the
     length that `typical` gives. Of routed experts only those count that a token is sent to. None
-    if the configuration does not have their number.
+    if the configuration does not have their number. A reference is a second forward pass.
     """
     kinds, about = Kinds(network), network.config
     about = getattr(about, "text_config", None) or about
@@ -98,11 +98,12 @@ def per_token(network: Any, length: float) -> float | None:
             if active is None:
                 return None
             share = active
-        products += (6.0 if parameter.requires_grad else 4.0) * share * size
+        passes = (6.0 if parameter.requires_grad else 4.0) + 2.0 * referenced
+        products += passes * share * size
     # Layers may differ in their heads (Gemma 4), and heads need not be as wide as the model.
     count = getattr(about, "num_hidden_layers", 0)
     layers = getattr(about, "per_layer_config", [about] * count) if count else ()
-    return products + 12.0 * sum(map(_width, layers)) * length / 2
+    return products + (16.0 if referenced else 12.0) * sum(map(_width, layers)) * length / 2
 
 
 def _width(layer: Any) -> int:

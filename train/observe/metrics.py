@@ -129,6 +129,7 @@ class Meter:
         consumed: int,
         epoch_rows: int,
         loss: float,
+        rewards: Sequence[float] | None = None,
         norm: float,
         lr: float,
         scale: LossScale | None = None,
@@ -140,7 +141,8 @@ class Meter:
 
         Loss, valid and tokens are those of all ranks, padded_tokens (padding counted) those of this
         one; epoch, consumed and epoch_rows tell where the data is after the step; norm is that of
-        the gradient before clipping. `scale` is that of the next step's loss, in float16.
+        the gradient before clipping; rewards are those of pairs, as _of_pairs takes them; `scale`
+        is that of the next step's loss, in float16.
         """
         now = time.perf_counter()
         for name, taken in (self._gpu.take() if self._gpu else {}).items():
@@ -171,7 +173,7 @@ class Meter:
             "tok_s": tokens / seconds,
             "world_size": self._ranks.env.world_size,
             "resumed_from": self._resumed_from,
-        }
+        } | _of_pairs(rewards)
         if scale:
             record |= {"loss_scale": scale.factor, "skipped_steps": scale.skipped}
         record |= {f"{name}_s": value for name, value in (self._parts | apart).items() if value}
@@ -198,16 +200,25 @@ class Meter:
             print(f"Memory:     {taken / 2**30:.2f} GiB for the largest micro-batch, {shape}")
 
     def evaluated(
-        self, *, step: int, total: int, loss: float, accuracy: float, tokens: int
+        self,
+        *,
+        step: int,
+        total: int,
+        loss: float,
+        accuracy: float,
+        tokens: int,
+        rewards: Sequence[float] | None = None,
     ) -> None:
-        """Tell of an evaluation, on every rank; the step's numbers are sums over all of them."""
+        """Tell of an evaluation, on every rank; `tokens` are all that counted, or all pairs."""
         if not self._is_first:
             return
+        of_pairs, noun = _of_pairs(rewards), "pair" if rewards else "token"
         perplexity = math.exp(min(loss, 700.0))
+        said = _in_words(of_pairs) if rewards else f"Perplexity: {perplexity:.2f} | "
         seconds = self._parts.get("eval", 0.0)
         print(
-            f"Step {step}/{total} | Eval Loss: {loss:.4f} | Perplexity: {perplexity:.2f} | "
-            f"Accuracy: {accuracy:.1%} | {counted(tokens, 'token')} | {seconds:.2f}s",
+            f"Step {step}/{total} | Eval Loss: {loss:.4f} | {said}"
+            f"Accuracy: {accuracy:.1%} | {counted(tokens, noun)} | {seconds:.2f}s",
             flush=True,
         )
         self._record({
@@ -216,10 +227,11 @@ class Meter:
             "step": step,
             "total": total,
             "eval_loss": _number(loss),
-            "eval_perplexity": _number(perplexity),
             "eval_accuracy": accuracy,
-            "eval_tokens": tokens,
+            f"eval_{noun}s": tokens,
             "eval_s": seconds,
+            **({} if rewards else {"eval_perplexity": _number(perplexity)}),
+            **{f"eval_{name}": value for name, value in of_pairs.items()},
         })  # fmt: skip
 
     def close(self) -> None:
@@ -280,7 +292,7 @@ class Meter:
         skipped = "" if math.isfinite(float(record["grad_norm"])) else " (no update)"
         line = (
             f"Step {record['step']}/{record['total']} | Epoch: {epochs:.2f} | "
-            f"Loss: {float(record['loss']):.4f} | "
+            f"Loss: {float(record['loss']):.4f} | {_in_words(record)}"
             f"Norm: {float(record['grad_norm']):.2f}{skipped} | LR: {record['lr']:.2e} | "
             f"{record['step_s']:.2f}s | {rate:.0f} tok/s"
         )
@@ -296,6 +308,22 @@ class Meter:
         self._records.add(record)
         if self._trackers:
             self._trackers.log(record)
+
+
+def _of_pairs(rewards: Sequence[float] | None) -> dict[str, float]:
+    """Return the means of pairs under TRL's names, of the share won and both texts' rewards."""
+    if rewards is None:
+        return {}
+    won, chosen, rejected = rewards
+    means = {"accuracies": won, "chosen": chosen, "rejected": rejected}
+    return {f"rewards/{key}": n for key, n in (means | {"margins": chosen - rejected}).items()}
+
+
+def _in_words(record: dict[str, Any]) -> str:
+    """Say how far the chosen texts are ahead, and how often; nothing without pairs."""
+    if "rewards/margins" not in record:
+        return ""
+    return f"Margin: {record['rewards/margins']:.4f} ({record['rewards/accuracies']:.0%} won) | "
 
 
 def _number(value: float) -> float | str:

@@ -117,15 +117,16 @@ def answers(
             f"the model's {room} positions, found {len(ids)}"
         )
         raise ConfigError(message)
-    texts = {"base": _continue(base, tokenizer, ids, most, penalty)}
+    texts = {"base": continued(base, tokenizer, ids, most, penalty)}
     if adapter is not None:
         wanted = f"--adapter: expected an adapter of {model}"
         trained = loaded(lambda: load_adapter(base, adapter), wanted)
-        texts["adapter"] = _continue(trained, tokenizer, ids, most, penalty)
+        texts["adapter"] = continued(trained, tokenizer, ids, most, penalty)
     return texts
 
 
-def _continue(model: Any, tokenizer: Any, ids: list[int], most: int, penalty: float) -> str:
+def continued(model: Any, tokenizer: Any, ids: list[int], most: int, penalty: float = 1.0) -> str:
+    """Return how a model continues some tokens, always with the likeliest one."""
     import torch
 
     given = torch.tensor([ids], device=model.device)

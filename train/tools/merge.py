@@ -1,13 +1,15 @@
 """Write a base model with a trained adapter in its weights: `python -m train.tools.merge`.
 
 The new folder is a model as any other: to train on, to serve, or to export. The weights keep the
-dtype of the base, and are added up in memory: it must have room for the base.
+dtype of the base, and one file of them is in memory at a time. If there is room, the logits of the
+new model are then compared with those of the base and its adapter.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import warnings
@@ -15,10 +17,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.data import images
+from train.checkpoint import provenance
+from train.config.config import Config
+from train.data import hub
+from train.distributed import host_memory
 from train.errors import DONE, USAGE, ConfigError
+from train.model import memory, vision
+from train.tools import merge_files
 
 ADAPTER = "adapter_config.json"
+SAMPLES, LENGTH = 3, 24
+"""Of the tokens whose logits are compared."""
+ROUNDING = {True: 1e-4, False: 2e-2}
+"""What merging may change of a logit as a share of the largest, in float32 and below."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,18 +40,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", help="the base model: a folder or a hub id (default: the one in the adapter)"
     )
+    parser.add_argument(
+        "--other-base", action="store_true", help="merge into another base than was trained on"
+    )
     options = parser.parse_args(argv)
+    adapter, output = options.adapter, options.output
     try:
-        base = merge(options.adapter, options.output, options.model)
+        base, compared = merge(adapter, output, options.model, any_base=options.other_base)
+        print(f"{output}: {base} with {adapter} in its weights\n{compared}")
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
-    print(f"{options.output}: {base} with {options.adapter} in its weights")
+    folder = shlex.quote(str(output))
+    print(f"serve it:       vllm serve {folder}")
+    print(f"measure it:     python -m train.tools.evaluate {folder} DATA")
+    print(f"for llama.cpp:  python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf")
     return DONE
 
 
-def merge(adapter: Path, output: Path, model: str | None = None) -> str:
-    """Write the model with the adapter in it, and its tokenizer; return the base's name."""
+def merge(
+    adapter: Path, output: Path, model: str | None = None, *, any_base: bool = False
+) -> tuple[str, str]:
+    """Write the model with the adapter in it; return the base's name, and how they compare."""
     try:
         about: dict[str, str] = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -50,26 +71,84 @@ def merge(adapter: Path, output: Path, model: str | None = None) -> str:
         raise ConfigError(f"--model: expected the base of {adapter}, found no name in it")
     if output.exists():
         raise ConfigError(f"{output}: expected a new folder, found that it exists")
+    folder = hub.model_folder(Config(name_or_path=name, dataset_path="-"))
+    if not any_base:
+        _refuse_another(adapter, folder)
     aside = output.with_name(f"{output.name}.tmp-merge")
     shutil.rmtree(aside, ignore_errors=True)
 
     def write() -> None:
-        tokenizer, base = load_tokenizer(name), load_base(name)
-        load_adapter(base, adapter).merge_and_unload().save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-        for path in Path(name).glob("*processor_config.json"):
-            shutil.copyfile(path, aside / path.name)
+        try:
+            merge_files.write(folder, adapter, aside)
+        except merge_files.NotByName as error:
+            print(f"all weights are read at once: {error} is in no file under its own name")
+            tokenizer, base = load_tokenizer(str(folder)), load_base(str(folder))
+            load_adapter(base, adapter).merge_and_unload().save_pretrained(aside)
+            tokenizer.save_pretrained(aside)
+            for path in folder.glob("*processor_config.json"):
+                shutil.copyfile(path, aside / path.name)
 
     wanted = f"{adapter}: expected an adapter of {name}"
     try:
         loaded(write, wanted, "--model BASE if the base is elsewhere")
-    except ConfigError:
+        compared = _compared(folder, adapter, aside)
+    except BaseException:  # Ctrl-C too
         shutil.rmtree(aside, ignore_errors=True)
         raise
     for path in aside.glob("*.safetensors"):
         path.chmod(0o644)  # (safetensors makes files that one user alone can read)
     aside.rename(output)
-    return name
+    return name, compared
+
+
+def _refuse_another(adapter: Path, base: Path) -> None:
+    """Refuse a base with other files than the adapter was trained on, if that is known."""
+    try:
+        trained_on = json.loads((adapter / "metadata.json").read_text(encoding="utf-8")).get("base")
+    except (OSError, ValueError):  # another program's adapter
+        return
+    if trained_on and trained_on != provenance.base(base):
+        raise ConfigError(
+            f"{base}: expected the files that {adapter} was trained on, found others",
+            hint="--model BASE names another folder, --other-base merges into this one",
+        )
+
+
+def _compared(base: Path, adapter: Path, merged: Path) -> str:
+    """Compare the new model with the base and its adapter on some tokens; return the result.
+
+    Raises:
+        ConfigError: They do not compute the same.
+    """
+    import torch
+
+    about = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    if {*merge_files.QUANTIZATION} & about.keys():
+        return "not verified: transformers would compute with the quantized base"
+    needed = 5 * memory.shape(base).parameters  # float32, and what loading takes besides
+    if needed > (left := host_memory.available()):
+        sizes = memory.size_in_words(needed), memory.size_in_words(left)
+        return "not verified: comparing logits takes {} of memory, {} are available".format(*sizes)
+
+    @torch.no_grad()
+    def logits(model: Any) -> Any:
+        tokens = torch.arange(SAMPLES * LENGTH).view(SAMPLES, LENGTH) * 997
+        return model.eval()(tokens % model.get_input_embeddings().weight.shape[0]).logits
+
+    plain = load_base(str(base), dtype=torch.float32)
+    before, wanted = logits(plain), logits(load_adapter(plain, adapter))
+    del plain
+    found = logits(load_base(str(merged), dtype=torch.float32))
+    whole = float(wanted.abs().max().clamp_min(1e-9))
+    effect, off = (float((each - wanted).abs().max()) / whole for each in (before, found))
+    words = f"logits are off by {off:.1e} of the largest; the adapter changes them by {effect:.1e}"
+    exact = "float32" in (about.get("dtype"), about.get("torch_dtype"))
+    # Below float32 what is added is rounded too.
+    if off > (ROUNDING[True] if exact else max(ROUNDING[False], effect / 4)):
+        raise ConfigError(
+            f"{merged}: expected the logits of the base with its adapter, found: {words}"
+        )
+    return f"verified: {words}"
 
 
 def load_tokenizer(name: str) -> Any:
@@ -79,15 +158,12 @@ def load_tokenizer(name: str) -> Any:
     return AutoTokenizer.from_pretrained(name)
 
 
-def load_base(name: str, **how: Any) -> Any:
-    """Return a model in the dtype on disk, for which there is room; one that sees, if it is."""
-    import transformers
+def load_base(name: str, dtype: Any = "auto", **how: Any) -> Any:
+    """Return a model, in the dtype on disk if no other is named; one that sees, if it is."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    sees = images.has_processor(Path(name))
-    kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
-    return getattr(transformers, kind).from_pretrained(name, dtype="auto", **how)
+    return vision.auto_class(Path(name)).from_pretrained(name, dtype=dtype, **how)
 
 
 def load_adapter(base: Any, adapter: Path) -> Any:

@@ -48,7 +48,8 @@ def test_a_known_spelling_becomes_our_key(spelling: str, value: str, name: str, 
         ("save_safetensors", "false", "exports are safetensors"),
         ("learning_rat", "1", "nearest: learning_rate"),
         ("xyzzy", "1", "unknown key"),
-        ("stage", "dpo", "only next-token loss"),
+        ("kto_tau", "0.1", "only next-token loss, DPO and ORPO"),
+        ("pref_loss", "ipo", "sigmoid (DPO) and orpo"),
         ("max_samples", "1000", "prepare the data that way"),
         ("dataset_config", "wikitext-2", "data is read from files"),
         ("flash_attn", "fa3", "write attn_implementation"),
@@ -63,9 +64,9 @@ def test_another_one_is_told_why_not(spelling: str, value: str, said: str) -> No
 
 @pytest.mark.parametrize(
     ("spelling", "value"),
-    [("fp16", "false"), ("save_strategy", "steps"), ("stage", "sft"), ("flash_attn", "auto"),
-     ("dataset_config", "default"), ("fsdp_config", None), ("save_safetensors", "true"),
-     ("save_safetensors", None)],
+    [("fp16", "false"), ("save_strategy", "steps"), ("loss_type", "sigmoid"),
+     ("flash_attn", "auto"), ("dataset_config", "default"), ("fsdp_config", None),
+     ("save_safetensors", "true"), ("save_safetensors", None)],
 )  # fmt: skip
 def test_what_changes_nothing_is_let_pass(spelling: str, value: str | None) -> None:
     assert resolve(spelling, value) == NoEffect()

@@ -169,7 +169,9 @@ def test_the_guides_file_of_axolotl_for_images_is_read(tmp_path: Path) -> None:
     found = changed(arguments)
     assert found["name_or_path"] == "llava-hf/llava-1.5-7b-hf"
     assert found["dataset_path"] == "HuggingFaceH4/llava-instruct-mix-vsft"
-    (pattern,) = found["lora_target_modules"]
+    targets = found["lora_target_modules"]
+    assert isinstance(targets, tuple)
+    (pattern,) = targets
     assert re.fullmatch(pattern, "model.language_model.layers.0.self_attn.q_proj")
     assert not re.fullmatch(pattern, "model.vision_tower.encoder.layers.0.self_attn.q_proj")
     noted = {note.split(": ")[1] for note in arguments.notes}
@@ -222,7 +224,8 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("chat_template: chatml", "chat_template.jinja"),
         ("special_tokens: {eos_token: x}", "next to the model"),
         ("early_stopping_patience: 3", "clusterctl stop"),
-        ("rl: dpo", "next-token loss"),
+        ("rl: kto", "expected sft | dpo | orpo, found 'kto'"),
+        ("rl: dpo\ndpo_use_weighting: true", "plain sigmoid"),
         ("shuffle_merged_datasets: false", "shuffled"),
         ("wandb_mode: offline", "WANDB_MODE"),
         ("wandb_api_key: hunter2", "WANDB_API_KEY"),
@@ -330,6 +333,14 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
         ("excess_length_strategy: truncate", "overlong", "cut"),
         ("truncation_strategy: delete", "overlong", "drop"),
         ("mask_history: true", "learn", "last"),
+        ("method: dpo", "objective", "dpo"),
+        ("stage: dpo\npref_loss: orpo\npref_beta: 0.2", "objective", "orpo"),
+        ("rl: orpo\norpo_alpha: 0.3", "beta", 0.3),
+        (
+            "datasets: [{path: a, ds_type: json, field_chosen: win, field_rejected: lose}]",
+            "dataset_path",
+            (Dataset(path="a", columns={"chosen": "win", "rejected": "lose"}),),
+        ),
         ("test_datasets: [{path: c.jsonl}, {path: d.csv}]", "eval_dataset_path", "c.jsonl,d.csv"),
     ],
 )

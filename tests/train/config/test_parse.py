@@ -293,7 +293,12 @@ def test_what_is_wrong_in_a_toml_file_is_told_with_its_line(
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("stag", ""), ("max_sample", ""), ("dropout", "lora_dropout"), ("max_step", "max_steps")],
+    [
+        ("stag", "objective"),
+        ("max_sample", ""),
+        ("dropout", "lora_dropout"),
+        ("max_step", "max_steps"),
+    ],
 )
 def test_only_a_slip_of_a_key_is_told_its_name(written: str, meant: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from train.config.batch_size import batch_size
 from train.config.config import Config
-from train.data.batches import Batch, Batches, Pool, Position, Step, assign, collate, order
+from train.data.batches import Batches, Pool, Position, Step, assign, order
+from train.data.collate import Batch, collate
 from train.data.encoding import IGNORED
 from train.data.mixture import Share
 from train.data.token_store import Ints
@@ -30,6 +31,10 @@ class Samples:
     @property
     def targets(self) -> Ints:
         return self.lengths - 1
+
+    @property
+    def numbers(self) -> Ints:
+        return self.lengths * 0
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.train.world import Training, World
-from train.data.batches import Batch, collate
+from train.data.collate import Batch, collate
 from train.data.encoding import IGNORED
 from train.data.token_store import Ints
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.train.families import COMMON, FAMILIES
 from train import versions
-from train.data.batches import collate
+from train.data.collate import collate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +100,8 @@ def test_flash_attention_takes_the_bounds_of_documents(
         )  # fmt: skip
         assert batch.position_ids is not None
         arrays = (batch.input_ids, batch.labels, batch.position_ids)
-        loss = model.loss(*map(torch.from_numpy, arrays))
+        ids, labels, positions = map(torch.from_numpy, arrays)
+        loss = model.loss(ids, labels, positions)
         losses.append(loss.total.item())
     assert seen == [[0, 7, 18, 23, 24]] * shape.num_hidden_layers
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -149,6 +149,7 @@ class Samples:
     lengths: Any
     shares: tuple[Share, ...]
     targets: Any = ()
+    numbers: Any = ()
 
 
 def test_a_token_is_likelier_in_a_long_sample() -> None:

@@ -40,7 +40,8 @@ def slow_down(where: str, slowed: int | None, rank: int) -> None:
     if where == "compute":
         train.model.model.Model.loss = slowly(train.model.model.Model.loss)  # type: ignore[method-assign]
     else:
-        train.data.batches.collate = slowly(train.data.batches.collate)
+        batches: Any = train.data.batches
+        batches.collate = slowly(batches.collate)
 
 
 def run(world: World, **how: Any) -> str:

@@ -200,6 +200,6 @@ def test_the_base_speaks_in_the_numbers_it_is_kept_in(
     base.save_pretrained(tmp_path / "low")
     AutoTokenizer.from_pretrained(tiny / "model").save_pretrained(tmp_path / "low")
     speaks = mock.Mock(return_value="")
-    monkeypatch.setattr(generate, "_continue", speaks)
+    monkeypatch.setattr(generate, "continued", speaks)
     generate.answers(str(tmp_path / "low"), None, "one", 3)
     assert speaks.call_args.args[0].dtype == torch.bfloat16

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.lazy_torch import torch
+from tests.train.seeing import make_seeing
+from tests.train.tiny import make_model
 from tests.train.world import World
 from train.config.config import Config
 from train.data import hub
 from train.errors import ConfigError
-from train.tools import merge
+from train.tools import merge, merge_files
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")]
 
@@ -36,6 +42,7 @@ def test_the_command_in_the_refusal_makes_a_model_that_computes_the_same_and_is_
     assert words[0] == "python"
     done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "\nverified: logits are off by " in done.stdout
     merged = Path(words[-1])
     base = AutoModelForCausalLM.from_pretrained(tiny / "model")
     tokens = torch.arange(20).unsqueeze(0)
@@ -66,6 +73,44 @@ def test_what_cannot_be_merged_is_told(
     assert [path.name for path in tmp_path.iterdir()] == ["adapter_config.json"]
 
 
+def test_files_are_merged_one_by_one_and_another_base_is_refused(
+    world: World, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    base = tmp_path / "base"
+    small = AutoModelForCausalLM.from_pretrained(tiny / "model").bfloat16()
+    small.save_pretrained(base, max_shard_size="60KB")
+    shutil.copy(tiny / "model" / "tokenizer.json", base)
+    adapter = world.run(max_steps=2, eval_dataset_path=None).output / "adapter"
+    words = [str(adapter), str(tmp_path / "new"), "--model", str(base)]
+    assert merge.main(words) == 2
+    assert "expected the files that" in capsys.readouterr().err
+    assert merge.main([*words, "--other-base"]) == 0
+    assert "all weights are read at once" not in capsys.readouterr().out
+    files = sorted(path.name for path in base.glob("*.safetensors*"))
+    assert len(files) > 2
+    assert sorted(path.name for path in (tmp_path / "new").glob("*.safetensors*")) == files
+    for name in files[:-1]:
+        with safe_open(tmp_path / "new" / name, "pt") as new, safe_open(base / name, "pt") as old:
+            assert {*new.keys()} == {*old.keys()}
+            assert {new.get_slice(key).get_dtype() for key in new.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_logits_that_are_not_those_of_base_and_adapter_leave_no_model(
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapter = world.run(max_steps=2, eval_dataset_path=None).output / "adapter"
+    monkeypatch.setattr(merge_files, "_merged", lambda _, weight: weight)
+    assert merge.main([str(adapter), str(tmp_path / "new")]) == 2
+    assert "expected the logits of the base with its adapter" in capsys.readouterr().err
+    assert not list(tmp_path.glob("new*"))
+
+
 def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> None:
     config = Config(name_or_path=str(tmp_path), dataset_path="d")
     (tmp_path / "adapter_config.json").write_text("{}")
@@ -73,3 +118,41 @@ def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> No
         hub.model_folder(config)
     (tmp_path / "config.json").write_text("{}")
     assert hub.model_folder(config) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (
+            "plain",
+            {
+                "use_dora": True,
+                "rank_pattern": {"down_proj": 2},
+                "alpha_pattern": {"q_proj": 32},
+                "modules_to_save": ["lm_head", "embed_tokens"],
+            },
+        ),
+        ("tied", {"modules_to_save": ["embed_tokens"]}),
+        ("llava", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings")
+@pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied")
+def test_every_kind_of_adapter_is_merged(tmp_path: Path, kind: str, how: dict[str, Any]) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base, adapter, output = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
+    if kind == "llava":
+        make_seeing(base, kind)
+    else:
+        make_model(base, tied=kind == "tied")
+    shape = LoraConfig(task_type="CAUSAL_LM", target_modules=".*(layers.*q_proj|down_proj)", **how)
+    network = get_peft_model(merge.load_base(str(base)), shape)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn(parameter.shape)
+    network.save_pretrained(adapter)
+    _, compared = merge.merge(adapter, output, str(base))
+    (off,) = re.findall(r"verified: logits are off by (\S+) of", compared)
+    assert float(off) < 1e-5
+    assert (output / "processor_config.json").exists() == (kind == "llava")
