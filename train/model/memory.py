@@ -149,9 +149,9 @@ def shape(folder: Path) -> Shape:
     about = _object(folder / "config.json")
     about = about.get("text_config") or about
     files = weight_files(folder)
-    stored = quantized.scheme(folder / "config.json", str(folder))
     present = [path for path in files if path.exists()]
     try:
+        stored = quantized.scheme(folder / "config.json", str(folder))
         return Shape(
             parameters=sum(_parameters(path, stored) for path in present),
             on_disk=sum(path.stat().st_size for path in present),
