@@ -82,14 +82,14 @@ def test_a_lost_gpu_stops_the_training(config: Config, monkeypatch: pytest.Monke
     assert first.said.startswith("GPU 3: expected its memory, found [Unknown Error]")
 
 
-def test_weights_are_counted_in_float32_where_bfloat16_is_emulated(
+def test_weights_are_counted_in_float16_where_bfloat16_is_emulated(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(monkeypatch)
     assert "weights 14.9" in said(config, "memory")[0].said
     on(monkeypatch, bfloat16=False)
-    assert "weights 29.8" in said(config, "memory")[0].said
-    assert said(config, "devices")[1].said.endswith("dtype: auto is float32 here")
+    assert "weights 14.9" in said(config, "memory")[0].said
+    assert said(config, "devices")[1].said.endswith("dtype: auto is float16 here")
 
 
 def said(config: Config, about: str) -> list[Finding]:

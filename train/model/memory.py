@@ -153,9 +153,9 @@ def shape(folder: Path) -> Shape:
     whole = _object(folder / "config.json")
     about, tower = whole.get("text_config") or whole, whole.get("vision_config") or {}
     files = weight_files(folder)
-    stored = quantized.scheme(folder / "config.json", str(folder))
     present = [path for path in files if path.exists()]
     try:
+        stored = quantized.scheme(folder / "config.json", str(folder))
         return Shape(
             parameters=sum(_parameters(path, stored) for path in present),
             on_disk=sum(path.stat().st_size for path in present),

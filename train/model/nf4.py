@@ -14,7 +14,7 @@ from train.errors import ConfigError
 
 
 def refuse_unusable(device: torch.device) -> None:
-    """Refuse to go on where bitsandbytes is not there, or has no kernel for the device."""
+    """Refuse a training where bitsandbytes is missing, or has no kernel for the device."""
     problem = "expected the package bitsandbytes for load_in_4bit"
     hint = f"{versions.install(bitsandbytes='0.46')}, on every node; or load_in_4bit: false"
     try:

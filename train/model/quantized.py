@@ -107,7 +107,7 @@ def scheme(config_json: Path, name: str) -> Scheme | None:
 
 
 def refuse_whole(config_json: Path, name: str, problem: str) -> None:
-    """Refuse to read a quantized base whole: its scales would be taken for weights, or dropped."""
+    """Refuse to read a quantized base whole: that would mix scales with weights, or drop them."""
     how = scheme(config_json, name)
     if how:
         raise refusal(name, f"found {how.method} that cannot be read in slices ({problem})")

@@ -87,7 +87,7 @@ def test_it_is_refused_without_its_package(
 ) -> None:
     from train.model import load
 
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
     with pytest.raises(ConfigError, match="expected the package bitsandbytes for load_in_4bit"):
         load.count_weights(replace(base, load_in_4bit=True), tiny / "model")
     with pytest.raises(ConfigError, match="load_in_4bit: expected method: lora, found full"):
