@@ -115,7 +115,7 @@ def test_what_a_rank_prints_is_no_value_of_another_rank_or_token() -> None:
         ("a", 0, f"{MARK} t1 2/2 ,3]"),  # more than it said
         ("a", 1, f"{MARK} t1 0/1 5"),  # a rank of another node
         ("b", 1, f"{MARK} t2 0/1 5"),
-        ("b", 1, f"{MARK} t1 0/99999999999 5"),
+        ("b", 1, f"{MARK} t1 0/{'9' * 5000} 5"),
     ):
         ear._take(LogLine(0.0, node, rank, text))
     assert ranks["a", 0].value == "[1,2]"

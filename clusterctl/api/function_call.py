@@ -15,6 +15,7 @@ import json
 import pickle
 import sys
 import textwrap
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -202,14 +203,15 @@ class _Heard:
     parts: list[str] = field(default_factory=list)
     """Of its value."""
     wanted: int = 0
-    last: list[str] = field(default_factory=list)
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=TRACEBACK_LINES))
     """Its last lines."""
 
     def take(self, head: str, part: str) -> None:
         """Take a part of its value; the first part starts again, as a restarted rank does."""
         number, _, wanted = head.partition("/")
         if number == "0" and wanted.isdecimal():
-            self.parts, self.wanted = [], min(int(wanted), -(-VALUE_LIMIT // PART))
+            # Python reads no number of thousands of digits.
+            self.parts, self.wanted = [], min(int(wanted[:4]), -(-VALUE_LIMIT // PART))
         if number == str(len(self.parts)) and len(self.parts) < self.wanted:
             self.parts.append(part[:PART])
 
@@ -222,7 +224,7 @@ class _Heard:
     @property
     def traceback(self) -> str:
         """What it printed from its last traceback on."""
-        lines = self.last
+        lines = list(self.last)
         starts = [at for at, line in enumerate(lines) if line.startswith(_BEGINS)]
         return "\n".join(map(keep_colors, lines[starts[-1] :])) if starts else ""
 
@@ -255,7 +257,7 @@ class _Ear:
         if mark:
             rank.take(*rest.partition(" ")[::2])
         if shown or not mark:
-            rank.last = [*rank.last[1 - TRACEBACK_LINES :], shown]
+            rank.last.append(shown)
             self.on_line(line._replace(text=shown))
 
 
