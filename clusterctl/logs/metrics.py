@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from clusterctl.values import dataclass
 
@@ -156,14 +157,21 @@ def read_metrics(
         if one.eval_loss is not None and one.loss is None:
             continue
         known = steps.get(one.step)
-        while steps and next(reversed(steps)) >= one.step:  # it was resumed, and does them again
-            steps.popitem()
+        # If it was resumed, it does them again.
+        _forget(steps, one.step)
+        _forget(evaluations, one.step + 1)
         # Some trainings write a line for each value.
         steps[one.step] = _merged(known, one)
     for step, loss in evaluations.items():
         steps[step] = _merged(steps.get(step), Step(step=step, eval_loss=loss))
     ordered = tuple(steps[step] for step in sorted(steps))
     return Metrics(file=file, node=node, every=every, restarts=restarts, steps=ordered)
+
+
+def _forget(table: dict[int, Any], step: int) -> None:
+    """Delete the last entries, from this step on."""
+    while table and next(reversed(table)) >= step:
+        table.popitem()
 
 
 def _merged(known: Step | None, one: Step) -> Step:

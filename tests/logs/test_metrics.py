@@ -40,6 +40,8 @@ def test_steps_that_were_done_again_count_once() -> None:
     again = [step(n, loss=-n, time=2000.0 + n) for n in range(3, 5)]
     found = read_metrics(lines(*first, *again))
     assert found.curve("loss") == ((1, 3.0), (2, 2.0), (3, -3.0), (4, -4.0))
+    undone = read_metrics(lines(*first, {"step": 5, "eval_loss": 1.0}, *again))
+    assert undone.last_step == 4
 
 
 def test_lines_of_one_step_are_one_step() -> None:
