@@ -2,6 +2,7 @@
 
 import functools
 import json
+import linecache
 import math
 import os
 import sys
@@ -56,6 +57,7 @@ def test_a_function_of_the_program_is_sent_with_what_it_names(
 ) -> None:
     monkeypatch.setenv("RANK", "7")
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(linecache, "cache", {})  # it gets lines of this file
     sent = packed(functools.partial(of_the_program(work), more=1), (5,))
     assert {"source", "arguments"} <= sent.keys()
     main("0123", sent)
@@ -115,7 +117,7 @@ def test_what_a_rank_prints_is_no_value_of_another_rank_or_token() -> None:
         ("a", 0, f"{MARK} t1 2/2 ,3]"),  # more than it said
         ("a", 1, f"{MARK} t1 0/1 5"),  # a rank of another node
         ("b", 1, f"{MARK} t2 0/1 5"),
-        ("b", 1, f"{MARK} t1 0/99999999999 5"),
+        ("b", 1, f"{MARK} t1 0/{'9' * 5000} 5"),
     ):
         ear._take(LogLine(0.0, node, rank, text))
     assert ranks["a", 0].value == "[1,2]"
@@ -126,6 +128,7 @@ def test_what_a_rank_prints_is_no_value_of_another_rank_or_token() -> None:
 def test_the_script_is_in_the_folder_for_the_run_alone(tmp_path: Path) -> None:
     with script_of(math.floor, (1.5,), tmp_path, "t1") as name:
         compile((tmp_path / name).read_text(), name, "exec")
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.iterdir())
     with (
         pytest.raises(clusterctl.ClusterError, match="No such file"),

@@ -15,6 +15,7 @@ import json
 import pickle
 import sys
 import textwrap
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from clusterctl.api.run import LogLine, OnEvent, Run, lines_of
 from clusterctl.errors import ClusterError, CouldNotTell, FunctionFailed, UsageError
 from clusterctl.node.commands import call_function
 from clusterctl.node.commands.call_function import MARK, PART, VALUE_LIMIT
+from clusterctl.own_files import replace_file
 from clusterctl.safe_text import keep_colors
 from clusterctl.verbs.events import Event
 
@@ -56,7 +58,7 @@ def script_of(
     text = inspect.getsource(call_function) + sent
     path = folder / f"clusterctl_call_{token}.py"
     try:
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text.encode())  # of this user alone: arguments may be secrets
     except OSError as error:
         raise ClusterError(
             f"{path}: {error.strerror}: the function is sent as this file"
@@ -202,14 +204,15 @@ class _Heard:
     parts: list[str] = field(default_factory=list)
     """Of its value."""
     wanted: int = 0
-    last: list[str] = field(default_factory=list)
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=TRACEBACK_LINES))
     """Its last lines."""
 
     def take(self, head: str, part: str) -> None:
         """Take a part of its value; the first part starts again, as a restarted rank does."""
         number, _, wanted = head.partition("/")
         if number == "0" and wanted.isdecimal():
-            self.parts, self.wanted = [], min(int(wanted), -(-VALUE_LIMIT // PART))
+            # Python reads no number of thousands of digits.
+            self.parts, self.wanted = [], min(int(wanted[:4]), -(-VALUE_LIMIT // PART))
         if number == str(len(self.parts)) and len(self.parts) < self.wanted:
             self.parts.append(part[:PART])
 
@@ -222,7 +225,7 @@ class _Heard:
     @property
     def traceback(self) -> str:
         """What it printed from its last traceback on."""
-        lines = self.last
+        lines = list(self.last)
         starts = [at for at, line in enumerate(lines) if line.startswith(_BEGINS)]
         return "\n".join(map(keep_colors, lines[starts[-1] :])) if starts else ""
 
@@ -255,7 +258,7 @@ class _Ear:
         if mark:
             rank.take(*rest.partition(" ")[::2])
         if shown or not mark:
-            rank.last = [*rank.last[1 - TRACEBACK_LINES :], shown]
+            rank.last.append(shown)
             self.on_line(line._replace(text=shown))
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect, bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from clusterctl.values import dataclass
 
-SLACK_SECONDS = 60.0
-"""By which a node's clock and this machine's may differ."""
+SLACK_SECONDS = 2.0
+"""By which the clocks of the nodes may differ."""
 _STEPS = 1 << 53
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "train_loss", "train/loss"),
@@ -51,7 +54,7 @@ class Metrics:
     every: int = 1
     """It has only every so many-th step: there are too many."""
     restarts: tuple[float, ...] = ()
-    """When each attempt of the run but the first began."""
+    """When each attempt of the run but the first began, the earliest first."""
     steps: tuple[Step, ...] = ()
 
     def curve(self, name: str) -> tuple[tuple[int, float], ...]:
@@ -73,7 +76,7 @@ class Metrics:
     def _gaps(self) -> Iterator[float]:
         timed = self.curve("time")
         for (before, began), (after, ended) in pairwise(timed[_WARM_UP:]):
-            paused = any(began < restart <= ended for restart in self.restarts)
+            paused = bisect(self.restarts, began) < bisect(self.restarts, ended)
             if after > before and ended >= began and not paused:
                 yield (ended - began) / (after - before)
 
@@ -105,14 +108,13 @@ class Metrics:
         That is the time of steps that were done again, of the pause and of the new start.
         """
         timed, usual = self.curve("time"), self.step_median_s or 0.0
-        lost = []
+        times, lost = [time for _, time in timed], []
         for began in self.restarts:
-            before = [one for one in timed if one[1] < began]
-            after = next((one for one in timed if one[1] >= began), None)
-            if not before or after is None:
+            at = bisect_left(times, began)
+            if not 0 < at < len(timed):
                 return None
-            steps = after[0] - before[-1][0]
-            lost.append(max(0.0, after[1] - before[-1][1] - steps * usual))
+            (before, ended), (after, again) = timed[at - 1 : at + 1]
+            lost.append(max(0.0, again - ended - (after - before) * usual))
         return sum(lost)
 
 
@@ -146,7 +148,6 @@ def read_metrics(
     until = math.inf if ended is None else ended + SLACK_SECONDS
     steps: dict[int, Step] = {}
     evaluations: dict[int, float] = {}
-    last = -1
     for line in data.splitlines():
         one = _step(line)
         if one is None or not began - SLACK_SECONDS <= (one.time or began) <= until:
@@ -155,15 +156,30 @@ def read_metrics(
             evaluations[one.step] = one.eval_loss
         if one.eval_loss is not None and one.loss is None:
             continue
-        if one.step <= last:  # it was resumed: what comes after is done again
-            steps = {step: known for step, known in steps.items() if step < one.step}
-        steps[one.step], last = one, one.step
+        known = steps.get(one.step)
+        # If it was resumed, it does them again.
+        _forget(steps, one.step)
+        _forget(evaluations, one.step + 1)
+        # Some trainings write a line for each value.
+        steps[one.step] = _merged(known, one)
     for step, loss in evaluations.items():
-        known = steps.get(step) or Step(step=step)
-        fields = {name: getattr(known, name) for name in ("time", *_NAMES)}
-        steps[step] = Step(step=step, **{**fields, "eval_loss": loss})
+        steps[step] = _merged(steps.get(step), Step(step=step, eval_loss=loss))
     ordered = tuple(steps[step] for step in sorted(steps))
     return Metrics(file=file, node=node, every=every, restarts=restarts, steps=ordered)
+
+
+def _forget(table: dict[int, Any], step: int) -> None:
+    """Delete the last entries, from this step on."""
+    while table and next(reversed(table)) >= step:
+        table.popitem()
+
+
+def _merged(known: Step | None, one: Step) -> Step:
+    """Return what the newer line says of a step, and of the other what it leaves out."""
+    if known is None:
+        return one
+    told = {name: getattr(one, name) for name in ("time", *_NAMES)}
+    return replace(known, **{name: value for name, value in told.items() if value is not None})
 
 
 def _step(line: bytes) -> Step | None:

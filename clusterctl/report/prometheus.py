@@ -45,17 +45,18 @@ Sample = tuple[str, Labels, float | None]
 
 def prometheus(views: Sequence[RunStatus]) -> str:
     """Return the status of some runs as one text."""
-    samples: dict[str, list[tuple[Labels, float]]] = {}
+    samples: dict[str, dict[str, float]] = {}
     for view in views:
         for name, labels, value in _of_run(view):
             if value is not None:
-                samples.setdefault(name, []).append((labels, value))
+                # A file that has a series twice is refused as a whole; a node may name a GPU twice.
+                samples.setdefault(name, {})[_labels(labels)] = value
     lines = []
     for name, meaning in FAMILIES.items():
         if name not in samples:
             continue
         lines += [f"# HELP {name} {meaning}.", f"# TYPE {name} gauge"]
-        lines += [f"{name}{{{_labels(labels)}}} {value!r}" for labels, value in samples[name]]
+        lines += [f"{name}{{{labels}}} {value!r}" for labels, value in samples[name].items()]
     return "\n".join((*lines, ""))
 
 

@@ -32,8 +32,8 @@ QUOTED = frozenset(
         "network.master-reach", "network.pairs", "network.rdma-fabric",
         "network.rdma-firmware", "network.rdma-gids", "network.rdma-links", "network.rdma-ports",
         "network.route", "network.subnet", "node.hostname", "node.ipc", "node.python",
-        "node.session", "node.user", "python.activated", "python.cuda", "python.found",
-        "python.launcher", "python.packages", "python.shadowed", "python.torch",
+        "node.session", "node.updates", "node.user", "python.activated", "python.cuda",
+        "python.found", "python.launcher", "python.packages", "python.shadowed", "python.torch",
         "python.version", "storage.room",
         "storage.caches", "storage.writable",
     }

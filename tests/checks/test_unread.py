@@ -63,6 +63,7 @@ ENOUGH = {
     ("network.rdma-fabric", "RdmaPort.pkey"): SOME_LACK_IT,
     ("network.rdma-fabric", "RdmaPort.lid"): SOME_LACK_IT,
     ("network.rdma-gids", "NodeFacts.environment"): OTHER_CHECK,
+    ("network.rdma-links", "RdmaPort.mtu"): "ibv_devinfo tells it where it is installed",
     ("network.rdma-links", "RdmaPort.rate_gbps"): SOME_LACK_IT,
     ("network.route", "NodeFacts.between"): SECOND_TRIP,
     ("network.route", "Interface.rp_filter"): KERNEL_WRITES,

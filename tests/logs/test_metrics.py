@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ def test_the_numbers_of_a_run() -> None:
 
     assert found.step_median_s == pytest.approx(1.1)
     assert found.step_p95_s == pytest.approx(2.0)
-    assert found.tokens_per_s == 1100.0
+    assert found.tokens_per_s == 1150.0
     assert found.memory_bytes == 7
     assert found.curve("eval_loss") == ((20, 0.5),)
     assert found.last_step == 21
@@ -39,10 +40,24 @@ def test_steps_that_were_done_again_count_once() -> None:
     again = [step(n, loss=-n, time=2000.0 + n) for n in range(3, 5)]
     found = read_metrics(lines(*first, *again))
     assert found.curve("loss") == ((1, 3.0), (2, 2.0), (3, -3.0), (4, -4.0))
+    undone = read_metrics(lines(*first, {"step": 5, "eval_loss": 1.0}, *again))
+    assert undone.last_step == 4
+
+
+def test_lines_of_one_step_are_one_step() -> None:
+    found = read_metrics(lines(step(1), {"step": 1, "tok_s": 7.0}, step(2), step(2, loss=-2)))
+    assert found.curve("loss") == ((1, 3.0), (2, -2.0))
+    assert found.curve("tokens_per_s") == ((1, 7.0),)
+
+
+def test_a_step_that_is_written_again_and_again_costs_no_time() -> None:
+    began = time.process_time()
+    read_metrics(lines(*({"step": n} for n in range(20_000)), *[{"step": 19_999}] * 20_000))
+    assert time.process_time() - began < 3
 
 
 def test_lines_of_another_run_in_the_same_file_do_not_count() -> None:
-    data = lines(step(1, time=10.0), step(2), step(3, time=9000.0))
+    data = lines(step(1, time=990.0), step(2), step(3, time=1020.0))
     assert [one.step for one in read_metrics(data, began=1000.0, ended=1010.0).steps] == [2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -13,7 +14,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, node_run
 
 EVIL = 'x"} 1\nevil_metric 2 \\ \x1b[2J'
 LAST = {"rank": 0, "line": "Step 3/50 | Loss: 2.0", "age_s": 4.0}
-USAGE = {
+USAGE: dict[str, Any] = {
     "processes": 2,
     "memory_bytes": 1 << 30,
     "cpu_percent": 150,
@@ -59,6 +60,13 @@ def test_several_runs_share_the_head_of_each_metric() -> None:
     text = prometheus([view(), replace(view(), run="other")])
     assert text.count("# TYPE clusterctl_run_state gauge\n") == 1
     assert {labels["run"] for labels, _ in read(text)["clusterctl_run_state"]} == {RUN, "other"}
+
+
+def test_a_gpu_that_a_node_names_twice_is_one_series() -> None:
+    twice = {**USAGE, "gpus": [{**USAGE["gpus"][0], "percent": n} for n in (1, 50)]}
+    text = prometheus([view_of(RUN, CLUSTER, {"a": node_run("a", usage=twice)}, {})])
+    (one,) = read(text)["clusterctl_gpu_utilization_ratio"]
+    assert one[1] == 0.5
 
 
 def test_no_run_is_no_text() -> None:

@@ -44,7 +44,7 @@ def plots(metrics: Mapping[str, Metrics]) -> str:
     """Return what runs recorded of their steps as plots, a curve a run."""
     found = [
         line_plot(title, {name: one.curve(field) for name, one in metrics.items()}, shape,
-                  x_shape="step {:g}".format, zero=zero)
+                  x_shape="step {:.0f}".format, zero=zero)
         for field, (title, shape, zero) in _CURVES.items()
     ]  # fmt: skip
     shown = "".join(found)

@@ -28,7 +28,10 @@ def run_page(story: Story, checkpoints: Sequence[ListedCheckpoint] = ()) -> str:
     view = story.one.status
     outcome = compare_runs([story])
     head = f'<p class="verdict {escaped(view.state)}">{escaped(view.state)}</p>\n'
-    happened = [(f"{utc(one.time)[:19]}Z", where(one), moment_words(one)) for one in story.moments]
+    happened = [
+        (f"{utc(one.time)[:19]}Z", where(one), hide_words(moment_words(one)))
+        for one in story.moments
+    ]
     body = (
         head
         + table((), _summary(story, outcome))

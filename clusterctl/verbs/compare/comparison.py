@@ -5,7 +5,13 @@ from statistics import fmean
 from typing import Any
 
 from clusterctl.values import dataclass
-from clusterctl.verbs.compare.differences import Difference, compare, hidden, summary_of_same
+from clusterctl.verbs.compare.differences import (
+    Difference,
+    compare,
+    hidden,
+    hide_words,
+    summary_of_same,
+)
 from clusterctl.verbs.compare.story import Story
 from clusterctl.wire import SCHEMA, plain
 
@@ -149,7 +155,7 @@ def outcome(story: Story) -> RunOutcome:
         name=line.name,
         state=line.state,
         ended_by=line.ended_by,
-        why=line.reason,
+        why=hide_words(line.reason),
         command=hidden(line.command),
         nodes=line.nodes,
         ranks=size if isinstance(size, int) else None,

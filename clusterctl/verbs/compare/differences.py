@@ -35,6 +35,8 @@ _LINK = ("MTU of", "speed of")
 _COMMIT = 12
 _FILES = 5
 """Of a diff that are named."""
+_CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
+"""In an address, such as that of a proxy."""
 _DIFF_FILE = re.compile(r"^diff --git a/(.+) b/|^# new file: '(.+)'$", re.MULTILINE)
 
 Values = tuple[str | None, ...]
@@ -99,8 +101,10 @@ def hidden(words: Iterable[str]) -> tuple[str, ...]:
             shown.append(f"{flag}={HIDDEN}")
         elif is_secret(_as_name(before) if before.startswith("-") else "", word):
             shown.append(word if word.startswith("-") else HIDDEN)
+        elif " " in word:  # a line for a shell
+            shown.append(hide_words(word))
         else:
-            shown.append(word)
+            shown.append(_CREDENTIALS.sub(rf"\1{HIDDEN}@", word))
     return tuple(shown)
 
 
@@ -109,8 +113,8 @@ def _as_name(flag: str) -> str:
 
 
 def hide(name: str, value: str) -> str:
-    """Return the value of a variable or a flag, unless it looks like a secret."""
-    return HIDDEN if is_secret(_as_name(name), value) else value
+    """Return the value of a variable or a flag without what looks like a secret."""
+    return HIDDEN if is_secret(_as_name(name), value) else hide_words(value)
 
 
 def hide_words(text: str) -> str:

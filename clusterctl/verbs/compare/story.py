@@ -91,8 +91,8 @@ def tell_story(
         emit: called with each event: `Progress`, `Notice`.
     """
     events, errors = _events(nodes, cluster, view)
-    restarts = attempts_began(events)
-    found = _metrics(nodes, cluster, view, record, metrics, restarts, emit=emit)
+    attempts = attempts_began(events)
+    found = _metrics(nodes, cluster, view, record, metrics, attempts, emit=emit)
     lost = found.lost_seconds
     there = cluster.with_nodes(tuple(one.node for one in view.nodes if one.node_run))
     samples, _ = read_samples(nodes, view.run, there, most=_SAMPLES) if there.nodes else ({}, ())
@@ -154,7 +154,7 @@ def _metrics(
     view: RunStatus,
     record: RunRecord | None,
     path: str | None,
-    restarts: tuple[float, ...],
+    attempts: Mapping[int, float],
     *,
     emit: Emit,
 ) -> Metrics:
@@ -179,13 +179,13 @@ def _metrics(
             continue
         found = read_metrics(
             replies[name].last.body,
-            # A node only knows when its last attempt began.
-            began=(record.began if record else view.began) or 0.0,
+            # A node only knows when its last attempt began, and this machine has another clock.
+            began=attempts.get(1) or (record.began if record else view.began) or 0.0,
             ended=view.ended,
             file=answer.file,
             node=name,
             every=max(1, answer.every),
-            restarts=restarts,
+            restarts=tuple(sorted(time for number, time in attempts.items() if number > 1)),
         )
         if len(found.steps) > len(best.steps):
             best = found

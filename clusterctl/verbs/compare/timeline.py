@@ -1,7 +1,7 @@
 """What happened in a run and when, in words, from the events of its nodes. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,26 +52,33 @@ def timeline(
             if one.run == record.run
         )  # fmt: skip
     for node, told in events.items():
-        ahead = 0.0
-        for event in told:
-            if event.get("kind") == "clock":
-                ahead = _number(event, "offset_s")
-            elif what := words(event):
-                when, kind = _number(event, "time") - ahead, str(event["kind"])
+        for when, event in _timed(told):
+            if what := words(event):
+                kind = str(event["kind"])
                 who = _STOPPED_BY.match(what)
                 by = who[1] if who and kind == "stop-ordered" else ""
                 found.append(Moment(time=when, kind=kind, what=what, nodes=(node,), by=by))
     return _folded(sorted(found, key=lambda one: one.time))
 
 
-def attempts_began(events: Events) -> tuple[float, ...]:
-    """Return when each attempt but the first began, by the clock of the node that began first."""
+def attempts_began(events: Events) -> dict[int, float]:
+    """Return when each attempt began on the node that began first, by the master's clock."""
     began: dict[int, float] = {}
-    for event in (event for told in events.values() for event in told):
-        attempt = int(_number(event, "attempt"))
-        if event.get("kind") == "supervisor-up" and attempt > 1:
-            began[attempt] = min(began.get(attempt, float("inf")), _number(event, "time"))
-    return tuple(began[attempt] for attempt in sorted(began))
+    for time, event in (one for told in events.values() for one in _timed(told)):
+        if event.get("kind") == "supervisor-up":
+            attempt = max(1, int(_number(event, "attempt")))
+            began[attempt] = min(began.get(attempt, time), time)
+    return began
+
+
+def _timed(told: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """Yield the events of a node, each with its time by the master's clock."""
+    clocks = (_number(one, "offset_s") for one in told if one.get("kind") == "clock")
+    ahead = next(clocks, 0.0)
+    for event in told:
+        if event.get("kind") == "clock":
+            ahead = _number(event, "offset_s")
+        yield _number(event, "time") - ahead, event
 
 
 def paused_seconds(events: Events) -> float:

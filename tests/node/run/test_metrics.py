@@ -35,6 +35,14 @@ def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     assert asked(tmp_path, ".").head["file"] == ""
 
 
+def test_a_step_with_an_evaluation_stays_in_its_place(tmp_path: Path) -> None:
+    rows = [{"step": 1, "loss": 3}, {"step": 2, "loss": 2, "eval_loss": 2}, {"step": 3, "loss": 1}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = read_metrics(asked(tmp_path, ".").body)
+    assert read.curve("loss") == ((1, 3), (2, 2), (3, 1))
+    assert read.curve("eval_loss") == ((2, 2),)
+
+
 def test_a_long_file_is_thinned_evenly_and_keeps_its_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

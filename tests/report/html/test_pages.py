@@ -49,7 +49,8 @@ def a_report() -> str:
     told = story(
         nodes=("a", "b"), job=job, state="failed", by="ada on desk",
         findings=({"check": "node.swap", "status": "warn", "message": EVIL, "nodes": ["a"]},),
-        events={"b": [{"kind": "end", "time": 1010.0, "state": "failed", "reason": EVIL}]},
+        events={"b": [{"kind": "end", "time": 1010.0, "state": "failed", "reason": EVIL},
+                      {"kind": "before-failed", "time": 1010.0, "message": f"--token={SECRET}"}]},
     )  # fmt: skip
     cause = FirstCause(
         node="b", rank=1, time=1009.0, kind="exit", exit_code=1, message=EVIL,

@@ -10,7 +10,7 @@ from clusterctl.facts.network.interfaces import Interface
 from clusterctl.facts.software.python import Python
 from clusterctl.inventory.cluster import Job
 from clusterctl.verbs.compare.comparison import compare_runs
-from clusterctl.verbs.compare.differences import command_table, hidden
+from clusterctl.verbs.compare.differences import command_table, hidden, hide
 from clusterctl.verbs.compare.story import Story
 from tests.verbs.compare.stories import COMMAND, facts, story
 
@@ -70,6 +70,11 @@ def test_secrets_are_not_shown_but_that_they_differ() -> None:
     assert hidden(["--password=x", "hf_abcdefabcdefabcdef", "--lr", "1"]) == (
         "--password=***", "***", "--lr", "1",
     )  # fmt: skip
+    line = "export TOKEN=x; train --key=a && curl http://me:pass@proxy/"
+    assert hidden(["-c", line, "--password=my own words"]) == (
+        "-c", "export TOKEN=*** train --key=a && curl http://***@proxy/", "--password=***",
+    )  # fmt: skip
+    assert hide("job.before", "export TOKEN=x") == "export TOKEN=***"
 
 
 def test_code_is_told_by_commit_and_by_what_was_not_committed() -> None:

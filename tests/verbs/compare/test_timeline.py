@@ -26,7 +26,7 @@ EVENTS = {
     ],
     "b": [
         event("clock", 1103.0, offset_s=100.0, error_s=0.1),
-        event("supervisor-up", 1101.5),
+        event("supervisor-up", 1101.5, attempt=1),
         event("rank-started", 1102.0, rank=1),
         event("rank-ended", 1109.0, rank=1, exit_code=1, signal=None),
     ],
@@ -53,7 +53,7 @@ def test_who_did_what_when() -> None:
         (1030.0, ("a",), "stop: stopped by ada on desk", "ada on desk"),
         (1040.0, ("b",), "put into quarantine: ECC", ""),
     ]
-    assert attempts_began(EVENTS) == (1020.0,)
+    assert attempts_began(EVENTS) == {1: 1001.0, 2: 1020.0}
     assert paused_seconds(EVENTS) == 8.0
 
 

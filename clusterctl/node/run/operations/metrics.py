@@ -47,7 +47,7 @@ def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
 def _thinned(file: BinaryIO) -> Tuple[List[bytes], int]:
     """Return whole lines in their order, at even distances, and every how many-th of the steps."""
-    kept: Dict[bool, List[bytes]] = {False: [], True: []}
+    kept: Dict[bool, List[Tuple[int, bytes]]] = {False: [], True: []}
     sizes, seen, every = {False: 0, True: 0}, {False: 0, True: 0}, {False: 1, True: 1}
     while file.tell() < READ_BYTES:
         line = file.readline(LINE_BYTES)
@@ -57,11 +57,12 @@ def _thinned(file: BinaryIO) -> Tuple[List[bytes], int]:
             continue
         of_eval = b'"eval' in line
         if seen[of_eval] % every[of_eval] == 0:
-            kept[of_eval].append(line)
+            kept[of_eval].append((file.tell(), line))
             sizes[of_eval] += len(line)
         seen[of_eval] += 1
         if sizes[of_eval] > KEPT_BYTES:
             kept[of_eval] = kept[of_eval][::2]
-            sizes[of_eval] = sum(map(len, kept[of_eval]))
+            sizes[of_eval] = sum(len(one) for _, one in kept[of_eval])
             every[of_eval] *= 2
-    return kept[False] + kept[True], every[False]
+    # A line may have both, and steps that go back are steps that were done again.
+    return [line for _, line in sorted(kept[False] + kept[True])], every[False]
