@@ -84,6 +84,7 @@ def test_a_launch_follows_its_run_from_one_attempt_to_the_next(restarting: Proje
     assert "attempt" not in restarting.run("logs", "--rank", "1", "--raw").stdout
 
 
+@pytest.mark.soak  # a seed of tests/chaos/test_healing.py kills it, too
 @pytest.mark.torch
 def test_a_run_heals_itself_once_its_controller_was_killed(restarting: Project) -> None:
     launch = restarting.start("launch", *WORDS, "--", "job.py", "meet", "go")

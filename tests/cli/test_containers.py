@@ -153,7 +153,13 @@ def test_a_stop_removes_containers_that_ignore_it(docker: Docker, contained: Pro
     assert running(docker) == []
 
 
-@pytest.mark.parametrize("guard", [False, True], ids=["supervisor", "with its guard"])
+@pytest.mark.parametrize(
+    "guard",
+    [
+        pytest.param(False, id="supervisor"),
+        pytest.param(True, id="with its guard", marks=pytest.mark.soak),
+    ],
+)
 def test_what_a_killed_supervisor_leaves_is_removed(
     docker: Docker, contained: Project, *, guard: bool
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_run_of_the_master_alone_is_named_and_stopped(project: Project) -> Non
     assert "node1 (rank 0), node2 (rank 1), node3 (rank 2)" in answer.stderr
 
 
+@pytest.mark.soak  # tests/chaos has stops
 def test_a_stop_that_was_cut_off_goes_on_and_is_hastened_by_the_next(project: Project) -> None:
     (project.folder / "deaf.py").write_text(DEAF)
     run = project.launch("--detach", *LONG, "--", "deaf.py").stdout.strip()

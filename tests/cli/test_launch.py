@@ -164,6 +164,7 @@ while not pathlib.Path("told").exists():
 """
 
 
+@pytest.mark.soak  # test_gathering.py, test_join_monitor.py
 def test_a_script_whose_other_nodes_never_join_is_told_and_goes_on(project: Project) -> None:
     (project.folder / "alone.py").write_text(ALONE_FOR_LONG)
     words = ("--procs-per-node", "1", "--start-timeout", "5", "--", "bash", "-c")

@@ -23,6 +23,7 @@ def hinted(done: subprocess.CompletedProcess[str]) -> list[tuple[str, ...]]:
     return list(commands("\n".join(lines)))
 
 
+@pytest.mark.soak  # test_quarantine.py and test_spares.py lose one
 def test_a_run_that_lost_a_node_stays_lost_when_it_is_cleared_up(
     make_sandbox: MakeSandbox, make_project: MakeProject
 ) -> None:

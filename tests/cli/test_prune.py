@@ -12,6 +12,7 @@ from tests.conftest import MakeSandbox
 pytestmark = pytest.mark.netns
 
 
+@pytest.mark.soak  # test_json.py prunes; both test_prune.py choose
 def test_old_runs_go_from_nodes_and_controller_and_a_live_one_stays(
     make_sandbox: MakeSandbox, make_project: MakeProject
 ) -> None:

@@ -123,6 +123,7 @@ def test_each_run_has_a_folder_of_its_own_and_a_resume_knows_the_one_before(
     assert (document["checkpoints"], document["checkpoint"]["run"]) == (f"out/{run}", before)
 
 
+@pytest.mark.soak  # test_recorded_job.py
 def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project: Project) -> None:
     hosts = project.folder / "hosts.yaml"
     job = "job:\n  launcher: direct\n  command: [echo.py, base]\n"
@@ -153,6 +154,7 @@ def test_what_the_inventory_says_of_checkpoints_since_the_launch_counts(project:
     assert f'["base", "--from", "{project.workdir}/later/step-000030"]' in answer.stdout
 
 
+@pytest.mark.soak  # test_choose.py, test_checkpoints.py
 def test_a_spoilt_checkpoint_is_refused_and_only_latest_falls_back(trained: Project) -> None:
     code, _, stderr = resume(trained, "nowhere/step-1")
     assert code == 125
@@ -194,6 +196,7 @@ while os.environ.get("WAITS"):
 """A person's own script: no framework, its checkpoints are step*.pt, archives as torch's."""
 
 
+@pytest.mark.soak  # test_choose.py
 def test_latest_is_of_the_run_that_is_resumed_though_an_earlier_one_came_further(
     project: Project,
 ) -> None:

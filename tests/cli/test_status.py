@@ -12,6 +12,7 @@ from tests.cli.runs import Project, checkpoint
 pytestmark = pytest.mark.netns
 
 
+@pytest.mark.soak  # test_status_and_stop.py, test_notice_sharing.py
 def test_status_without_a_name_shows_every_live_run_and_what_it_printed(project: Project) -> None:
     project.inventory.write_text(project.inventory.read_text() + "job:\n  checkpoints: ckpt\n")
     words = ("--detach", "--no-check", "--env", "STEPS=6000")

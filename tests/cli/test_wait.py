@@ -66,6 +66,7 @@ def test_a_launch_that_waits_names_the_holder_once_and_starts_when_it_ends(
     assert "done" in out
 
 
+@pytest.mark.soak  # test_wait_until_free.py has the limit
 def test_one_that_does_not_come_free_is_refused_and_nothing_is_left(project: Project) -> None:
     held = hold(project, "node1")
     before = runs(project)
@@ -101,6 +102,7 @@ def test_what_else_is_wrong_refuses_at_once(project: Project) -> None:
     assert "waiting for others" not in answer.stderr
 
 
+@pytest.mark.soak  # the first, and tests/node/test_run_lock.py
 def test_of_two_that_wait_one_starts_and_the_other_waits_on(project: Project) -> None:
     held = hold(project, "node1,node2")
 

@@ -41,10 +41,10 @@ FOUND = {
 LAUNCH = ("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", "2", "--no-check")
 
 
+@pytest.mark.soak  # test_worlds.py, test_gathering.py of the supervisor
 @pytest.mark.parametrize(
     "kind",
-    # How the others are found, tests of the node show: test_worlds.py and test_gathering.py there.
-    [kind if kind == "one node" else pytest.param(kind, marks=pytest.mark.soak) for kind in ALONE],
+    ALONE,
 )
 def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, kind: str) -> None:
     (project.folder / "train.py").write_text(TRAIN)

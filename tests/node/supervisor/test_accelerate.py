@@ -47,6 +47,7 @@ def test_two_nodes_train_together_and_one_failure_ends_both(make_run: Callable[.
     assert all(Path(run.paths(n).folder, "torchrun").is_dir() for n in (0, 1))  # and not in /tmp
 
 
+@pytest.mark.soak  # a plain process, as the ranks of `direct` are
 def test_a_single_rank_is_accounted_for_without_an_agent(make_run: Callable[..., Run]) -> None:
     run = make_run(RANK, launcher="accelerate").start()
     run.wait_for_log(0, b"[0, 1, 0, [], {", seconds=120)
@@ -57,6 +58,7 @@ def test_a_single_rank_is_accounted_for_without_an_agent(make_run: Callable[...,
     assert not run.left()
 
 
+@pytest.mark.soak  # test_supervisor.py has a stand-in
 def test_a_configuration_that_starts_one_process_a_node_ends_the_run(
     make_run: Callable[..., Run],
 ) -> None:

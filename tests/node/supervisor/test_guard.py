@@ -77,7 +77,9 @@ def end_of_all(run: Run, pids: set[int]) -> float:
         pytest.param("direct", 1, FOREGROUND, id="direct-worker-foreground"),
         pytest.param("direct", 1, AND_WAIT, id="direct-worker-and-wait", marks=SOAK),
         pytest.param("torchrun", 0, AND_WAIT, id="torchrun-master-and-wait", marks=(TORCH, SOAK)),
-        pytest.param("torchrun", 1, FOREGROUND, id="torchrun-worker-foreground", marks=TORCH),
+        pytest.param(
+            "torchrun", 1, FOREGROUND, id="torchrun-worker-foreground", marks=(TORCH, SOAK)
+        ),
     ],
 )
 def test_a_killed_supervisor_takes_a_scripts_whole_tree_along_on_all_nodes(

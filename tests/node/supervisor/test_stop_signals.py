@@ -197,7 +197,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("launcher", "method"), [("direct", "fork"), ("torchrun", "spawn")])
+@pytest.mark.parametrize(
+    ("launcher", "method"),
+    [("direct", "fork"), pytest.param("torchrun", "spawn", marks=pytest.mark.soak)],
+)
 def test_workers_of_a_data_loader_live_on_while_the_trainer_needs_them(
     make_run: MakeRun, launcher: LauncherName, method: str
 ) -> None:

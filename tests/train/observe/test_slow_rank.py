@@ -52,7 +52,7 @@ def run(world: World, **how: Any) -> str:
     ("where", "parallel"),
     [
         pytest.param("compute", "fsdp", marks=pytest.mark.soak),
-        ("data", "fsdp"),
+        pytest.param("data", "fsdp", marks=pytest.mark.soak),
         ("compute", "ddp"),
     ],
 )
