@@ -27,9 +27,9 @@ from clusterctl.api.run import LogLine, OnEvent, Run, lines_of
 from clusterctl.errors import ClusterError, CouldNotTell, FunctionFailed, UsageError
 from clusterctl.node.commands import call_function
 from clusterctl.node.commands.call_function import MARK, PART, VALUE_LIMIT
-from clusterctl.own_files import replace_file
 from clusterctl.safe_text import keep_colors
 from clusterctl.verbs.events import Event
+from clusterctl.verbs.runs.records import write_private
 
 if TYPE_CHECKING:
     from clusterctl.logs.first_cause import FirstCause
@@ -58,7 +58,7 @@ def script_of(
     text = inspect.getsource(call_function) + sent
     path = folder / f"clusterctl_call_{token}.py"
     try:
-        replace_file(path, text.encode())  # of this user alone: arguments may be secrets
+        write_private(path, text)  # arguments may be secrets
     except OSError as error:
         raise ClusterError(
             f"{path}: {error.strerror}: the function is sent as this file"
