@@ -6,7 +6,8 @@ Names, units and labels are an interface: docs/how-to/compare-runs.md lists them
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterctl.safe_text import strip_controls
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 
 _STATES = (
     "queued", "starting", "running", "hung", "stopping",

@@ -15,7 +15,8 @@ from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import NodeRun
 from clusterctl.report.top import Look, render
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.top.snapshot import Top, TopNode
 from clusterctl.verbs.top.use import NodeNow, RankNow
 from tests.verbs.hostile import ESCAPES, UNSAFE

@@ -6,7 +6,8 @@ from typing import Any
 
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.values import dataclass
-from clusterctl.verbs.runs.run_status import NodeAnswer, RunStatus
+from clusterctl.verbs.runs.run_state import NodeAnswer
+from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.top.use import NodeNow
 from clusterctl.wire import SCHEMA, plain
 
