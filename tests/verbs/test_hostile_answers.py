@@ -28,7 +28,8 @@ from clusterctl.report.runs import show_prunable, show_pruned, show_runs
 from clusterctl.report.stacks.dump import show_dump
 from clusterctl.report.status import show_status
 from clusterctl.report.stop import show_stop
-from clusterctl.report.top import Look, render
+from clusterctl.report.top.look import Look
+from clusterctl.report.top.render import render
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose

@@ -16,7 +16,8 @@ from clusterctl.cli.shared.signals import Terminated
 from clusterctl.errors import OLDER, ClusterError
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
-from clusterctl.report.top import SORTS, Look, Target, render
+from clusterctl.report.top.look import SORTS, Look, Target
+from clusterctl.report.top.render import render
 from clusterctl.verbs.events import Notice
 
 if TYPE_CHECKING:

@@ -53,7 +53,8 @@ class GpuWatch:
             self._vain = 0
         else:
             self._vain = min(self._vain + 1, 10)
-            self._due = time.monotonic() + min(RETRY_SECONDS, self._period * 2**self._vain)
+            wait = max(1.0, self._period) * 2**self._vain
+            self._due = time.monotonic() + min(RETRY_SECONDS, wait)
 
     def latest(self) -> List[Gpu]:
         """Return what they did last, none if that is unknown; have them read for the next time."""
