@@ -23,6 +23,8 @@ from clusterctl.safe_text import printable_words
 
 OPERATION = "operation"
 """The phase of an error that the node's operation answers."""
+OLDER = "older"
+"""The state of a node whose run was started by a version without the operation."""
 FOLLOW = "follow"
 """The phase of a node that is not tried any more."""
 _SHOWN_RUNS = 8

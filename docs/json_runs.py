@@ -23,10 +23,10 @@ from clusterctl.model.node_run import (
     RankState,
     Straggler,
     Supervisor,
-    Usage,
     Waits,
 )
 from clusterctl.model.quarantine import Quarantined
+from clusterctl.model.usage import Usage
 from clusterctl.model.verdict import Verdict
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.compare.comparison import Comparison

@@ -12,7 +12,7 @@ from clusterctl.model.bounds import Amount, Count, Rank, Seconds
 from clusterctl.values import dataclass
 
 Column: TypeAlias = tuple[Amount | None, ...]
-MOST = 10_000
+MOST, MOST_PARTS = 10_000, 1024
 """Samples of a node, and its GPUs or ranks."""
 
 
@@ -95,5 +95,5 @@ class Samples:
                 if of_samples and len(column) not in {0, len(self.time)}:
                     text = f"{name}: expected {len(self.time)} values, found {len(column)}"
                     raise ValueError(text)
-        if max(len(self.time), len(self.gpus), len(self.ranks)) > MOST:
-            raise ValueError(f"expected at most {MOST} samples, GPUs and ranks")
+        if len(self.time) > MOST or max(len(self.gpus), len(self.ranks)) > MOST_PARTS:
+            raise ValueError(f"expected at most {MOST} samples, {MOST_PARTS} GPUs and ranks")

@@ -14,8 +14,9 @@ from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress
-from clusterctl.model.node_run import Fell, GpuUsage, LastLine, RayCluster, Straggler, Usage
+from clusterctl.model.node_run import Fell, LastLine, RayCluster, Straggler
 from clusterctl.model.run_record import Correction
+from clusterctl.model.usage import GpuUsage, Usage
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import age, duration, utc
 from clusterctl.report.quarantine import show_quarantined

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO, cast
 
-from clusterctl.errors import NodeError
+from clusterctl.errors import OLDER, OPERATION, NodeError
 from clusterctl.inventory.cluster import Node
 from clusterctl.transport import agent
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
@@ -57,7 +57,7 @@ class AgentCall(Call):
             stayed: the marker of an agent that is there already; empty: it is to be sent.
             keep: receives the stream and the marker of an agent that stays.
         """
-        self.node = node
+        self.node, self._op = node, request.op
         self._stream = stream
         self._limits = {"head_limit": request.head_limit, "body_limit": request.body_limit}
         self._turn_until = request.turn_until
@@ -234,7 +234,10 @@ class AgentCall(Call):
             self._count(message)
             if "crash" in message.head:
                 logger.debug("%s: %s", self.node.name, message.head.get("traceback"))
-                raise NodeError("bad-output", "answer", str(message.head["crash"]), _REPORT)
+                words = str(message.head["crash"])
+                if words == f"KeyError: {self._op!r}":  # the run keeps the agent that began it
+                    raise NodeError(OLDER, OPERATION, _OLDER, node=self.node.name)
+                raise NodeError("bad-output", "answer", words, _REPORT)
             self._rests_until = math.inf if message.head.pop("rests", False) else -math.inf
             if "beat" not in message.head:
                 return message
@@ -323,6 +326,7 @@ class AgentCall(Call):
 
 
 _FOREIGN = "does a login shell's start file leave something running that prints later?"
+_OLDER = "the run was started by an earlier version of clusterctl, which cannot tell this"
 _REPORT = "this is a bug in clusterctl; the traceback is in the output of: clusterctl -vv"
 
 

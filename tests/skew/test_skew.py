@@ -115,6 +115,8 @@ def test_a_run_of_an_earlier_version_that_is_over_can_be_read(
     assert [node["state"] for node in status["nodes"]] == ["stopped"] * 2
     assert [(one["rank"], one["exit_code"]) for one in status["ranks"]] == [(0, 0), (1, 0)]
     assert sorted(controller.log(run)) == ["saved", "saved", "up 0", "up 1"]
+    told = controller.call("top", "--once", "--json", run, code=1)
+    assert "was started by an earlier version" in told
     controller.call("logs", run, "--collect", str(tmp_path / "logs"))
     found = {path.name: path.read_text() for path in (tmp_path / "logs").rglob("ranks/*.log")}
     assert found == {"0.log": "up 0\nsaved\n", "1.log": "up 1\nsaved\n"}

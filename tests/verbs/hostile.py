@@ -137,8 +137,14 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
         assert isinstance(tokens, list)
         return [Message({"seen": tokens[number + 1 : number + 2], "busy": None})]
 
+    columns = {"time": [1000.0, 1005.0], "cpu_percent": [100, None]}
+    gpu = {"index": number, "rank": number, "percent": [97, 98.5], "slowed": [4, None]}
+    used = {**columns, "gpus": [gpu], "ranks": [{"rank": number, "memory_bytes": [None, 7]}]}
+    fell = {"numbers": [number], "since": 1000.0, "before": 97, "now": 3}
     return {
         "status": [Message({"node": whole})],
+        "watch": [Message({"node": {**whole, "fell": fell}, "samples": used})],
+        "samples": [Message({"samples": used})],
         "runs": [Message({"runs": [whole]})],
         "start": [Message({"event": "up", "pid": 42, "link_port": 5555})],
         "stop": [

@@ -28,6 +28,8 @@ from clusterctl.report.runs import show_prunable, show_pruned, show_runs
 from clusterctl.report.stacks.dump import show_dump
 from clusterctl.report.status import show_status
 from clusterctl.report.stop import show_stop
+from clusterctl.report.top.look import Look
+from clusterctl.report.top.render import render
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose
@@ -43,9 +45,11 @@ from clusterctl.verbs.runs import list_runs, prune
 from clusterctl.verbs.runs.history import unrecorded
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_log import RunLog
+from clusterctl.verbs.runs.samples import read_samples
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import stop
 from clusterctl.verbs.sync.sync import sync
+from clusterctl.verbs.top.top import Watcher
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
 from tests.verbs.hostile import MEETING, UNSAFE, Mutation, answers, mutated, mutations
@@ -87,6 +91,25 @@ def by_status(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
     view.document()
     assert view.nodes[1].node_run, "the good node's answer is used"
     return [answer.node.name for answer in view.silent]
+
+
+def by_top(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
+    watcher = Watcher(pool, RUN, CLUSTER)
+    for _ in watcher.follow():
+        pass
+    top = watcher.snapshot()
+    json.dumps(top.document(), allow_nan=False)
+    for look in (Look(width=80), Look(width=200, height=9, fold=True, help="q quit")):
+        for line in render(top, look)[0]:
+            shown.screen.out.print(line)
+    assert top.nodes[1].now, "the good node's answer is used"
+    return [answer.node.name for answer in top.status.silent]
+
+
+def by_samples(pool: FakePool, _shown: Shown, _folder: Path) -> Blamed:
+    found, errors = read_samples(pool, RUN, CLUSTER)
+    assert found["b"].gpus[0].percent == (97, 98.5)
+    return [error.node for error in errors]
 
 
 def by_runs(pool: FakePool, shown: Shown, folder: Path) -> Blamed:
@@ -184,6 +207,8 @@ def by_check(pool: FakePool, shown: Shown, _folder: Path) -> Blamed:
 
 OPERATIONS: dict[str, tuple[str, Callable[[FakePool, Shown, Path], Blamed]]] = {
     "status": ("status", by_status),
+    "top": ("watch", by_top),
+    "samples": ("samples", by_samples),
     "cause": ("tail", by_status),
     "checkpoint": ("checkpoints", by_status),
     "runs": ("runs", by_runs),

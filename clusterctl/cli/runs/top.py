@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,11 @@ from clusterctl.cli.shared.batch import batch_of, view_of_batch
 from clusterctl.cli.shared.options import add_json
 from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
 from clusterctl.cli.shared.signals import Terminated
-from clusterctl.errors import ClusterError
+from clusterctl.errors import OLDER, ClusterError
 from clusterctl.report.console import Screen
 from clusterctl.report.status import show_status
-from clusterctl.report.top import SORTS, Look, Target, render
+from clusterctl.report.top.look import SORTS, Look, Target
+from clusterctl.report.top.render import render
 from clusterctl.verbs.events import Notice
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
         else:
             _show(args, screen, opened, watcher)
         view = watcher.view()
+    for one in view.nodes:
+        if one.error and one.error.state == OLDER:
+            raise ClusterError(
+                f"{one.node.name}: {one.error}", hint=f"clusterctl status --watch {view.run}"
+            )
     return EXIT_SILENT if view.silent or not view.known else 0
 
 
@@ -198,4 +204,5 @@ class _View:
 def _wait(screen: Screen) -> None:
     """Let the user read what was printed."""
     screen.say(Notice(text="Enter returns to the view"))
-    input()
+    with suppress(EOFError):  # Ctrl-D
+        input()

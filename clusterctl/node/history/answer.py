@@ -11,9 +11,13 @@ from clusterctl.node.history.machine import memory
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.progress import run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.status import find_run, last_printed_line, node_status
+from clusterctl.node.run.operations.status import (
+    find_run,
+    last_printed_line,
+    node_status,
+    use_that_fell,
+)
 from clusterctl.node.run.operations.tail import is_over
-from clusterctl.node.run.samples.falls import find_falls
 from clusterctl.node.run.samples.kept import read_rows
 from clusterctl.node.run.samples.row import Row, at_most, series
 from clusterctl.wire import Message
@@ -61,7 +65,7 @@ def watch(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `follow`; `past`: of how many seconds the
-            samples are sent first.
+            samples are sent first, if they are after `since`, a time by the node's clock.
         body: unused.
         channel: gets `{"node", "samples"}`: as `status` answers it, without `usage`, and the
             samples that are new.
@@ -69,7 +73,8 @@ def watch(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("watch", args, channel, paths)
-    seen = _Watched(paths, float(args.get("past") or 0.0))
+    since = time.time() - float(args.get("past") or 0.0)
+    seen = _Watched(paths, max(since, float(args.get("since") or 0.0)))
     while args.get("follow") and not channel.disconnected:
         over = is_over(paths)  # before the last look: what is written until then is sent
         if seen.look():
@@ -84,10 +89,10 @@ def watch(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 class _Watched:
     """What is known of a run here; only what has changed is read again."""
 
-    def __init__(self, paths: NodePaths, past: float) -> None:
+    def __init__(self, paths: NodePaths, since: float) -> None:
         self._paths = paths
         self._patterns = read_json(paths.job).get("progress") or ()
-        self._sent = time.time() - past
+        self._sent = since
         self._rows: List[Row] = []
         """Those that were not sent."""
         self._versions: Dict[str, Version] = {}
@@ -116,7 +121,7 @@ class _Watched:
             if self._rows:
                 changed, self._sent = True, self._rows[-1].time
             if now >= self._fall_due:
-                self._fell = {"fell": find_falls(read_rows(paths.samples))}
+                self._fell = {"fell": use_that_fell(paths)}
                 self._fall_due = now + FALL_SECONDS
         return changed
 

@@ -23,6 +23,8 @@ READING_SECONDS = 20.0
 READINGS = 3
 """So many of the last agree if a GPU rests: between two kernels nothing moves, either."""
 FRESH_SECONDS = 60.0
+RETRY_SECONDS = 60.0
+"""Longest between readings in vain, whose time doubles: a driver may come late, or never."""
 LATEST_SECONDS = 20.0
 """How old a reading may be to count as what they do now."""
 
@@ -48,9 +50,11 @@ class GpuWatch:
         if told.get("gpus") is not None:
             read = [Gpu(**one) for one in told["gpus"]]
             self._readings.append((time.monotonic(), read))
-        elif told:  # no driver is here, or none yet
-            self._vain += 1
-            self._on = self._vain < READINGS
+            self._vain = 0
+        else:
+            self._vain = min(self._vain + 1, 10)
+            wait = max(1.0, self._period) * 2**self._vain
+            self._due = time.monotonic() + min(RETRY_SECONDS, wait)
 
     def latest(self) -> List[Gpu]:
         """Return what they did last, none if that is unknown; have them read for the next time."""

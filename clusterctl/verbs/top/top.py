@@ -14,7 +14,6 @@ from clusterctl.errors import ClusterError, NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.answers import WatchAnswer
-from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.model.node_run import LastPrinted, NodeRun
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
@@ -22,7 +21,6 @@ from clusterctl.verbs.follow import BACKOFF
 from clusterctl.verbs.rpc import (
     ANSWER_SECONDS,
     Nodes,
-    bad_output,
     joined_later,
     run_args,
     validated_answer,
@@ -70,20 +68,23 @@ class Watcher:
     @property
     def complete(self) -> bool:
         """Every node has answered, or failed to."""
-        known = self._node_runs.keys() | self._errors.keys()
-        return all(node.name in known for node in self._cluster.nodes)
+        return not self._asked
+
+    @property
+    def _asked(self) -> set[str]:
+        return self._waiting - self._heard.keys() - self._errors.keys()
 
     def ask(self) -> Top:
         """Ask every node once."""
         for _ in self._moments(follow=False):
             pass
-        self._details.look()
+        self._details.look(self.view())
         return self.snapshot()
 
     def follow(self) -> Generator[None]:
         """Follow until the run is over on all nodes that answer; yield ten times a second."""
         yield from self._moments(follow=True)
-        self._details.look()
+        self._details.look(self.view())
 
     def details(self, view: RunStatus) -> RunStatus:
         """Ask for what takes longer than a look at a run."""
@@ -106,7 +107,7 @@ class Watcher:
                 TopNode(
                     answer=one,
                     now=None if one.error else self._use(one.node.name).now,
-                    asked=one.node.name in self._waiting - self._heard.keys() - self._errors.keys(),
+                    asked=one.node.name in self._asked,
                 )
                 for one in view.nodes
             ),
@@ -170,11 +171,10 @@ class Watcher:
 
     def _request(self, name: str, *, follow: bool) -> Request:
         args = run_args(self._run, self._cluster, self._cluster.node(name))
-        past = PAST_SECONDS
         now = self._use(name).now
-        if now is not None:  # again, after a lost connection
-            past = min(past, time.time() - now.time)
-        return Request(op="watch", args={**args, "follow": follow, "past": past})
+        since = now.time if now else 0.0  # again, after a lost connection
+        past = {"past": PAST_SECONDS, "since": since}
+        return Request(op="watch", args={**args, "follow": follow, **past})
 
     def _use(self, name: str) -> NodeUse:
         return self._uses.setdefault(name, NodeUse())
@@ -182,14 +182,20 @@ class Watcher:
     def _take(self, stream: MultiStream, name: str, item: Message | Reply, *, follow: bool) -> None:
         """Take what a node sent, or why it sends nothing more."""
         if isinstance(item, Message):
-            self._heard_of(name, item)
-            known = self._node_runs.get(name)
-            self._add_newcomers(stream, known.nodes if known else (), follow=follow)
-            return
+            if "end" in item.head:
+                return  # the reply, which follows, has it
+            item, ended = Reply(node=name, messages=(item,)), False
+        else:
+            ended = True
         answer = validated_answer(item, WatchAnswer)
         if not isinstance(answer, NodeError):
             self._know(name, answer)
-            self._waiting.discard(name)
+            if ended:
+                self._waiting.discard(name)
+            self._add_newcomers(stream, answer.node.nodes, follow=follow)
+            return
+        if not ended:
+            self._errors[name] = answer
             return
         if answer.answered and answer.state == "no-run":
             self._node_runs.pop(name, None)
@@ -202,12 +208,6 @@ class Watcher:
             stream.add(name, self._request(name, follow=True), after=after)
         else:
             self._waiting.discard(name)
-
-    def _heard_of(self, name: str, message: Message) -> None:
-        try:
-            self._know(name, from_json(WatchAnswer, message.head, ""))
-        except DocumentError as invalid:
-            self._errors[name] = bad_output(name, str(invalid))
 
     def _know(self, name: str, answer: WatchAnswer) -> None:
         before = self._node_runs.get(name)
@@ -248,13 +248,15 @@ class _Details:
         if now < self.due or (self._thread is not None and self._thread.is_alive()):
             return
         self.due = now + DETAILS_SECONDS
-        self._thread = threading.Thread(target=self.look, name="details", daemon=True)
+        # The view is made here: what the nodes tell meanwhile changes what it is made of.
+        view = self._watcher.view()
+        self._thread = threading.Thread(target=self.look, args=(view,), name="details", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
+    def look(self, view: RunStatus) -> None:
         """Look for them now."""
         with contextlib.suppress(ClusterError):  # a node did not answer: with the next look
-            self._found = self._watcher.details(self._watcher.view())
+            self._found = self._watcher.details(view)
 
     def added_to(self, view: RunStatus) -> RunStatus:
         """Return a newer view with what was found."""

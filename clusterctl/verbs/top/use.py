@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from clusterctl.model.samples import Column, GpuSamples, RankSamples, Samples
@@ -81,19 +81,33 @@ class NodeNow:
     """Its ranks and GPUs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Samples that came together, with the use of each GPU and rank by its number."""
+
+    whole: Samples
+    gpus: dict[int, Column]
+    ranks: dict[int, Column]
+
+    def __len__(self) -> int:
+        return len(self.whole.time)
+
+
 class NodeUse:
     """The samples of a node; `now` is made of the last ones."""
 
     def __init__(self) -> None:
-        self._chunks: deque[Samples] = deque()
+        self._chunks: deque[_Chunk] = deque()
         self.now: NodeNow | None = None
 
     def take(self, new: Samples) -> None:
         """Add samples that follow those before."""
         if not new.time:
             return
-        self._chunks.append(new)
-        while sum(len(one.time) for one in self._chunks) - len(self._chunks[0].time) >= KEPT:
+        gpus = {one.index: one.percent for one in new.gpus}
+        ranks = {one.rank: one.cpu_percent for one in new.ranks}
+        self._chunks.append(_Chunk(whole=new, gpus=gpus, ranks=ranks))
+        while sum(map(len, self._chunks)) - len(self._chunks[0]) >= KEPT:
             self._chunks.popleft()
         self.now = self._now(new)
 
@@ -106,7 +120,7 @@ class NodeUse:
         trend = (
             _means([one.trend for one in gpus])
             if gpus
-            else self._trend(lambda one: one.cpu_percent, 100.0 / all_cores)
+            else self._trend(lambda one: one.whole.cpu_percent, 100.0 / all_cores)
         )
         return NodeNow(
             time=last.time[-1],
@@ -129,11 +143,14 @@ class NodeUse:
 
     def _ranks(self, last: Samples) -> Iterable[RankNow]:
         gpus = {one.index: one for one in last.gpus}
+        of_rank = defaultdict(list)
+        for one in gpus.values():
+            of_rank[one.rank].append(one)
         for cpu in last.ranks:
-            own = [one for one in last.gpus if one.rank == cpu.rank]
+            own = of_rank.get(cpu.rank)
             if not own:
                 yield self._rank(None, cpu)
-            for gpu in own:
+            for gpu in own or ():
                 yield self._rank(gpu, cpu)
                 gpus.pop(gpu.index, None)
         # Others are those of other runs, unless a container hides which rank computes where.
@@ -150,7 +167,7 @@ class NodeUse:
                 rank=rank,
                 memory_bytes=_last(cpu.memory_bytes),
                 cpu_percent=busy,
-                trend=self._trend(lambda one: _column(one.ranks, rank)),
+                trend=self._trend(lambda one: one.ranks.get(cpu.rank, ())),
             )
         number = gpu.index
         bits = int(_last(gpu.slowed) or 0)
@@ -164,20 +181,14 @@ class NodeUse:
             celsius=_last(gpu.celsius),
             slowed=next((words for bit, words in _SLOWED if bits & bit), ""),
             cpu_percent=busy,
-            trend=self._trend(
-                lambda one: next((each.percent for each in one.gpus if each.index == number), ())
-            ),
+            trend=self._trend(lambda one: one.gpus.get(number, ())),
         )
 
-    def _trend(self, column: Callable[[Samples], Column], factor: float = 1.0) -> Trend:
+    def _trend(self, column: Callable[[_Chunk], Column], factor: float = 1.0) -> Trend:
         found: list[float | None] = []
         for chunk in self._chunks:
-            found += column(chunk) or [None] * len(chunk.time)
+            found += column(chunk) or [None] * len(chunk)
         return tuple(None if value is None else factor * value for value in found[-KEPT:])
-
-
-def _column(ranks: Sequence[RankSamples], rank: int | None) -> Column:
-    return next((one.cpu_percent for one in ranks if one.rank == rank), ())
 
 
 def _last(column: Sequence[float | None]) -> float | None:

@@ -41,6 +41,16 @@ def test_what_fell_and_rose_again_is_over() -> None:
     assert judged([97.0] * HOUR + [0.0] * 90 + [97.0] * 3) is None
 
 
+def test_a_gpu_of_another_run_is_not_this_runs() -> None:
+    rows = [row(n, percent=[97.0, 97.0 if n < HOUR else 0.0]) for n in range(2 * HOUR)]
+    others = [each._replace(gpus=(each.gpus[0], each.gpus[1]._replace(rank=None))) for each in rows]
+    assert find_falls(others) is None
+    hidden = [
+        each._replace(gpus=tuple(one._replace(rank=None) for one in each.gpus)) for each in rows
+    ]
+    assert find_falls(hidden) == find_falls(rows) is not None, "a container hides the ranks"
+
+
 def bursts(low: int, high: int, seed: int) -> list[float]:
     """Return a job that rests for about `low` samples after about `high` of work."""
     draw = random.Random(seed)

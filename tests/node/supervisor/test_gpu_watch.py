@@ -14,7 +14,11 @@ from clusterctl.inventory.cluster import Hang, Job
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang import nvml
 from clusterctl.node.supervisor import gpu_watch
-from clusterctl.node.supervisor.gpu_watch import FRESH_SECONDS, READINGS, GpuWatch
+from clusterctl.node.supervisor.gpu_watch import (
+    FRESH_SECONDS,
+    RETRY_SECONDS,
+    GpuWatch,
+)
 from tests.node.conftest import Run
 from tests.node.hang.as_nvml import StandIn
 from tests.waiting import wait_until
@@ -62,8 +66,8 @@ def test_a_rank_whose_gpu_computes_is_no_hang_and_one_whose_gpu_polls_is(
     wait_until(lambda: run.status()["false_alarms"] == 1)
 
 
-def watch(loop: EventLoop, **job: object) -> GpuWatch:
-    return GpuWatch(loop, {"device": "cuda", **job}, 0.0)  # type: ignore[typeddict-item]
+def watch(loop: EventLoop, period: float = 0.0, **job: object) -> GpuWatch:
+    return GpuWatch(loop, {"device": "cuda", **job}, period)  # type: ignore[typeddict-item]
 
 
 def read(loop: EventLoop, watched: GpuWatch) -> None:
@@ -120,14 +124,19 @@ def test_a_driver_that_hangs_costs_nothing_but_its_answer(
     read(loop, gpus)  # until it is killed
 
 
-def test_a_node_without_a_driver_is_asked_a_few_times(
-    here: StandIn, monkeypatch: pytest.MonkeyPatch
+def test_a_driver_that_comes_late_is_found_and_one_that_does_not_costs_a_reading_a_minute(
+    here: StandIn,
 ) -> None:
     loop = EventLoop()
-    gpus = watch(loop)
-    for _ in range(READINGS):
+    gpus = watch(loop, 5.0)
+    waits = []
+    for _ in range(6):
+        began = time.monotonic()
         read(loop, gpus)  # there is no table, so no driver
+        waits.append(round(gpus._due - began, -1))
+        gpus._due = began
+    assert waits == [10, 20, 40, RETRY_SECONDS, RETRY_SECONDS, RETRY_SECONDS]
     here.tell("100 0 0 0 0 1")
-    monkeypatch.setattr(gpus, "_helper", None)
-    gpus.read()
+    read(loop, gpus)
+    assert gpus.latest()
     assert not watch(loop, device="cpu").rest({1})

@@ -49,11 +49,9 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     found = {**_with_progress(paths), "last": last_printed_line(paths)}
     if found["state"] in LIVE:
         from clusterctl.node.run.processes.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
-        from clusterctl.node.run.samples.falls import find_falls  # noqa: PLC0415
-        from clusterctl.node.run.samples.kept import read_rows  # noqa: PLC0415
 
         if found["state"] == "running":
-            found["fell"] = find_falls(read_rows(paths.samples))
+            found["fell"] = use_that_fell(paths)
         found["usage"] = usage(paths, read_json(paths.job), found["ranks"])
     return Message({"node": found})
 
@@ -89,6 +87,18 @@ def _with_progress(paths: NodePaths) -> Dict[str, Any]:
 
     patterns = read_json(paths.job).get("progress") or ()
     return {**node_status(paths), "progress": run_progress(paths, patterns)}
+
+
+def use_that_fell(paths: NodePaths) -> Optional[Dict[str, Any]]:
+    """Return whose use fell, if any: since this attempt began, as one that loads has not fallen."""
+    from clusterctl.node.run.samples.falls import find_falls  # noqa: PLC0415  (few operations)
+    from clusterctl.node.run.samples.kept import read_rows  # noqa: PLC0415
+
+    try:
+        began = os.stat(paths.job).st_mtime  # written by each attempt
+    except OSError:
+        return None  # its folder is being removed
+    return find_falls(read_rows(paths.samples, since=began))
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:

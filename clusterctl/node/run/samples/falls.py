@@ -30,10 +30,12 @@ class Fall(NamedTuple):
 def find_falls(rows: Sequence[Row]) -> Optional[Dict[str, Any]]:
     """Return what fell first on a node, and all that did: GPUs, or ranks if it has no GPU."""
     on_gpu = any(row.gpus for row in rows)
+    # The others are of other runs, unless a container hides which rank computes where.
+    own = {one.number for row in rows for one in row.gpus if one.rank is not None}
     columns: Dict[int, List[Tuple[float, float, Number]]] = {}
     for row in rows:
         told = (
-            [(one.number, one.percent) for one in row.gpus]
+            [(one.number, one.percent) for one in row.gpus if not own or one.number in own]
             if on_gpu
             else [(one.rank, one.cpu_percent) for one in row.ranks]
         )

@@ -14,7 +14,8 @@ from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import NodeRun
-from clusterctl.report.top import Look, render
+from clusterctl.report.top.look import Look
+from clusterctl.report.top.render import render
 from clusterctl.verbs.runs.run_state import NodeAnswer
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.verbs.top.snapshot import Top, TopNode

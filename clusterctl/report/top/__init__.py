@@ -1,0 +1,1 @@
+"""`top`: a run at a moment, as lines that fit a screen."""
