@@ -169,7 +169,8 @@ class Placement:
             begun = next(messages, None)
             if begun is None or "end" in begun.head:
                 return _with(call.reply(), begun)
-            words = printable_words(str(begun.head.get("failed", "")).encode())
+            failed = str(begun.head.get("failed", ""))
+            words = printable_words(failed.encode(errors="backslashreplace"))
             pushed = PushResult(code=NOT_WRITTEN if words else 0, words=words)
             if packed is not None:
                 self.moved[name] = sum(needed_sizes(plan, self.source, self.paths).values())
