@@ -265,6 +265,8 @@ def _codec() -> Tuple[Callable[[Any], str], Callable[[str], Any]]:
             value, end = scan(text, 0)
         except StopIteration:
             raise ValueError("it does not begin like JSON") from None
+        except SystemError:  # it looks for its own error in `json`, which is not imported
+            raise ValueError("it is damaged JSON") from None
         if end != len(text):
             raise ValueError("something follows the JSON")
         return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import subprocess
 import sys
 from typing import Any
 
@@ -27,6 +28,7 @@ from clusterctl.wire import (
     to_json,
 )
 from tests.damage import ANY_JSON
+from tests.installed import LOCATION
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates: any file's name
 VALUES = st.recursive(
@@ -54,6 +56,22 @@ def test_what_is_no_json_is_a_value_error(data: bytes) -> None:
     if data == data.strip():  # nobody of ours writes space around it
         found = from_json(data)
         assert found == wanted or math.isnan(found)
+
+
+DAMAGED = """
+import sys
+from clusterctl.wire import from_json
+assert "json" not in sys.modules
+for data in (b"{", b'["x', b'{"a" 1}', b"[1,]"):
+    try:
+        sys.exit("found %r" % from_json(data))
+    except ValueError:
+        pass
+"""
+
+
+def test_damaged_json_is_a_value_error_also_where_json_is_not_imported() -> None:
+    subprocess.run([sys.executable, "-S", "-c", DAMAGED], cwd=LOCATION, check=True)
 
 
 def test_what_has_no_form_in_json_is_a_type_error() -> None:

@@ -138,7 +138,7 @@ class Restart:
     )
     wait: float = setting(
         kinds.DURATION,
-        "if too few nodes are left, wait so long for `clusterctl join`, such as 30m; 0: never",
+        "if too few nodes are left, wait so long for others to join, such as 30m; 0: never",
         0.0,
     )
 

@@ -116,7 +116,7 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
         case "straggler-over":
             return f"the others no longer wait for rank {rank}"
         case "waits":
-            return f"waiting for a node to join (clusterctl join): {event.get('why')}"
+            return f"waiting for a node to join: {event.get('why')}"
         case "again":
             return _next_attempt(event)
         case kind:

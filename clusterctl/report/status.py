@@ -196,7 +196,9 @@ def _attempt(console: Console, view: RunStatus) -> None:
         left = duration(max(0.0, view.waits.until - time.time()))
         text = f"for a node to join, {left} more at most: {view.waits.why}"
         console.print(safe_text(f"  waits    {text}", "yellow"))
-        console.print(safe_text(f"  hint     clusterctl join {view.run} --nodes NODE"))
+        gone = ",".join(n.node.name for n in view.nodes if n.state in {"lost", "unreachable"})
+        hint = f"clusterctl join {view.run} --nodes {gone}" if gone else "clusterctl join --help"
+        console.print(safe_text(f"  hint     {hint}"))
     if view.again:
         wait = max(0.0, view.again.at - time.time())
         text = f"attempt {view.again.attempt} in {duration(wait)}: {view.again.why}"

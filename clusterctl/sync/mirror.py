@@ -17,6 +17,7 @@ from clusterctl.safe_text import printable_words
 from clusterctl.sync.rsync import NOT_WRITTEN, TEMPORARY, PushResult, push
 from clusterctl.sync.small_files import pack
 from clusterctl.sync.two_phase import TwoPhaseCommit
+from clusterctl.transport.agent_call import SLOWEST_RATE
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.transport.ssh.control_master import ControlFolder
@@ -158,16 +159,18 @@ class Placement:
             if not _agreed(call, self, plan):
                 call.send(Message({"abort": True}))
                 return _ended(call, messages)
-            call.set_deadline(STEP_SECONDS)
             stays = b"\0".join(map(path_bytes, self.kept[name]))
             bulk = connection.node.local or not paths
-            packed = None if bulk else pack(self.source, self.tree, paths)
+            packed = None if bulk else pack(self.source, self.temporary, paths)
             go = {"go": True, "stays": len(stays), "files": packed is not None}
-            call.send(Message(go, stays + (packed or b"")))
+            body = stays + (packed or b"")
+            call.set_deadline(STEP_SECONDS + len(body) / SLOWEST_RATE)
+            call.send(Message(go, body))
             begun = next(messages, None)
             if begun is None or "end" in begun.head:
                 return _with(call.reply(), begun)
-            words = printable_words(str(begun.head.get("failed", "")).encode())
+            failed = str(begun.head.get("failed", ""))
+            words = printable_words(failed.encode(errors="backslashreplace"))
             pushed = PushResult(code=NOT_WRITTEN if words else 0, words=words)
             if packed is not None:
                 self.moved[name] = sum(needed_sizes(plan, self.source, self.paths).values())

@@ -16,22 +16,22 @@ _HEAD = 128
 """What each file counts besides its content."""
 
 
-def pack(source: Path, tree: str, paths: list[bytes]) -> bytes | None:
+def pack(source: Path, sync: str, paths: list[bytes]) -> bytes | None:
     """Return files of a folder for `node.mirror.small_files`; None: they are too large.
 
-    Nodes mostly need the same ones: these are read once, as they are known by the tree's hash.
+    Nodes mostly need the same ones: a sync, known by its id, reads these once.
     What has vanished is left out, and what has changed is found by the node.
     """
     with _packing:
-        return _packed(source, tree, tuple(paths))
+        return _packed(source, sync, tuple(paths))
 
 
 _packing = threading.Lock()
 
 
 @functools.lru_cache(maxsize=2)
-def _packed(source: Path, tree: str, paths: tuple[bytes, ...]) -> bytes | None:
-    del tree
+def _packed(source: Path, sync: str, paths: tuple[bytes, ...]) -> bytes | None:
+    del sync
     left = SMALL
     deflate = zlib.compressobj(1)
     parts = []

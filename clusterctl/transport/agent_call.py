@@ -218,7 +218,10 @@ class AgentCall(Call):
             if self._keep is not None and not self._buffer:
                 with self._sending:
                     self._kept = True
-                self._keep(self._stream, self._marker)
+                if self._closed:  # by another thread, which may have seen either
+                    self._stream.close()
+                else:
+                    self._keep(self._stream, self._marker)
         if ended or self._turn_until in message.head:
             self.end_turn()
         return message

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from clusterctl.errors import NodeError
+from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sync.mirror import (
     PATHS_LIMIT,
     Placement,
@@ -20,6 +22,7 @@ from clusterctl.sync.mirror import (
 )
 from clusterctl.sync.small_files import SMALL
 from clusterctl.sync.source import read_source
+from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.wire import Message
 from tests.failed_reply import error_of
@@ -125,3 +128,19 @@ def test_the_files_of_equal_plans_are_looked_up_once(
     assert sorted(map(os.fsdecode, looked)) == sorted(
         [f"{tmp_path}/new.py", "ignored.bin", "ignored.bin", "new.py"]
     )
+
+
+def test_a_host_may_fail_at_a_file_of_any_name(tmp_path: Path) -> None:
+    (tmp_path / "a.py").touch()
+    answers = (
+        Message({"need": 1}, b"a.py\0"),
+        Message({"begun": True, "failed": "\ud800: No space left on device"}),
+        Message({"end": True}),
+    )
+    node = Node(name="n", host="n", ssh=Ssh())
+    call = Mock(node=node)
+    call.messages.return_value, call.reply.return_value = iter(answers), Reply(node="n")
+    connection = Mock(node=node)
+    connection.call.return_value = call
+    placed = placement_of(read_source(tmp_path), "n", workdir="/unused", lock="none")
+    assert "No space left" in placed.hold(connection, Mock()).last.head["sent"]["words"]

@@ -46,11 +46,11 @@ def test_contents_modes_times_and_links_arrive(tmp_path: Path, work: Path) -> No
 
 def test_nothing_is_written_through_a_link(tmp_path: Path, work: Path) -> None:
     source = tmp_path / "code"
-    (source / "a").mkdir(parents=True)
-    (source / "a" / "b").write_text("ours")
+    (source / "a" / "b").mkdir(parents=True)
+    (source / "a" / "b" / "c").write_text("ours")
     (tmp_path / "theirs").mkdir()
     (work / "a").symlink_to(tmp_path / "theirs")
-    assert write(source, work, "a/b") == "a/b: Not a directory"
+    assert write(source, work, "a/b/c") == "a/b/c: Not a directory"
     assert not list((tmp_path / "theirs").iterdir())
 
 
@@ -58,10 +58,11 @@ def test_equal_needs_are_read_once_and_large_ones_are_left_to_rsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").write_text("x")
-    packed = pack(tmp_path, "tree", [b"f"])
+    packed = pack(tmp_path, "sync", [b"f"])
     (tmp_path / "f").unlink()
     assert packed is not None
-    assert pack(tmp_path, "tree", [b"f"]) is packed
+    assert pack(tmp_path, "sync", [b"f"]) is packed
+    assert pack(tmp_path, "next", [b"f"]) != packed
     (tmp_path / "f").write_text("xyz")
     monkeypatch.setattr(small_files, "SMALL", 129)
     assert pack(tmp_path, "other", [b"f"]) is None

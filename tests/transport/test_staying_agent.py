@@ -58,3 +58,10 @@ def test_an_agent_whose_answer_comes_after_the_end_does_not_stay(connection: Cou
     ((stream, _, _),) = connection._staying
     with pytest.raises(BrokenPipeError):
         stream.send(b"x", 1.0)
+
+
+def test_an_agent_whose_call_is_closed_meanwhile_does_not_stay(connection: Counting) -> None:
+    with closing(connection.call(Request(op="hello", args={}, stay=True))) as call:
+        call._closed = True  # type: ignore[attr-defined]  # what another thread's close does first
+        assert list(call.messages())
+    assert not connection._staying

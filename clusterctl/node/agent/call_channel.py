@@ -82,8 +82,6 @@ class CallChannel:
             return read_message(self)
         except (BadFrame, OSError):
             return None  # a cut connection ends within a frame; there is no receiver
-        finally:
-            self._rests = False
 
     def read(self, count: int) -> bytes:
         """Return up to so many bytes from the controller, as `wire.read_message` asks for them.
@@ -97,7 +95,9 @@ class CallChannel:
             ready, _, _ = select.select([self.reader], [], [], self.receive_timeout_s)
             if not ready:
                 raise TimeoutError
-        return self.reader.read(count)
+        data = self.reader.read(count)
+        self._rests = False  # a long message may take longer than the controller waits for a sign
+        return data
 
     def start_heartbeat(self) -> None:
         """Say every `HEARTBEAT_SECONDS` that this node lives, until `send_last`."""

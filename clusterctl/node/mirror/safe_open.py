@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -24,8 +25,10 @@ class RootFolder:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def parent(self, path: bytes) -> int:
+    def parent(self, path: bytes, *, make: bool = False) -> int:
         """Return a descriptor of the folder that holds a path, valid until the next call.
+
+        `make`: make the folders that are missing.
 
         Raises:
             NotADirectoryError: a folder on the way is a link or a file.
@@ -37,6 +40,9 @@ class RootFolder:
             self._descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
             for part in filter(None, folder.split(b"/")):
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=self._descriptor)
                 try:
                     below = os.open(part, flags, dir_fd=self._descriptor)
                 except OSError as error:

@@ -31,8 +31,7 @@ def write_files(root: bytes, temporary: bytes, packed: bytes) -> str:
             name = file.head["path"]
             path = path_bytes(name)
             try:
-                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-                _write_one(part, file, inside.parent(path), os.path.basename(path))
+                _write_one(part, file, inside.parent(path, make=True), os.path.basename(path))
             except OSError as error:
                 return "%s: %s" % (name, error.strerror)
     return ""

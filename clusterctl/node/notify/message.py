@@ -23,7 +23,7 @@ NEXT = {
     "restarted": "clusterctl status %s",
     "alive": "clusterctl status %s",
     "hung": "clusterctl dump %s",
-    "waiting": "clusterctl join %s --nodes NODE",
+    "waiting": "clusterctl status %s",
     "failed": "clusterctl status %s",
     "ended": "clusterctl runs show %s",
 }

@@ -146,7 +146,8 @@ def replanned(
     node, attempt = job["node"], job.get("attempt", 1)
     if node not in found.supervisors:
         raise NoLineupError("%s is left out" % node)
-    seats = {seat["node"]: seat for seat in (*lineup["seats"], *joined)}
+    own = [seat for seat in lineup["seats"] if seat["node"] == node]  # no other node changes that
+    seats = {seat["node"]: seat for seat in (*lineup["seats"], *joined, *own)}
     ranks = [seats[name]["procs"] for name in found.nodes]
     number, procs = found.supervisors.index(node), seats[node]["procs"]
     standby = node in found.spares

@@ -316,7 +316,7 @@ class _Newcomer:
                 link_port=terms.link_port,
                 world_size=total if earlier else total + plan.procs,
             )
-            body = running.secrets(let_in.body.decode(), self.options.environment)
+            body = running.secrets(let_in.body.decode(errors="replace"), self.options.environment)
             request = Request(
                 op="start", args={"job": job, "forces": self.options.force}, body=body
             )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node
-from clusterctl.logs.first_cause import CauseKind
+from clusterctl.logs.first_cause import EACH_OTHER, CauseKind, FirstCause
+from clusterctl.logs.known_errors import is_secondary
 from clusterctl.model.node_run import LeftOut, NodeEnd, NodeRun, RankState
+from clusterctl.model.run_record import RecordedCause
 from clusterctl.node.peer_link.messages import ORDERED
 from clusterctl.values import dataclass
 from clusterctl.wire import plain
@@ -198,3 +201,15 @@ def ended_by(answers: Sequence[NodeAnswer]) -> str:
     if known:
         return min(known, key=lambda end: (end.time or 0.0, order.index(end.by))).by
     return "lost" if any(answer.state == "lost" for answer in answers) else "job"
+
+
+def known_cause(cause: FirstCause, old: RecordedCause) -> FirstCause:
+    """Return why a run failed, by what its nodes tell now and what was recorded of it before."""
+    if old.kind != "node-lost":
+        return cause
+    sure = EACH_OTHER not in cause.message or EACH_OTHER in old.message
+    same = old.node == cause.node and sure
+    if same if cause.kind == "node-lost" else not is_secondary(cause.lines):
+        return cause
+    seen = FirstCause(node=old.node, time=cause.time, kind="node-lost", message=old.message)
+    return replace(seen, remedy=old.remedy, also=old.also)

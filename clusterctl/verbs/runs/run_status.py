@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.logs.first_cause import EACH_OTHER, FirstCause
-from clusterctl.logs.known_errors import is_secondary
+from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress, progress_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
@@ -39,6 +38,7 @@ from clusterctl.verbs.runs.run_state import (
     NodeAnswer,
     RunState,
     ended_by,
+    known_cause,
     set_aside,
     state_of,
     staying,
@@ -285,16 +285,10 @@ class RunStatus:
 
     def with_remembered(self, end: RunEnd | None) -> RunStatus:
         """Add the recorded end; of nodes that lost each other, it tells which was cut off."""
-        view, cause = replace(self, remembered=end), self.first_cause
-        old = end.first_cause if end else None
-        if not (old and cause and old.kind == "node-lost"):
-            return view
-        sure = EACH_OTHER not in cause.message or EACH_OTHER in old.message
-        same = old.node == cause.node and sure
-        if same if cause.kind == "node-lost" else not is_secondary(cause.lines):
-            return view
-        seen = FirstCause(node=old.node, time=cause.time, kind="node-lost", message=old.message)
-        return replace(view, first_cause=replace(seen, remedy=old.remedy, also=old.also))
+        cause, old = self.first_cause, end.first_cause if end else None
+        if cause and old:
+            cause = known_cause(cause, old)
+        return replace(self, remembered=end, first_cause=cause)
 
     @property
     def corrected_end(self) -> RunEnd | None:

@@ -9,6 +9,16 @@ from clusterctl.wire import plain
 
 SyncState = Literal["unchanged", "updated", "shared", "source", "failed", "unreachable"]
 
+HINTS = {
+    "busy": "wait for that run to end, or stop it",
+    "silent": "its file server hangs, or its mount: try `ls` there",
+    "running": "stop that run, or wait for its end",
+    "in-the-way": "move it away on that node, or choose another workdir",
+    "squatted": "remove it on that node, or choose another workdir",
+    "workdir": "make the folder there, or correct `workdir` in the inventory",
+}
+"""What to do about an error of `node.mirror.mirror` or `node.mirror.sync_diff`, by its kind."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSync:

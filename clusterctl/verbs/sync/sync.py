@@ -25,7 +25,7 @@ from clusterctl.verbs.sync.copying import (
     reported,
 )
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
-from clusterctl.verbs.sync.result import NodeSync, SyncOptions, SyncResult, SyncState
+from clusterctl.verbs.sync.result import HINTS, NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
     NodeView,
     describe_user,
@@ -233,7 +233,7 @@ class _Sync:
                 groups[found.token] = shared
             for node in open_nodes:
                 words = describe_user(node.name, found.user)
-                self._note(node.name, "failed", words, _HINTS["running"])
+                self._note(node.name, "failed", words, HINTS["running"])
         # Those that lack something first: one of them is given the files.
         return {
             token: sorted(shared, key=lambda node: node.name not in different)
@@ -382,20 +382,9 @@ class _Sync:
         words, holder = str(error), error.details.get("holder")
         if error.state == "busy" and holder:
             words = describe_user(name, NodeView(node=name, tokens=(), run=holder))
-        self._note(name, "failed", words, error.hint or _HINTS.get(error.state, ""))
+        self._note(name, "failed", words, error.hint or HINTS.get(error.state, ""))
 
     def _note(self, name: str, state: SyncState, words: str = "", hint: str = "") -> None:
         workdir = str(self.cluster.node(name).workdir)
         before = self.done.get(name) or NodeSync(node=name, state=state, workdir=workdir)
         self.done[name] = replace(before, state=state, words=words, hint=hint)
-
-
-_HINTS = {
-    "busy": "wait for that run to end, or stop it",
-    "silent": "its file server hangs, or its mount: try `ls` there",
-    "running": "stop that run, or wait for its end",
-    "in-the-way": "move it away on that node, or choose another workdir",
-    "squatted": "remove it on that node, or choose another workdir",
-    "workdir": "make the folder there, or correct `workdir` in the inventory",
-}
-"""What to do about an error of `node.mirror.mirror` or `node.mirror.sync_diff`, by its kind."""

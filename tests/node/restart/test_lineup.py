@@ -215,6 +215,8 @@ def test_a_node_that_joins_a_run_that_has_shrunk_lets_it_grow_again() -> None:
         assert (grown["empty"], [one["node"] for one in grown["left_out"]]) == ([], ["b"])
         back: Any = {"node": "b", "address": "127.0.0.2", "procs": 2}
         assert replanned(shrunk, [], "why", [back])["left_out"] == []
+        false: Any = {**seat, "node": name, "procs": 4096}
+        assert name == "a" or replanned(shrunk, [], "why", [false])["procs"] == 2
 
 
 def test_only_the_launchers_variables_change_in_the_environment() -> None:

@@ -360,4 +360,4 @@ def test_a_run_that_waited_in_vain_ends_and_says_so(monkeypatch: pytest.MonkeyPa
     node.master._wait_until = 0.0
     node.poll()
     why = node.next.verdict["no_restart"]
-    assert why == "no node; no node joined in time (clusterctl join); without it: X"
+    assert why == "no node; no node joined in time; without it: X"

@@ -239,6 +239,7 @@ def test_a_node_that_is_cut_off_ends_its_ranks_before_the_spare_begins(make_run:
     assert not run.left()
 
 
+@pytest.mark.soak
 def test_a_node_that_was_rebooted_joins_the_run_that_waits_for_it(make_run: MakeRun) -> None:
     run = of_spares(make_run, nodes=2, spares=0, wait=60, lost_after=2).start()
     for n in range(2):
