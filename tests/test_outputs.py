@@ -15,9 +15,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 OUTPUTS = SimpleNamespace(**runpy.run_path(str(DOCS / "make_outputs.py")))
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if OUTPUTS.is_played(page.read_text())]
 
-LONG = {"two-gpu-machines"}
-"""It starts torchrun on two machines four times. The other tutorial shows the same verbs, and
-tests/cli/test_init_connects.py leads from hosts to a run."""
+LONG = {"hangs", "resume-a-run", "two-gpu-machines"}
+"""Soaks: their jobs import torch again and again. What they show is run by test_hang.py,
+test_resume.py and test_init_connects.py of tests/cli, and by the pages that remain."""
 
 
 @pytest.mark.netns
