@@ -15,10 +15,20 @@ DOCS = Path(__file__).parent.parent / "docs"
 OUTPUTS = SimpleNamespace(**runpy.run_path(str(DOCS / "make_outputs.py")))
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if OUTPUTS.is_played(page.read_text())]
 
+LONG = {"hangs", "resume-a-run", "two-gpu-machines"}
+"""Soaks: their jobs import torch again and again. What they show is run by test_hang.py,
+test_resume.py and test_init_connects.py of tests/cli, and by the pages that remain."""
+
 
 @pytest.mark.netns
 @pytest.mark.torch
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(one, marks=pytest.mark.soak if one.stem in LONG else (), id=one.stem)
+        for one in PAGES
+    ],
+)
 def test_a_page_shows_what_its_commands_print(page: Path) -> None:
     played = OUTPUTS.play(page.read_text())
     wrong = [

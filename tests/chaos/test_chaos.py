@@ -1,4 +1,4 @@
-"""Runs under faults by schedule: nine that cover all there is, and any number as a soak."""
+"""Runs under faults by schedule: nine that have all there is, and any number as a soak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from tests.conftest import need_netns
 pytestmark = pytest.mark.netns
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS = (4, 656, 1381, 1584, 2423, 2568, 2884, 3318, 3847)
+KILLS = (4, 656, 2884, 3318, 3847)
+"""A soak: what they kill or stop, tests/cli has one by one: test_dead_supervisor.py, test_launch.py
+(the controller, and a rank), test_quarantine.py and test_spares.py (a node without power);
+in tests/node/supervisor test_guard.py kills a guard and halts a supervisor, and test_torchrun.py
+kills torchrun."""
+TOGETHER = ((1381, 2423), (1584, 2568))
+SEEDS = tuple(sorted({*KILLS, *TOGETHER[0], *TOGETHER[1]}))
 """They have every launcher, every form of job and every fault, and of those that end a run one
 each, last: the others find their victims. `make soak` has what comes together."""
 
@@ -42,7 +48,7 @@ def test_the_seeds_have_everything_that_can_be_drawn() -> None:
     assert kinds == {*MILD, *HARD}
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[n::3] for n in range(3)], ids=str)
+@pytest.mark.parametrize("seeds", [pytest.param(KILLS, marks=pytest.mark.soak), *TOGETHER], ids=str)
 def test_schedules_of_faults(seeds: tuple[int, ...], tmp_path: Path) -> None:
     play(*map(str, seeds), "--out", str(tmp_path))
 

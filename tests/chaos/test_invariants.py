@@ -98,6 +98,8 @@ def test_a_launch_ends_with_a_code_that_fits(
 def test_stderr_has_no_traceback_and_a_run_folder_no_other_files() -> None:
     assert not invariants.wrong_words("logs", "warning: node1: lost\n")
     assert invariants.wrong_words("logs", "Traceback (most recent call last):\n")
-    assert not invariants.wrong_files("node1", ["agent.py", "ranks/0.log", "ranks/0.times"])
+    assert not invariants.wrong_files(
+        "node1", ["agent.py", "samples.jsonl", "ranks/0.log", "ranks/0.times"]
+    )
     assert invariants.wrong_files("node1", ["supervisor.json.new"])
     assert not invariants.wrong_files("node1", ["supervisor.json.new"], lost_power=True)

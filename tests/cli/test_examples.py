@@ -33,7 +33,7 @@ def test_it_has_an_inventory_that_loads_and_a_page_that_the_list_names(name: str
     assert f"({name}/README.md)" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.soak  # the page of two GPU machines launches `ddp`
+@pytest.mark.soak  # test_init_connects.py launches `ddp`
 @pytest.mark.netns
 @pytest.mark.torch
 @pytest.mark.parametrize("name", SHORT)

@@ -413,9 +413,7 @@ def test_busy_nodes_refuse_a_second_launch_and_name_the_holder_and_others_take_i
         assert project.run(*words).returncode == 0
 
 
-def test_a_command_that_does_not_exist_starts_nothing_and_ranks_that_do_not_join_end_the_run(
-    project: Project,
-) -> None:
+def test_a_command_that_does_not_exist_starts_nothing(project: Project) -> None:
     answer = project.launch("--", "no-such-program", "--flag")
     assert answer.returncode == 125
     assert "command not found: no-such-program" in answer.stderr
@@ -423,6 +421,10 @@ def test_a_command_that_does_not_exist_starts_nothing_and_ranks_that_do_not_join
     (refused,) = project.state.glob("*/*/record.json")
     document = project.status(refused.parent.name)
     assert (document["state"], document["ended_by"]) == ("failed", "start")
+
+
+@pytest.mark.soak  # the firewall's, below; test_supervisor.py has one that never comes
+def test_ranks_that_do_not_join_end_the_run(project: Project) -> None:
     (project.folder / "late.py").write_text(
         "import os, runpy, time\n"
         "if os.environ['RANK'] == '2': time.sleep(600)\n"

@@ -91,6 +91,7 @@ def test_ctrl_c_leaves_nothing(project: Project) -> None:
     assert runs(project) == before
 
 
+@pytest.mark.soak  # test_wait_until_free.py tells one from the other
 def test_what_else_is_wrong_refuses_at_once(project: Project) -> None:
     hold(project, "node1")
     document = yaml.safe_load(project.inventory.read_text())

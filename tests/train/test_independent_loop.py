@@ -219,7 +219,7 @@ def say_the_same(one: Any, other: Any) -> None:
     assert float((one - other).abs().max()) < 1e-4
 
 
-@cases(LAYOUTS, qwen3=("4 on 2 ranks",), glm4_moe=("4 empty places",))
+@cases(LAYOUTS, glm4_moe=("4 empty places",))
 def test_all_weights(world: World, task: Task, layouts: dict[str, dict[str, Any]]) -> None:
     model = task.model()
     before = task.logits(model)
@@ -257,7 +257,7 @@ def test_weight_decay_spares_norms_and_biases(
         has_numbers(run, wanted)
 
 
-@cases({"2 ranks": ADAPTERS["2 ranks"]}, qwen3=("2 ranks",))
+@cases({"2 ranks": ADAPTERS["2 ranks"]})  # test_trainer.py has it for one family
 def test_a_resume_on_more_ranks(
     world: World, task: Task, layouts: dict[str, dict[str, Any]]
 ) -> None:
@@ -272,7 +272,7 @@ def test_a_resume_on_more_ranks(
         assert again.losses() == pytest.approx(rest, abs=1e-6, rel=0)
 
 
-@cases(ADAPTERS, qwen3=("2 ranks",))
+@cases(ADAPTERS)  # below, one that is trained further; test_architectures.py has PEFT read one
 def test_adapters(world: World, task: Task, layouts: dict[str, dict[str, Any]]) -> None:
     train_adapters(world, task, layouts, packed=False)
 

@@ -52,6 +52,7 @@ def joined(run: Run, nodes: int) -> set[int]:
     return {rank["pid"] for rank in ranks}
 
 
+@pytest.mark.soak  # test_join.py loses one, without torch
 def test_the_run_continues_without_a_node_whose_supervisor_is_lost(
     make_run: Callable[..., Run],
 ) -> None:

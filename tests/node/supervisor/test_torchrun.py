@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 from tests.node.supervisor.test_rank_variables import assert_variables
 from tests.waiting import wait_until
@@ -47,3 +49,16 @@ def test_unequal_nodes_gather_and_one_failure_ends_all(make_run: Callable[..., R
         (own,) = Path(run.paths(n).folder, "torchrun").iterdir()  # and nothing in /tmp
         assert (own / "attempt_0").is_dir()
     assert "nested-launcher" not in {*events[0], *events[1]}
+
+
+@pytest.mark.torch
+def test_a_launcher_that_is_killed_ends_the_run_and_its_ranks(make_run: Callable[..., Run]) -> None:
+    run = make_run(RANK, procs=2, launcher="torchrun").start()
+    for rank in (0, 1):
+        run.wait_for_log(rank, b"\n")
+    table = processes.process_table().values()
+    (launcher,) = [one for one in table if one.parent == run.pid_of_supervisor()]
+    processes.send(launcher.key, signal.SIGKILL)
+    end = run.ended()["end"]
+    assert (end["state"], end["by"], end["exit_code"]) == ("failed", "rank", 128 + 9)
+    assert not run.left()

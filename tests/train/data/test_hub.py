@@ -307,6 +307,7 @@ def launch(home: Path, stand_in: Hub, output: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.soak  # above, what is downloaded, once, and offline
 @pytest.mark.torch
 def test_a_model_and_data_of_the_hub_are_trained_on_and_then_without_it(
     tmp_path: Path, stand_in: Hub, tiny: Path

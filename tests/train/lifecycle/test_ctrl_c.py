@@ -165,6 +165,7 @@ runpy.run_module("train", run_name="__main__")
 """
 
 
+@pytest.mark.soak  # test_resume_command.py has the hint
 def test_a_typed_command_is_resumed_by_its_hint(base: Config, tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "out put"
     (tmp_path / "slow.py").write_text(SLOW)
@@ -189,6 +190,7 @@ def test_a_typed_command_is_resumed_by_its_hint(base: Config, tmp_path: Path) ->
     assert f"resume: from {output}/step-000020, step 20" in (tmp_path / "again").read_text()
 
 
+@pytest.mark.soak  # above, ranks without torchrun
 def test_ctrl_c_on_torchrun_ends_both_ranks_with_a_checkpoint(base: Config, tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "output"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.waiting import BUSY
 from train.__main__ import main
 from train.config.parse import parse
 from train.errors import USAGE, ConfigError
-from train.tools import smoke
+from train.tools import demo_assets, smoke
 
 pytestmark = pytest.mark.torch
 
@@ -39,8 +40,10 @@ def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself(
         assert process.exitcode is not None, log.read_text()
         return subprocess.CompletedProcess(argv, process.exitcode, log.read_text(), "")
 
-    # The soak above starts Python, which takes longer than the toy's training.
+    # The soak above starts Python, and evaluates 529 samples: longer than the toy's training.
     monkeypatch.setattr(subprocess, "run", forked)
+    samples = demo_assets._samples
+    monkeypatch.setattr(demo_assets, "_samples", lambda: itertools.islice(samples(), 200))
     example = Path(__file__).parents[3] / "train" / "config.example.yaml"
     keys = [
         "--parallel=single",

@@ -57,6 +57,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.soak  # above, two GPUs of two nodes; test_job_ladder.py has the rails
 def test_each_gpu_of_a_node_reaches_those_of_the_others(make_sandbox: MakeSandbox) -> None:
     """The GPUs are CPUs here; the code is that of GPUs."""
     box = make_sandbox(nodes=2, gpus=Gpus(model="H100", count=2))
@@ -84,7 +85,9 @@ def climbing(box: Sandbox) -> list[int]:
     return [int(pid) for pid in mine]
 
 
-@pytest.mark.parametrize("cut", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "cut", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_nothing_goes_on_after_an_interrupt_while_a_process_hangs(
     make_sandbox: MakeSandbox, cut: signal.Signals
 ) -> None:

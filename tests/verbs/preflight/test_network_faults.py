@@ -130,6 +130,7 @@ def test_a_switch_port_that_drops_large_packets_is_named(make_sandbox: MakeSandb
     )
 
 
+@pytest.mark.soak  # above, one port; tests/checks/network.full-size
 def test_a_switch_that_drops_large_packets_is_no_fault_of_one_node(
     make_sandbox: MakeSandbox,
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_second_network_and_bridges_of_container_engines_raise_no_alarm(
     assert wrong(document) == []
 
 
+@pytest.mark.soak  # tests/checks/network.subnet/an-address-alone.json
 def test_single_addresses_of_a_cloud_raise_no_alarm(make_sandbox: MakeSandbox) -> None:
     box = make_sandbox()
     for host in box.hosts:
@@ -209,6 +211,7 @@ def test_single_addresses_of_a_cloud_raise_no_alarm(make_sandbox: MakeSandbox) -
     assert wrong(document) == []
 
 
+@pytest.mark.soak  # tests/cli/test_other_hosts.py launches on such hosts
 def test_hosts_with_ipv6_alone_raise_no_alarm(make_sandbox: MakeSandbox) -> None:
     _, document = checked(make_sandbox(ip="6"))
 
