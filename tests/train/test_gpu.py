@@ -97,7 +97,8 @@ def compare_with_adamw(device: str, base: Config, largest: float) -> None:
     ours = {f"p{n}": torch.randn(size, device=device) for n, size in enumerate(sizes)}
     theirs = [torch.nn.Parameter(tensor.clone()) for tensor in ours.values()]
     ours = {name: torch.nn.Parameter(tensor) for name, tensor in ours.items()}
-    model: Any = SimpleNamespace(trained=ours, copies=1, network=torch.nn.ParameterDict(ours))
+    network = torch.nn.ParameterDict(ours)
+    model: Any = SimpleNamespace(trained=ours, copies=1, network=network, scales_loss=False)
     optimizer = Optimizer(config, model)
     reference = torch.optim.AdamW(
         theirs, lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2),

@@ -182,7 +182,7 @@ def saves_no_buffers(_rank: int) -> None:
     """Write checkpoints as versions did that kept trained weights only."""
     from train.model import model
 
-    patch.object(model, "_persistent_buffers", lambda _: {}).start()
+    patch.object(model, "_untrained", lambda _: {}).start()
 
 
 def test_a_checkpoint_from_before_buffers_were_saved_is_refused(world: World, tiny: Path) -> None:
