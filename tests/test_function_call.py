@@ -1,5 +1,6 @@
 """A function of the caller on every rank: what can be sent, what comes back, and how it fails."""
 
+import base64
 import functools
 import json
 import linecache
@@ -68,6 +69,19 @@ def test_a_function_of_the_program_is_sent_with_what_it_names(
 
 def test_a_function_of_a_module_is_sent_by_its_name() -> None:
     assert packed(math.floor, (1.5,)).keys() == {"named", "arguments"}
+
+
+def test_a_function_that_uses_variables_around_it_is_sent_by_cloudpickle(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    value = 3
+    sent = packed(lambda more: value + more, (4,))
+    main("0123", sent)
+    assert capsys.readouterr().out == f"{MARK} 0123 0/1 7\n"
+    other = {**sent, "python": base64.b64encode(b"3.4").decode()}
+    with pytest.raises(SystemExit, match=r"cannot load the function: it was sent by Python 3\.4"):
+        main("0123", other)
 
 
 def test_what_cannot_be_sent_is_refused_before_a_node_is_asked(
