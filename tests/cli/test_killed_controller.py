@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -78,6 +79,7 @@ def test_a_sync_that_was_cut_off_is_completed_by_the_next(project: Project) -> N
     for name in ("changed", "edited"):
         (project.folder / f"{name}.py").write_text("new")
     (project.folder / "deleted.py").unlink()
+    (project.folder / "big").write_bytes(os.urandom(5 << 20))  # small files need no rsync
 
     stand_in = project.folder.parent / "bin"
     stand_in.mkdir()
@@ -98,9 +100,9 @@ def test_a_sync_that_was_cut_off_is_completed_by_the_next(project: Project) -> N
     answer = project.run("sync", "--json")
     assert answer.returncode == 0, answer.stderr
     sent = sorted(node["sent"] for node in json.loads(answer.stdout)["nodes"])
-    assert sent == [0, 2, 2]
+    assert sent == [0, 3, 3]
     shown = "ls; cat changed.py edited.py out/w .clusterctl/replaced/*/edited.py"
-    listed = "changed.py\necho.py\nedited.py\njob.py\nout\n"
+    listed = "big\nchanged.py\necho.py\nedited.py\njob.py\nout\n"
     assert on_hosts(project, f"cd {workdir} && {shown}") == [listed + "newnewweights\nmine\n"] * 3
 
 

@@ -91,8 +91,8 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["chekc"], "error: there is no verb 'chekc'\nhint: clusterctl check\n"),
         (["chekc", "--nodes", "2"], "hint: clusterctl check --nodes 2\n"),
-        (["top"], "error: there is no verb top: status shows what a run is doing\n"),
-        (["top"], "hint: clusterctl status\n"),
+        (["info"], "error: there is no verb info: status shows what a run is doing\n"),
+        (["nvitop"], "hint: clusterctl top\n"),
         (["ps", "-aux"], "hint: clusterctl runs\n"),
         (["kill", "lab-1"], "hint: clusterctl stop lab-1\n"),
         (["kill", "-9", "lab-1"], "hint: clusterctl stop lab-1\n"),

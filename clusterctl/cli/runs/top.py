@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--once", action="store_true", help="print it once, without keys, as text that stays"
     )
-    parser.add_argument("--sort", choices=SORTS, default=SORTS[0], help="the order of the nodes")
+    parser.add_argument(
+        "--sort", choices=SORTS, default=SORTS[0], help="the order of the nodes (default: worst)"
+    )
     add_json(parser)
 
 

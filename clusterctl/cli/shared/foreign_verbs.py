@@ -1,6 +1,7 @@
 """Verbs of other tools, such as `ps` and `kill`: the verb that does it here, or that none does."""
 
 _STATUS = ("status shows what a run is doing", "status")
+_TOP = ("top shows live what a run and its nodes do", "top")
 _LAUNCH = ("launch starts a run", "launch")
 _LOGS = ("logs shows what a run prints", "logs -f")
 _STOP = ("stop ends a run", "stop")
@@ -10,8 +11,8 @@ _CHECK = ("check looks at every node", "check")
 _RESUME = ("resume launches a run again", "resume --checkpoint latest")
 
 VERBS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("htop", "info", "monitor", "nvitop", "progress", "show", "top", "watch"),
-                    _STATUS),
+    **dict.fromkeys(("info", "progress", "show"), _STATUS),
+    **dict.fromkeys(("dashboard", "htop", "monitor", "nvitop", "watch"), _TOP),
     **dict.fromkeys(("run", "srun", "start", "torchrun", "train"), _LAUNCH),
     **dict.fromkeys(("attach", "follow", "log", "tail"), _LOGS),
     **dict.fromkeys(("abort", "cancel", "end", "kill", "scancel", "terminate"), _STOP),

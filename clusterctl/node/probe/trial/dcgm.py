@@ -11,8 +11,6 @@ import signal
 import subprocess
 from typing import Any, Callable, Dict, Iterator, List
 
-from clusterctl.node.printed_cause import last_line
-
 TITLES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 NO_ENGINE = "unable to connect to host engine"
 CONFIGURATION = 5
@@ -63,7 +61,7 @@ def parse(text: str, exit_code: int) -> Dict[str, Any]:
         metadata = document.get("metadata")
         version = (metadata if isinstance(metadata, dict) else body).get("version", "")
         return {"state": "ok", "version": str(version), "tests": tests}
-    words = str(body.get("runtime_error") or "") or last_line(text.splitlines())
+    words = str(body.get("runtime_error") or "") or _last_line(text)
     state = "no-hostengine" if NO_ENGINE in text.lower() else "error"
     return {"state": state, "words": words or "exit code %d, without output" % exit_code}
 
@@ -107,3 +105,8 @@ def _list(value: object) -> List[Any]:
 
 def _dicts(value: object) -> List[Dict[str, Any]]:
     return [item for item in _list(value) if isinstance(item, dict)]
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
