@@ -16,7 +16,7 @@ from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import use_that_fell
 from clusterctl.node.run.samples.kept import append_row
 from clusterctl.wire import Message
-from tests.node.history.rows import BEGAN, row
+from tests.node.run.samples.rows import BEGAN, row
 
 
 class Channel:

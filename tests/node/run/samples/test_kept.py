@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.node.run.samples import kept
 from clusterctl.node.run.samples.kept import append_row, read_rows
-from tests.node.history.rows import BEGAN, row
+from tests.node.run.samples.rows import BEGAN, row
 
 
 def test_a_file_never_exceeds_its_limit_and_keeps_the_whole_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterctl.node.run.samples.row import at_most, merged, series, thinned
-from tests.node.history.rows import BEGAN, row
+from tests.node.run.samples.rows import BEGAN, row
 
 
 def test_samples_become_one_of_their_means() -> None:

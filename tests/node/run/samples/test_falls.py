@@ -1,4 +1,4 @@
-"""Use that fell is told once it lasts; that of a steady or a bursty job has never fallen."""
+"""A fall of use is told once it lasts; a steady or a bursty job has none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.node.run.samples.falls import find_falls
 from clusterctl.node.run.samples.row import thinned
-from tests.node.history.rows import BEGAN, row
+from tests.node.run.samples.rows import BEGAN, row
 
 HOUR = 720
 """Samples."""
