@@ -218,6 +218,8 @@ def test_words_that_make_no_sense_together_are_refused(words: str, told: str, ca
 def test_a_word_that_is_no_action_is_told_the_way(capsys: Read) -> None:
     assert main(["runs", "efgh"]) == 2
     assert "hint: clusterctl runs show efgh" in capsys.readouterr().err
+    assert main(["runs", "comprae", "abcd", "efgh"]) == 2
+    assert "hint: clusterctl runs compare abcd efgh" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["abcd", "efgh", "base"])

@@ -1,6 +1,7 @@
 """`clusterctl runs`: list the runs of a cluster, show one, compare some, or delete old ones."""
 
 import argparse
+import difflib
 import json
 import shlex
 from collections.abc import Iterator
@@ -126,9 +127,11 @@ def _require_one_wish(args: argparse.Namespace) -> None:
     """Refuse words and flags of which one makes the other pointless."""
     if args.action not in {None, *FLAGS}:
         word = shlex.quote(args.action)
+        near = difflib.get_close_matches(args.action, FLAGS, n=1)
+        meant = (*near, *filter(None, (args.run, *args.others))) if near else ()
         raise UsageError(
             f"expected `{SHOW} RUN`, `{COMPARE} RUN RUN` or nothing, found {word}",
-            hint=f"clusterctl runs {SHOW} {word}",
+            hint=shlex.join(("clusterctl", "runs", *(meant or (SHOW, args.action)))),
         )
     _require_own_flags(args)
     given = [f"--{name}" for name in LISTING if getattr(args, name) not in {None, False}]
