@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import time
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,27 @@ def test_a_function_that_uses_variables_around_it_is_sent_by_cloudpickle(
     other = {**sent, "python": base64.b64encode(b"3.4").decode()}
     with pytest.raises(SystemExit, match=r"cannot load the function: it was sent by Python 3\.4"):
         main("0123", other)
+
+
+@pytest.mark.parametrize("python", [f"{sys.version_info[0]}.{sys.version_info[1]}", "3.4"])
+def test_a_traceback_shows_lines_of_files_that_a_node_does_not_have(
+    python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As byte code of this Python and as source: both functions of one file are shown."""
+    text = "def inner():\n    raise ValueError('no')\n\n\ndef outer():\n    inner()\n"
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, str(file), "exec"), names)
+    sent = {**packed(names["outer"], ()), "python": base64.b64encode(python.encode()).decode()}
+    file.unlink()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(linecache, "cache", {})
+    with pytest.raises(ValueError, match="no") as error:
+        main("0123", sent)
+    shown = "".join(traceback.format_exception(error.value))
+    assert f'File "{file}", line 6, in outer\n    inner()\n' in shown
+    assert f"File \"{file}\", line 2, in inner\n    raise ValueError('no')\n" in shown
 
 
 def test_what_cannot_be_sent_is_refused_before_a_node_is_asked(

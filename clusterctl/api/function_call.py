@@ -15,12 +15,12 @@ import json
 import pickle
 import sys
 import textwrap
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.api.run import LogLine, OnEvent, Run, lines_of
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SENT_LIMIT = 8 * 1024 * 1024
 """Bytes of a function with its arguments; more is data, which `push` brings."""
 TRACEBACK_LINES = 200
+_NO_FILE = "<dynamic-code>"
 _BEGINS = "Traceback (most recent call last):"
 _INSTALL = "pip install cloudpickle, here and on the nodes; or import and define it in the function"
 
@@ -98,13 +99,28 @@ def _packed_function(function: Function) -> dict[str, bytes]:
         cloudpickle = importlib.import_module("cloudpickle")
         # A pickled function is byte code of this Python.
         sent["python"] = "{}.{}".format(*sys.version_info).encode()
-        sent["pickled"] = cloudpickle.dumps(function)
+        sent["pickled"] = _pickled_whole(function, cloudpickle)
     try:
         sent["source"] = _source_of(function)
     except UsageError:
         if not sent:
             raise
     return sent
+
+
+def _pickled_whole(function: Function, cloudpickle: ModuleType) -> bytes:
+    """Return the function with its code; a traceback names the files that the code came from."""
+
+    def with_its_file(code: CodeType) -> tuple[object, ...]:
+        make, parts, *rest = reducers[CodeType](code)
+        # cloudpickle 3.1 writes `<dynamic-code>` for every file.
+        return (make, tuple(code.co_filename if p == _NO_FILE else p for p in parts), *rest)
+
+    reducers = cloudpickle.CloudPickler.dispatch_table
+    table = {"dispatch_table": ChainMap({CodeType: with_its_file}, reducers)}
+    data = io.BytesIO()
+    type("_WithFiles", (cloudpickle.CloudPickler,), table)(data).dump(function)
+    return data.getvalue()
 
 
 def _pickled(value: object, what: str) -> bytes:
@@ -192,9 +208,7 @@ def _text_of(name: str, function: FunctionType) -> tuple[str, str, set[str]]:
             node.returns = None
         elif isinstance(node, ast.Name):
             names.add(node.id)
-    padding = "\n" * (first - 2)
-    text = f"from __future__ import annotations\n{padding}{text}"
-    return inspect.getsourcefile(function) or "<source>", text, names
+    return inspect.getsourcefile(function) or "<source>", "\n" * (first - 1) + text, names
 
 
 @dataclass(slots=True)

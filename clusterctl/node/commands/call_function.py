@@ -5,6 +5,7 @@ line calls `main`. The rank's Python has nothing of clusterctl.
 """
 
 from __future__ import annotations
+import __future__
 
 import base64
 import importlib
@@ -13,7 +14,7 @@ import linecache
 import os
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MARK = "clusterctl-value"
@@ -59,18 +60,32 @@ def _function(sent: Mapping[str, bytes]) -> Any:  # noqa: ANN401  (a callable)
         except ImportError:
             why = "cloudpickle is not installed on this node"
         else:
+            _keep_lines(_loaded(sent["source"])["texts"] if "source" in sent else [])
             return _loaded(sent["pickled"])
     if "source" not in sent:
         sys.exit(f"cannot load the function: {why}, and its source alone is not enough")
     source = _loaded(sent["source"])
+    _keep_lines(source["texts"])
     names = {"__name__": "__main__", **source["values"]}
     for name, module in source["modules"].items():
         names[name] = importlib.import_module(module)
     for file, text in source["texts"]:
-        # So that a traceback shows the line.
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        exec(compile(text, file, "exec"), names)  # noqa: S102  (from the controller)
+        exec(compile(text, file, "exec", __future__.annotations.compiler_flag), names)  # noqa: S102  (from the controller)
     return names[source["name"]]
+
+
+def _keep_lines(texts: Sequence[tuple[str, str]]) -> None:
+    """Show these lines in a traceback: each text stands at its lines of its file."""
+    files: dict[str, list[str]] = {}
+    for file, text in texts:
+        lines = files.setdefault(file, [])
+        new = text.splitlines(keepends=True)
+        lines += ["\n"] * (len(new) - len(lines))
+        for at, line in enumerate(new):
+            if line.strip():
+                lines[at] = line
+    for file, lines in files.items():
+        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
 
 
 def _loaded(data: bytes) -> Any:  # noqa: ANN401  (whatever was sent)
