@@ -99,7 +99,8 @@ class Supervisor:
             from clusterctl.node.supervisor.main import supervise  # noqa: PLC0415  (the guard stays small)
 
             os.close(reader)
-            raise SystemExit(supervise(paths, start, answer, writer, held))
+            # At once: while Python exits, a signal would end it, and it would seem to have died.
+            os._exit(supervise(paths, start, answer, writer, held))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if self.stopped:
             os.kill(self.pid, self.stopped)  # it came between two attempts

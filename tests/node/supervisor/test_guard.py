@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -165,3 +166,17 @@ def test_a_supervisor_killed_after_a_good_end_leaves_a_good_end(make_run: MakeRu
     wait_until(lambda: "supervisor-died" in [event["kind"] for event in run.events(0)])
     (run.workdir / "go").touch()
     assert [run.ended(n)["state"] for n in (1, 0)] == ["finished", "finished"]
+
+
+def test_a_signal_that_comes_as_the_supervisor_leaves_does_not_undo_the_end(
+    make_run: MakeRun,
+) -> None:
+    """Slurm, and systemd, send TERM to what is left of a job that has just ended."""
+    run = make_run("print('here')").start()
+    supervisor = run.pid_of_supervisor()
+    wait_until(lambda: "end" in [event["kind"] for event in run.events()])
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(supervisor, signal.SIGTERM)
+    wait_until(lambda: not run.left())
+    assert "supervisor-died" not in [event["kind"] for event in run.events()]
