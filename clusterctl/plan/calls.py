@@ -12,10 +12,13 @@ from clusterctl.values import dataclass
 
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+_RUNS_SCRIPT = SHELLS | {"source", "."}
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".slrm", ".job")
 """How shell scripts are called."""
 FOLDERS = frozenset({"cd", "pushd", "popd"})
 """Commands after which a script is in another folder."""
+_WHICH = re.compile(r"(?:\$\(|`)(?:which|command -v|type -p) ([\w.+-]+)[)`]")
+"""The path of a program."""
 _BESIDE = re.compile(r"\$\(dirname\W+(?:0|\{?BASH_SOURCE(?:\[0\])?\}?)\W*\)")
 """The folder of a script itself."""
 _DEPTH = 6
@@ -85,9 +88,14 @@ _PREFIXES = {
         "-i -m -N -C -p -P -w --interleave --membind --cpunodebind --physcpubind --preferred"
     ),
     "taskset": _prefix("", before=1),
+    "flock": _prefix("-w -E --wait --timeout --conflict-exit-code", before=1),
+    "strace": _prefix("-e -o -s -p -u -P -E -O -S -I -a -b -X"),
+    "uvx": _Prefix(valued=_UV),
     "timeout": _prefix("-s -k --signal --kill-after", before=1),
     "uv": _Prefix(verbs=frozenset({"run"}), valued=_UV),
-    **dict.fromkeys(("poetry", "pdm", "pipenv", "rye"), _prefix("-p --project -C", "run")),
+    **dict.fromkeys(
+        ("poetry", "pdm", "pipenv", "rye", "hatch"), _prefix("-p --project -C -e --env", "run")
+    ),
     "pixi": _prefix("-e --environment --manifest-path", "run"),
     **dict.fromkeys(("conda", "mamba", "micromamba"), _CONDA),
     **dict.fromkeys(
@@ -222,6 +230,8 @@ class _Search:
         while words and (match := _SET.fullmatch(words[0])):
             env.append((match[1], match[2]))
             del words[0]
+        if words and (path := _WHICH.fullmatch(words[0])):
+            words[0] = path[1]
         call = replace(call, words=tuple(words), env=tuple(env))
         name = posixpath.basename(words[0]) if words else ""
         if not words or not depth:
@@ -233,7 +243,7 @@ class _Search:
             yield from self.inner(replace(call, words=tuple(rest)), depth - 1)
         elif name == "eval":
             yield from self.of_text(call, " ".join(words[1:]), depth - 1)
-        elif name in SHELLS:
+        elif name in SHELLS or name == "script":
             text = _inline(words)
             if text is None:
                 yield call
@@ -266,7 +276,7 @@ class _Search:
             around=(*call.around, around),
             detached=call.detached or detached,
         )
-        if name in _DETACHED and len(rest) == 1:
+        if len(rest) == 1 and (name in _DETACHED or " " in rest[0]):
             yield from self.of_text(call, rest[0], depth - 1)
         else:
             yield from self.inner(call, depth - 1)
@@ -351,7 +361,7 @@ def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     for at, word in enumerate(words):
         if at and re.match(r"-\w*c", word):
             break
-        shell = at == 0 and posixpath.basename(word) in SHELLS
+        shell = at == 0 and posixpath.basename(word) in _RUNS_SCRIPT
         if not shell and not (at and word.startswith(("-", "+"))):
             runs = at or "/" in word  # else a program on PATH
             return (word if runs else ""), words[at + 1 :]
@@ -361,5 +371,5 @@ def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 def is_shell(words: tuple[str, ...], name: str, text: str) -> bool:
     """Tell whether what these words run is a shell script, by its name or its first line."""
     head = text[:100].partition("\n")[0]
-    by_shell = posixpath.basename(words[0]) in SHELLS
+    by_shell = posixpath.basename(words[0]) in _RUNS_SCRIPT
     return by_shell or name.endswith(SCRIPTS) or re.match(r"#!.*sh\b", head) is not None

@@ -117,6 +117,15 @@ WRONG = {
     "docker": ("docker run --rm img torchrun --nproc-per-node 8 t.py", 1, "does not get NNODES"),
     "conda": ("conda run -n ft torchrun --standalone t.py", 1, "--standalone"),
     "uv": ("exec uv run torchrun --standalone t.py", 1, "--standalone"),
+    "flock": ("flock -w 5 /tmp/l torchrun --standalone t.py", 1, "--standalone"),
+    "flock -c": ("flock /tmp/l -c 'torchrun --standalone t.py'", 1, "--standalone"),
+    "strace": ("strace -f -o out torchrun --standalone t.py", 1, "--standalone"),
+    "script": ("script -qc 'torchrun --standalone t.py' log", 1, "--standalone"),
+    "hatch": ("hatch -e gpu run torchrun --standalone t.py", 1, "--standalone"),
+    "uvx": ("uvx --with torch torchrun --standalone t.py", 1, "--standalone"),
+    "which": ('"$(which torchrun)" --standalone t.py', 1, "--standalone"),
+    "command -v": ("`command -v python` -m torch.distributed.run --standalone t.py", 1,
+        "--standalone"),
     "a date in front": ("X=$(date +%s) torchrun --standalone t.py", 1, "--standalone"),
     "deepspeed": ("deepspeed --num_gpus 8 t.py", 1, "deepspeed does not read NNODES"),
     "accelerate": ("accelerate launch --num_processes 8 t.py", 1, "does not read NNODES"),
@@ -272,6 +281,12 @@ def test_what_a_condition_or_a_default_decides_is_a_warning(form: str) -> None:
     found = problems(UNSURE[form])
     assert found
     assert not any(each.fatal for each in found)
+
+
+@pytest.mark.parametrize("word", ["source", "."])
+def test_a_script_that_another_one_reads_is_read_too(word: str) -> None:
+    (found,) = problems(f"{word} common.sh", files={"common.sh": "torchrun --standalone t.py"})
+    assert (found.where, found.fatal) == ("common.sh:1", True)
 
 
 @pytest.mark.parametrize(
