@@ -119,7 +119,7 @@ def _held(node: NodeFacts, lock: RunLock) -> Finding:
         remedy = f"clusterctl status {lock.run} shows that run, clusterctl stop {lock.run} ends it"
         if lock.user != node.user:
             remedy = f"wait for it, or ask its owner, who can: clusterctl stop {lock.run}"
-        remedy += "; or launch on other nodes with --nodes or --exclude"
+        remedy += "; or launch with --wait, or on other nodes with --nodes or --exclude"
     if held and free:
         remedy += f", or on its free GPUs with --env {VISIBLE}={free}"
     return fail(

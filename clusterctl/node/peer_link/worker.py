@@ -133,7 +133,8 @@ class Worker:
     def silent(self) -> List[SilentPeer]:
         """Return the master if it neither ended nor was heard lately."""
         silence = time.monotonic() - self._heard_at
-        if self.acknowledged or self.missing or silence <= SILENT_SECONDS:
+        known = self.acknowledged or self.missing or self.others_over
+        if known or silence <= SILENT_SECONDS:
             return []
         return [silent_peer(self._master, silence, self._last_error)]
 

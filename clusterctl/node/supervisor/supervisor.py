@@ -323,6 +323,9 @@ class Supervisor:
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
         self._next.note_lost(node)
+        ends = self._ending is not None or self._echo.cause is not None
+        if ends and self._peers.others_over:  # it left after its end, and had told us why
+            return
         if self._continues_without(node, reason):
             return
         own = self._job["node"]

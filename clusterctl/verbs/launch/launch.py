@@ -103,8 +103,9 @@ def prepare(
     cluster = replace(with_run, job=as_written)
     # Whatever is forced: nothing can be planned for a node that is not reached.
     refuse([finding for finding in verdict.blocking if finding.check == SSH], verdict)
-    resumes = options.resumed is not None
-    notice_sharing(pool, with_run, as_written, run, resumes=resumes, emit=emit)
+    if options.force or not verdict.blocking:  # else it is refused, with the run that is there
+        resumes = options.resumed is not None
+        notice_sharing(pool, with_run, as_written, run, resumes=resumes, emit=emit)
     plan = make_plan(
         cluster,
         verdict.facts,

@@ -728,3 +728,15 @@ def test_a_stop_after_a_failure_reaches_the_others_once() -> None:
         for name in ("w0", "w1"):
             told = net.heard[name].of("ending")
             assert [one["by"] for one in told] == ["rank", "stop"]  # type: ignore[index]
+
+
+def test_a_master_that_left_after_its_end_is_not_silent() -> None:
+    with link() as net:
+        worker = net.worker(0)
+        net.until(lambda: not worker.missing)
+        worker._heard_at -= 60.0  # type: ignore[union-attr]
+        assert [one["peer"] for one in worker.silent()] == ["master"]
+        net.master.send_bye("failed")
+        net.until(lambda: worker.others_over)
+        worker._heard_at -= 60.0  # type: ignore[union-attr]
+        assert worker.silent() == []

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ from clusterctl.node import run_lock
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.run.processes import processes
+from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.supervisor import Supervisor
 from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 
@@ -569,3 +573,30 @@ def test_a_process_that_a_launcher_starts_outside_of_the_world_ends_the_run(
     sent = b"".join(message.body for message in run.tail())
     assert b"trains alone" not in sent
     assert not Path(run.paths().folder, "ranks/.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("over", "ends", "echoes", "lost"),
+    [
+        (True, True, False, False),
+        (True, False, True, False),
+        (False, True, False, True),
+        (True, False, False, True),
+    ],
+)
+def test_a_master_that_left_after_its_end_is_not_lost(
+    *, over: bool, ends: bool, echoes: bool, lost: bool
+) -> None:
+    """It waits some seconds for a rank that is slow to exit, and has told why it ends."""
+    causes: list[Cause] = []
+    events: list[str] = []
+    made: Any = Supervisor.__new__(Supervisor)
+    made._settled, made._ending = False, "it ends" if ends else None
+    made._job = {"link": {"lost_after": 5.0}, "node": "b", "node_rank": 1}
+    made._echo = SimpleNamespace(cause="an echo" if echoes else None)
+    made._peers = SimpleNamespace(others_over=over)
+    made._next = SimpleNamespace(note_lost=lambda _: None)
+    made._record = SimpleNamespace(event=lambda kind, **_: events.append(kind))
+    made._end_everywhere = causes.append
+    made.peer_lost("a", "Connection refused")
+    assert ([cause.lost for cause in causes], events) == (["a"] * lost, ["peer-lost"] * lost)
