@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _LOCAL_ENDPOINT = re.compile(r"tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
 
+_LOCAL_TEXT = re.compile(r"""MASTER_ADDR\W+(?:localhost|127(?:\.\d+){3}|::1)["']""")
+
 _Bindings = dict[str, list[ast.expr | None]]
 _DEPTH, _MOST_VALUES = 8, 4
 """How many variables and parts a text is followed through, and how many values of each."""
@@ -23,6 +25,11 @@ def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
     `os.environ`, and what a condition or an `except` chooses, except `if __name__ == ...`.
     """
     return tuple(sorted({(line, n) for line, n in _in(_parse(text).body) if n in RENDEZVOUS}))
+
+
+def assigns_local(text: str, line: int) -> bool:
+    """Tell whether a line that assigns MASTER_ADDR gives it an address of each node's own."""
+    return _LOCAL_TEXT.search(text.split("\n")[line - 1]) is not None
 
 
 def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str], ...]:

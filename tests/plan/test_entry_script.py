@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
+from clusterctl.plan.entry_script import (
+    assigns_local,
+    local_endpoints,
+    rendezvous_assignments,
+)
 
 TUTORIAL = """\
 import os
@@ -151,3 +155,18 @@ def test_an_endpoint_that_the_script_does_not_tell_is_left_alone(script: str) ->
 def test_no_text_breaks_it(text: str) -> None:
     rendezvous_assignments(text)
     local_endpoints(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "local"),
+    [
+        ('os.environ["MASTER_ADDR"] = "localhost"', True),
+        ("os.environ.update(MASTER_ADDR='127.0.0.1', RANK=str(r))", True),
+        ('os.environ |= {"MASTER_ADDR": "::1"}', True),
+        ('os.environ["MASTER_ADDR"] = "10.0.0.1"', False),
+        ('os.environ["MASTER_ADDR"] = host or "localhost"', False),
+        ('os.environ["MASTER_ADDR"] = HOST  # not "localhost"', False),
+    ],
+)
+def test_an_address_of_each_nodes_own_is_told_from_others(line: str, *, local: bool) -> None:
+    assert assigns_local(f"import os\n{line}\n", 2) is local

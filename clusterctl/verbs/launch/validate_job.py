@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterctl.errors import UsageError
@@ -15,7 +15,11 @@ from clusterctl.node.notify.deliver import problem_of, receiver
 from clusterctl.node.run.files.node_job import PLACEHOLDER
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import in_folder
-from clusterctl.plan.entry_script import local_endpoints, rendezvous_assignments
+from clusterctl.plan.entry_script import (
+    assigns_local,
+    local_endpoints,
+    rendezvous_assignments,
+)
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
@@ -260,12 +264,12 @@ def notice_words(cluster: Cluster, source: Path, *, force: bool, emit: Emit) -> 
         UsageError: a script would certainly start another training, and `force` is not given.
     """
     words = own_world.words_of(cluster, lambda name: _text(source / name))
-    fatal = [] if force else [each for each in words.problems if each.fatal]
-    for each in words.problems:
+    problems = [*words.problems, *_of_programs(cluster, source, words.programs)]
+    fatal = [] if force else [each for each in problems if each.fatal]
+    for each in problems:
         if each not in fatal:
             text = f"{each.where}: {each.message}"
             emit(Notice(text=text, hint=each.hint, level="warning"))
-    _notice_programs(cluster, source, words.programs, emit=emit)
     if fatal:
         lines = dict.fromkeys(f"{each.where}: {each.message}" for each in fatal)
         hints = dict.fromkeys(each.hint for each in fatal)
@@ -292,28 +296,34 @@ def notice_batch(cluster: Cluster, source: Path, *, emit: Emit) -> None:
             emit(Notice(text=text, hint=hint, level="warning"))
 
 
-def _notice_programs(
-    cluster: Cluster, source: Path, programs: list[tuple[str, ...]], *, emit: Emit
-) -> None:
-    """Warn of Python scripts that assign what the launcher sets for each rank."""
+def _of_programs(
+    cluster: Cluster, source: Path, programs: list[tuple[str, ...]]
+) -> Iterator[own_world.Problem]:
+    """Yield what in Python scripts keeps the ranks from each other.
+
+    An address of each node's own is certain to do so: the launcher's is overwritten with it.
+    """
     if launchers.find_launcher(cluster.job.launcher).one_driver:
         return
+    several = len(cluster.nodes) != 1
     for script, *args in dict.fromkeys(programs):
         text = _text(source / script)
         for line, name in rendezvous_assignments(text):
-            text = (
-                f"{script}:{line}: it assigns {name}, which the launcher sets for each rank:"
-                " the ranks may not meet"
+            apart = len(cluster.nodes) > 1 and name == "MASTER_ADDR" and assigns_local(text, line)
+            yield own_world.Problem(
+                where=f"{script}:{line}",
+                message=f"it assigns {name}, which the launcher sets for each rank: the ranks"
+                f" {'meet on their own node only' if apart else 'may not meet'}",
+                hint="remove the line, or use os.environ.setdefault",
+                fatal=apart,
             )
-            hint = "remove the line, or use os.environ.setdefault"
-            emit(Notice(text=text, hint=hint, level="warning"))
-        for line, endpoint in local_endpoints(text, args) if len(cluster.nodes) != 1 else ():
-            text = (
-                f"{script}:{line}: the ranks meet at {endpoint}, which is another place on"
-                " each node"
+        for line, endpoint in local_endpoints(text, args) if several else ():
+            yield own_world.Problem(
+                where=f"{script}:{line}",
+                message=f"the ranks meet at {endpoint}, which is another place on each node",
+                hint='write init_method="env://", which reads the address of the launcher',
+                fatal=False,
             )
-            hint = 'write init_method="env://", which reads the address of the launcher'
-            emit(Notice(text=text, hint=hint, level="warning"))
 
 
 def _text(path: Path) -> str:

@@ -153,6 +153,10 @@ def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path:
         (said,) = noticed(cluster(command=command), tmp_path)
         assert said.text.startswith("train.py:2: it assigns MASTER_ADDR, which the launcher sets")
         assert said.hint == "remove the line, or use os.environ.setdefault"
+        with pytest.raises(UsageError, match=r"train.py:2: .* meet on their own node only"):
+            noticed(cluster(command=command), tmp_path, force=False)
+    one = replace(cluster(command=("train.py",)), nodes=CLUSTER.nodes[:1])
+    assert len(noticed(one, tmp_path, force=False)) == 1
     nodes = tuple(replace(node, workdir="/code") for node in CLUSTER.nodes)
     there = replace(cluster(command=("/code/./train.py",)), nodes=nodes)
     assert [each.text[:11] for each in noticed(there, tmp_path)] == ["train.py:2:"]
