@@ -28,7 +28,7 @@ from clusterctl.node.restart.judgement import NO_PROGRESS
 from tests.chaos import faults, healing_rules, invariants, light_training
 from tests.chaos.faults import CHECKPOINTS, Target
 from tests.chaos.healed_job import ATTEMPTS
-from tests.chaos.healing_rules import ENDING, OUTLIVED, RESTARTED, RESTARTS, SILENT
+from tests.chaos.healing_rules import ENDING, OUTLIVED, REPLACED, RESTARTED, RESTARTS, SILENT
 from tests.chaos.invariants import Done
 from tests.chaos.lateness import Meter
 from tests.chaos.play import LAST_WAIT, START, Played, judge_remains
@@ -53,6 +53,8 @@ SHORT, LONG = 4.0, 15.0
 
 Program = Literal["train", "light"]
 Storage = Literal["shared", "per-node"]
+SPARE_SHARE = 0.4
+"""Of those whose checkpoints a spare node sees."""
 TRAIN_SHARE = 0.2
 """It imports torch on every node in each attempt, which costs 20 times what the rest does."""
 
@@ -78,12 +80,19 @@ class Healing:
     progress: tuple[bool, ...]
     """Whether the training gets further before each fault but the first."""
     faults: tuple[Fault, ...]
+    spare: bool = False
+    """The last node stands by."""
 
     def __str__(self) -> str:
         """Return it as one line."""
-        when = " early" if self.early else ""
+        when = (" spare" if self.spare else "") + (" early" if self.early else "")
         stands = "".join(" " + ("+" if p else "") + str(f) for p, f in self._each())
         return f"{self.program} {self.launcher} {self.storage}{when}{stands}"
+
+    @property
+    def world(self) -> int:
+        """Return how many ranks it has."""
+        return NODES - self.spare
 
     def _each(self) -> Iterator[tuple[bool, Fault]]:
         return zip(self.progress, self.faults, strict=True)
@@ -113,7 +122,7 @@ def draw(seed: int) -> Healing:
     for number, fault in enumerate(found):
         if fault.kind == "supervisor" and fault.node in guards:  # nobody is left to end the run
             found[number] = dataclasses.replace(fault, node=(fault.node + 1) % NODES)
-    return Healing(
+    drawn = Healing(
         seed=seed,
         program=program,
         launcher=launcher,
@@ -122,6 +131,18 @@ def draw(seed: int) -> Healing:
         progress=tuple(dice.random() < 0.6 for _ in found),
         faults=tuple(found),
     )
+    if program == "light" and storage == "shared" and dice.random() < SPARE_SHARE:
+        return _with_spare(drawn, dice)
+    return drawn
+
+
+def _with_spare(drawn: Healing, dice: random.Random) -> Healing:
+    """Let the last node stand by, and another, or itself, be lost as the last that goes wrong."""
+    kept = [f for f in drawn.faults if f.kind not in ENDING and f.kind not in SILENT]
+    kind: Kind = dice.choice(REPLACED)
+    lost = Fault(kind=kind, node=dice.choice((1, 1, 2)), after=round(_gap(dice), 2))
+    progress = (*drawn.progress[: len(kept)], True)
+    return dataclasses.replace(drawn, spare=True, faults=(*kept, lost), progress=progress)
 
 
 def _gap(dice: random.Random) -> float:
@@ -141,6 +162,7 @@ def play(stage: Stage, schedule: Healing) -> Played:
     words = ["launch", "--json", "--no-check", "--no-sync", "--launcher", schedule.launcher]
     lost_after = LOST_AFTER + (SILENCE if "silence" in _kinds(schedule) else 0)
     words += ["--restarts", str(RESTARTS), "--lost-after", f"{lost_after:g}"]
+    words += ["--spares", "1"] if schedule.spare else []
     words += ["--start-timeout", f"{START:g}", "--procs-per-node", "1", "--", "healed_job.py"]
     words += [
         schedule.program,
@@ -153,7 +175,7 @@ def play(stage: Stage, schedule: Healing) -> Played:
         output,
     ]
     target = Target(stage=stage, launch=stage.start("launch", *words), checkpoints=output)
-    if not stage.wait(lambda: _begun(target, early=schedule.early), START):
+    if not stage.wait(lambda: _begun(target, schedule), START):
         played.wrong.append("launch: the ranks did not begin")
     _do_faults(target, schedule, played, limit)
     stage.finish_what_is_due()
@@ -220,11 +242,12 @@ def _set_up(stage: Stage, schedule: Healing) -> None:
             stage.box.on(node, ["sh", "-c", script, "disk", CHECKPOINTS, SMALL_DISK])
 
 
-def _begun(target: Target, *, early: bool) -> bool:
-    """Tell whether every node has begun, and without `early` every rank trains."""
+def _begun(target: Target, schedule: Healing) -> bool:
+    """Tell whether every node has begun, and unless the faults are early every rank trains."""
     started = {one["node"] for one in target.launch.documents() if one["kind"] == "started"}
     counts = target.stage.witnesses(target.run)
-    ready = len(counts) == NODES and (early or min(counts.values()) > FIRST_LIMIT)
+    early = schedule.early or (len(counts) > 0 and min(counts.values()) > FIRST_LIMIT)
+    ready = len(counts) == schedule.world and early
     return ready and started == set(target.stage.nodes)
 
 
@@ -266,7 +289,7 @@ def _judge(target: Target, schedule: Healing, played: Played) -> None:
     wrong += invariants.wrong_code("logs", logs.status, 0)
     wrong += invariants.wrong_code("last stop", last.status, 0)
     document = json.loads(status.out.read_text()) if status.status == 0 else {}
-    wrong += healing_rules.wrong_end(document, played.dones, stage.nodes)
+    wrong += healing_rules.wrong_end(document, played.dones, stage.nodes, spare=schedule.spare)
     if not target.launch.killed:
         ended = target.launch.first("ended") or {}
         wrong += invariants.wrong_code("launch", target.launch.status, *_codes(document))
@@ -275,7 +298,7 @@ def _judge(target: Target, schedule: Healing, played: Played) -> None:
     if document.get("state") == "finished":
         wrong += _wrong_adapters(stage, schedule)
     begins, events = _begins(stage, run), _events(stage, run)
-    wrong += healing_rules.wrong_attempts(begins, events)
+    wrong += healing_rules.wrong_attempts(begins, events, schedule.world)
     wrong += healing_rules.wrong_waits(events[stage.nodes[0]])
     for verb in target.stops:
         if verb.status == 0 and verb.ended is not None:
@@ -286,6 +309,8 @@ def _judge(target: Target, schedule: Healing, played: Played) -> None:
     lines = logs.out.read_text().splitlines()
     wrong += invariants.wrong_lines("logs", lines, counts, whole=True)
     for number, node in enumerate(stage.nodes):
+        if schedule.spare and number:
+            continue  # both may have had rank 1
         path = stage.part(node, run) / "ranks" / f"{number}.log"
         own = {rank: count for rank, count in counts.items() if rank % ATTEMPTS == number}
         kept = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -323,18 +348,18 @@ def _wrong_adapters(stage: Stage, schedule: Healing) -> list[str]:
         path = folder / "adapter" / "adapter_model.safetensors"
         if not path.exists():
             wrong.append(f"{node}: there is no adapter")
-        elif path.read_bytes() != undisturbed(schedule.program):
+        elif path.read_bytes() != undisturbed(schedule.program, schedule.world):
             wrong.append(f"{node}: the adapter is another than that of an undisturbed training")
     return wrong
 
 
 @cache
-def undisturbed(program: Program) -> bytes:
+def undisturbed(program: Program, world: int) -> bytes:
     """Return the adapter of the same training without restarts, on this machine alone."""
     if program == "light":
         state = b""
         for step in range(1, STEPS + 1):
-            parts = [light_training.part(state, rank, step) for rank in range(NODES)]
+            parts = [light_training.part(state, rank, step) for rank in range(world)]
             state = light_training.chain(state, parts)
         return state
     with tempfile.TemporaryDirectory() as name:
@@ -346,12 +371,12 @@ def undisturbed(program: Program) -> bytes:
         argv = [sys.executable, "-m", "train", "--config", f"{name}/config.yaml"]
         argv += ["--output-dir", f"{name}/out", "--max-steps", str(STEPS)]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-        env |= {"WORLD_SIZE": str(NODES), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        env |= {"WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         with socket.create_server(("127.0.0.1", 0)) as server:
             env["MASTER_PORT"] = str(server.getsockname()[1])
         ranks = [
             subprocess.Popen(argv, cwd=ROOT, env={**env, "RANK": str(n), "GROUP_RANK": str(n)})
-            for n in range(NODES)
+            for n in range(world)
         ]
-        assert [rank.wait() for rank in ranks] == [0] * NODES
+        assert [rank.wait() for rank in ranks] == [0] * world
         return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()

@@ -23,6 +23,8 @@ ENDING: dict[Kind, frozenset[str]] = {
     "stops": frozenset({"stopped", "failed", "lost"}),
 }
 """Faults that end the run → its states."""
+REPLACED: tuple[Kind, ...] = ("power", "cut-off")
+"""Faults that end a run only at its master, or a second time, if it has a spare node."""
 SPOILS: dict[Kind, frozenset[str]] = {
     "guard": frozenset({"failed"}),
     "mount": frozenset({"failed"}),
@@ -35,14 +37,18 @@ NAMED: tuple[Kind, ...] = ("mount-off", "full-off")
 """What `no_restart` must name the node of."""
 
 
-def wrong_end(document: Mapping[str, Any], dones: list[Done], nodes: list[str]) -> list[str]:
-    """Say why a run must not have ended as `status` tells."""
+def wrong_end(
+    document: Mapping[str, Any], dones: list[Done], nodes: list[str], *, spare: bool = False
+) -> list[str]:
+    """Say why a run must not have ended as `status` tells; `spare`: the last node stands by."""
     hit = [done.fault for done in dones if done.hit]
     kinds = {fault.kind for fault in hit}
     state, why = document.get("state"), str(document.get("no_restart") or "")
-    ends = kinds & set(ENDING)
+    lost = [fault.node for fault in hit if fault.kind in REPLACED]
+    replaced = spare and len(set(lost)) == 1 and lost[0] > 0
+    ends = kinds & set(ENDING) - (set(REPLACED) if replaced else set())
     states = frozenset[str]().union(*(ENDING[kind] for kind in ends))
-    if kinds & set(RESTARTED):
+    if kinds & set(RESTARTED) or replaced:
         states |= frozenset[str]().union(*(SPOILS[kind] for kind in kinds & set(SPOILS)))
         # A node that is lost between two attempts leaves the state of the last one.
         states |= {"failed"} if ends else frozenset()
@@ -61,9 +67,11 @@ def wrong_end(document: Mapping[str, Any], dones: list[Done], nodes: list[str]) 
 
 
 def wrong_attempts(
-    begins: list[dict[str, Any]], events: Mapping[str, list[dict[str, Any]]]
+    begins: list[dict[str, Any]],
+    events: Mapping[str, list[dict[str, Any]]],
+    world: int = NODES,
 ) -> list[str]:
-    """Say which attempts overlapped, or began from another checkpoint than the newest."""
+    """Say which attempts of so many ranks overlapped, or began from an old checkpoint."""
     wrong = [
         f"attempt {one['attempt']} began while {one['overlaps']} lived"
         for one in begins
@@ -75,7 +83,7 @@ def wrong_attempts(
         newest = max(everywhere, default=None)
         for path in {one["resumed"] for one in ranks}:
             step = int(path.rpartition("step-")[2]) if path else None
-            if step != newest and len(ranks) == NODES:
+            if step != newest and len(ranks) == world:
                 wrong.append(f"attempt {attempt} began from step {step}, expected {newest}")
     for node, found in events.items():
         ups = [one for one in found if one["kind"] == "supervisor-up"]

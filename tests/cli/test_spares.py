@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
 import time
 
 import pytest
 import yaml
 
 from tests.cli.conftest import MakeProject
+from tests.cli.hang_kinds import cut
+from tests.cli.runs import Project
 from tests.conftest import MakeSandbox
 from tests.waiting import BUSY
 
@@ -62,10 +65,8 @@ print("done", flush=True)
 """Ranks that wait for each other in each step, as a training does, without what torch costs."""
 
 
-def test_a_run_finishes_on_the_spare_when_a_worker_loses_its_power(
-    make_sandbox: MakeSandbox, make_project: MakeProject
-) -> None:
-    project = make_project(make_sandbox(nodes=4))
+def begin(project: Project) -> subprocess.Popen[str]:
+    """Launch on three nodes and a spare; return once the ranks train."""
     (project.folder / "job.py").write_text(JOB)
     job = {"checkpoints": "out", "resume_args": ["--resume", "{checkpoint}"]}
     inventory = yaml.safe_load(project.inventory.read_text())
@@ -84,6 +85,14 @@ def test_a_run_finishes_on_the_spare_when_a_worker_loses_its_power(
     launch = project.start("launch", *words, "--procs-per-node", "1", "--", "job.py")
     assert launch.stdout is not None
     next(line for line in launch.stdout if "step 10 " in line)
+    return launch
+
+
+def test_a_run_finishes_on_the_spare_when_a_worker_loses_its_power(
+    make_sandbox: MakeSandbox, make_project: MakeProject
+) -> None:
+    project = make_project(make_sandbox(nodes=4))
+    launch = begin(project)
     status = project.status()
     assert [node["state"] for node in status["nodes"]] == ["running"] * 3 + ["standby"]
     time.sleep(random.uniform(0, 3))
@@ -121,3 +130,18 @@ def test_a_run_finishes_on_the_spare_when_a_worker_loses_its_power(
     assert project.run("stop", status["run"]).returncode == 0
     listed, *_ = json.loads(project.run("runs", "--json").stdout)["runs"]
     assert (listed["run"], listed["state"]) == (status["run"], "finished")
+
+
+@pytest.mark.soak  # test_cut_links and test_blame show what is decided; only here is a link cut
+def test_a_worker_that_another_does_not_reach_is_left_out(
+    make_sandbox: MakeSandbox, make_project: MakeProject
+) -> None:
+    project = make_project(make_sandbox(nodes=4))
+    launch = begin(project)
+    cut(project, "node2", "node3")
+    (rank,) = [one for one in project.status()["ranks"] if one["node"] == "node2"]
+    project.sandbox.on("node2", ["kill", "-9", str(rank["pid"])])
+    printed, said = launch.communicate(timeout=4 * BUSY)
+    assert launch.returncode == 0, printed + said
+    assert "without node3: node3: it does not reach node2" in " ".join(said.split())
+    assert "on node4 of 3" in printed

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 import zlib
-from typing import Any, Dict, Mapping, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
@@ -14,12 +13,15 @@ from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import tools
 from clusterctl.node.hang.saved import newest_dump, save_dump
-from clusterctl.node.hang.stacks import find_py_spy
 from clusterctl.node.hang.take import answer_file, limit_of, take
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import LIVE, find_run, node_status
-from clusterctl.node.run.processes.processes import alive
 from clusterctl.wire import Message
+
+TYPE_CHECKING = False
+# The supervisor's child takes the stacks: this process only asks, and imports no more than that.
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
 
 POLL_SECONDS = 0.02
 JUST_HUNG_SECONDS = 30.0
@@ -63,6 +65,8 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     elif tool and not tools.has_tool(paths, tool["hash"]):
         return Message({"needs_tool": True})
     if args.get("store"):
+        from clusterctl.node.hang.stacks import find_py_spy  # noqa: PLC0415
+
         program, problem = find_py_spy(paths, read_json(paths.job))
         return Message({"state": status["state"], "note": "" if program else note or problem})
     known = {"state": status["state"], "nodes": status["nodes"] or []}
@@ -130,10 +134,11 @@ def _ask_supervisor(paths: NodePaths, order: Dict[str, Any]) -> Optional[Dict[st
     limit = limit_of(order)
     until = time.monotonic() + limit
     path = answer_file(paths, wanted)
-    while not os.path.exists(path) and alive(tuple(taker)) and time.monotonic() < until:
+    proc = "/proc/%d" % taker[0]
+    while not os.path.exists(path) and os.path.exists(proc) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     found = read_json(path)
-    if not found and alive(tuple(taker)):
+    if not found and os.path.exists(proc):
         raise OperationError("dump", "no stacks could be taken within %g s" % limit)
     with contextlib.suppress(OSError):
         os.unlink(path)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, List, Tuple
 
 from clusterctl.node.file_io import list_folder, read_json
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.wire import to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
 
 KEPT = 5
 

@@ -15,12 +15,11 @@ from clusterctl.node.file_io import read_json
 from clusterctl.node.hang import proc, py_spy, sample, tools
 from clusterctl.node.hang.gpus import throttled_gpus
 from clusterctl.node.hang.libraries import answer_of, ask_libraries
+from clusterctl.node.hang.take import SECONDS
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import to_json
 
-SECONDS, NATIVE_SECONDS = 4.0, 20.0
-"""How long all of it may take; the symbols of torch's libraries take long to read."""
 CPU_SECONDS = 0.3
 """How long CPU use is measured at least: the kernel counts in ticks of 0.01 s."""
 MOST_PROCESSES = 64

@@ -8,14 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict, List, Mapping
 
 from clusterctl.node.file_io import list_folder
-from clusterctl.node.hang.stacks import NATIVE_SECONDS, SECONDS, dump_ranks
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.wire import to_json
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping
+
+SECONDS, NATIVE_SECONDS = 4.0, 20.0
+"""How long all of it may take; the symbols of torch's libraries take long to read."""
 ANSWER = "answer-"
 """How the file begins that a dump is written to for one who waits for it."""
 ANSWER_SECONDS = 600.0
@@ -26,6 +30,8 @@ SPARE_SECONDS = 6.0
 
 def take(paths: NodePaths, order: Mapping[str, Any], ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Return a dump as an order wants it: `only`, `native`, `locals`, `quiet`."""
+    from clusterctl.node.hang.stacks import dump_ranks  # noqa: PLC0415  (the asker needs it not)
+
     native = bool(order.get("native"))
     return dump_ranks(
         paths,

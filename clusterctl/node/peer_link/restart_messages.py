@@ -53,7 +53,8 @@ def parse_after(found: object) -> PeerMessage:
 
     That is `failures` (each with `at`, `rank`, `exit_code`, `signal`, `oom` and `lines`), `stuck`,
     `blame` (why the node may be the reason of a hang; empty: it is not), `step`, `check` (name →
-    why the node is unfit, empty for fit, null for unknown), and `sight`, which `read_sight` reads.
+    why the node is unfit, empty for fit, null for unknown), `unreached` (the nodes that do not
+    answer it), and `sight`, which `read_sight` reads.
 
     Raises:
         MessageError: it cannot be.
@@ -73,6 +74,10 @@ def parse_after(found: object) -> PeerMessage:
             str(name)[:_NAME_LIMIT]: None if why is None else _text(why, "check", WHY_LIMIT)
             for name, why in check.items()
         },
+        "unreached": [
+            _text(name, "unreached", _NODE_LIMIT)
+            for name in _list(told.get("unreached", []), "unreached", MOST_WITHOUT)
+        ],
     }
 
 

@@ -134,12 +134,18 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
 def _require_one_save(seen: Mapping[str, Seen], run: str) -> None:
     """Raise Unfit for what may be of two saves, or of another run as a node finds.
 
-    Whether it counts at all, the first node tells: the run began there before anywhere else.
+    Whether it counts at all, the first node tells: the run began there before anywhere else. A node
+    that joined later knows of no run that wrote it. For it, a copy of the very same time is proof.
     """
+    written = next(iter(seen.values())).time
     mixed = next((one.mixed for one in seen.values() if one.mixed), "")
     if mixed:
         raise Unfit(mixed)
-    others = [node for node, one in seen.items() if one.run != run or one.beside]
+    others = [
+        node
+        for node, one in seen.items()
+        if one.beside or one.run not in (run, "") or (not one.run and one.time != written)
+    ]
     if others:
         raise Unfit("%s cannot tell that this run wrote it" % ", ".join(others))
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Collection, Dict, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.checkpoints.checkpoints import checkpoints
-from clusterctl.node.peer_link.restart_messages import LINE_CHARACTERS, LINES, WHY_LIMIT
+from clusterctl.node.peer_link.restart_messages import (
+    LINE_CHARACTERS,
+    LINES,
+    MOST_WITHOUT,
+    WHY_LIMIT,
+)
+from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.restart.agreement import tell_sight
 from clusterctl.node.restart.node_check import node_check
 from clusterctl.node.run.files.node_job import NodeJob
@@ -17,14 +23,26 @@ from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG
 from clusterctl.node.supervisor.shutdown import Cause
 
 LOG_TAIL = 65536
+PEERS_SECONDS = 6.0
+"""How long another node may take to answer: the kernel asks after 0, 1 and 3 s."""
+PORT = 60999
+"""Where: one on which the ranks may listen, too, so no firewall drops it. If it is free, the
+kernel there refuses, which tells as much as an answer."""
+NO_ANSWER = ("timeout", "unreachable")
 
 
 def look(
-    job: NodeJob, record: RunFiles, failed: List[Tuple[float, Cause]], *, oom: bool
+    job: NodeJob,
+    record: RunFiles,
+    failed: List[Tuple[float, Cause]],
+    lost: Collection[str],
+    *,
+    oom: bool,
 ) -> Dict[str, Any]:
     """Return what the master needs to know, as `parse_after` reads it.
 
-    `failed` are the ranks, or the launcher, that failed here by themselves, and when.
+    `failed` are the ranks, or the launcher, that failed here by themselves, and when. `lost` are
+    nodes that nobody reaches.
     """
     progress = run_progress(record.paths, job.get("progress") or ()) or {}
     return {
@@ -44,7 +62,18 @@ def look(
         "check": {
             name: why and why[:WHY_LIMIT] for name, why in node_check(job, record.paths).items()
         },
+        "unreached": unreached(job, lost),
     }
+
+
+def unreached(job: NodeJob, lost: Collection[str]) -> List[str]:
+    """Return the other workers that do not answer this one; each of them reaches the master."""
+    node, seats = job["node"], (job.get("lineup") or {"seats": []})["seats"]
+    others = set(job["workers"]) - {node, *lost} if node in job["workers"] else set()
+    known = {"port": PORT, "source": job["address"]}
+    targets = [{**one, **known} for one in seats if one["node"] in others]
+    found = connect_to(targets, "", PEERS_SECONDS)
+    return [one["node"] for one in found if one["state"] in NO_ANSWER][:MOST_WITHOUT]
 
 
 def _last_lines(record: RunFiles, rank: Optional[int]) -> List[str]:

@@ -11,6 +11,7 @@ from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.restart_messages import WHY_LIMIT
 from clusterctl.node.restart.agreement import Checkpoint, agree, read_sight
 from clusterctl.node.restart.blame import blamed
+from clusterctl.node.restart.cut_links import cut_off
 from clusterctl.node.restart.judgement import (
     AttemptEnd,
     Decision,
@@ -70,10 +71,18 @@ def decide_next(
         end = known._replace(lost=tuple(dict.fromkeys((*known.lost, *end.lost))))
     ends = [*read_ends(paths, before=run_attempt(job)), end]
     sights = {node: read_sight(after["sight"]) for node, after in afters.items()}
-    all_checks = {node: after["check"] for node, after in afters.items()}
+    own_checks = {node: after["check"] for node, after in afters.items()}
+    broken = unfit_nodes(end, limits, own_checks)
+    unreached = {node: one["unreached"] for node, one in afters.items() if node not in broken}
+    order = (job["node"], *job["workers"], *(one["node"] for one in joined))
+    cut = cut_off(unreached, order, spares)
+    all_checks = {
+        node: {**check, **({"peers": cut[node]} if node in cut else {})}
+        for node, check in own_checks.items()
+    }
     checks = {node: check for node, check in all_checks.items() if node not in spares}
     unfit = unfit_nodes(end, limits, checks)
-    idle = [one for one in spares if one not in afters or any(afters[one]["check"].values())]
+    idle = [one for one in spares if one not in afters or any(all_checks[one].values())]
     without = tuple(dict.fromkeys((*unfit, *idle)))
     fit = tuple(one for one in joined if one["node"] not in idle)
     lacks = False
@@ -84,7 +93,7 @@ def decide_next(
         lacks = error.lacks
     found = agree({node: sights[node] for node in nodes if node in sights}, job["run"])
     decision = decide(ends, limits, found, checks, seed=job["run"])
-    bad = blamed(end, all_checks)
+    bad = blamed(end, own_checks)  # of a dead link, nobody knows whose fault it is
     now = {node: {"why": why[:WHY_LIMIT], "time": time.time()} for node, why in bad.items()}
     kept = {**read_json(paths.attempts).get("blamed", {}), **now}
     write_json(

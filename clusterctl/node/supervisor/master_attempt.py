@@ -178,7 +178,7 @@ class MasterAttempt(NextAttempt):
             return
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
-            missed = "; no node joined in time" if self._waits else ""
+            missed = "; no node joined in time" if self._waits and found.lacks else ""
             self.give_up(found.decision.why + missed + found.way_on)
             return
         self._waits = None

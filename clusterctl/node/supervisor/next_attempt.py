@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
@@ -182,7 +182,8 @@ class NextAttempt:
             self._own = {**found, **more} if found else None
             then()
 
-        work = partial(_look, self._job, self._record, list(self._failed), oom=oom)
+        lost = {one.lost for one in self._causes if one.lost}
+        work = partial(_look, self._job, self._record, list(self._failed), lost, oom=oom)
         try:
             self._looking = run_apart(self._loop, work, take, seconds=LOOK_SECONDS)
         except OSError:
@@ -321,9 +322,14 @@ def _shown(again: PeerMessage) -> Dict[str, Any]:
 
 
 def _look(
-    job: NodeJob, record: RunFiles, failed: List[Tuple[float, Cause]], *, oom: bool
+    job: NodeJob,
+    record: RunFiles,
+    failed: List[Tuple[float, Cause]],
+    lost: Set[str],
+    *,
+    oom: bool,
 ) -> Dict[str, Any]:
     """Look at what this node has; runs in a child, which alone imports what it takes."""
     from clusterctl.node.supervisor.after_attempt import look  # noqa: PLC0415
 
-    return look(job, record, failed, oom=oom)
+    return look(job, record, failed, lost, oom=oom)

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -202,11 +203,17 @@ def test_a_tool_is_used_only_while_it_has_its_hash(paths: NodePaths) -> None:
     assert problem == ""
     assert tools.has_tool(paths, digest)
     Path(path).write_bytes(program + b"rm -rf /\n")
-    assert not tools.has_tool(paths, digest)
     assert tools.find_tool(paths, [])[0] is None
+    assert not tools.has_tool(paths, digest), "it is sent again"
     tools.keep_tool(paths, digest, program)
     Path(path).parent.chmod(0o777)
     assert not tools.has_tool(paths, digest), "another user may have put it there"
+
+
+def test_who_only_asks_for_a_dump_imports_nothing_that_takes_stacks() -> None:
+    code = "import sys, clusterctl.node.hang.dump; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=True)
+    assert not {"hashlib", "shutil", "ctypes", "json"} & {*done.stdout.decode().split()}
 
 
 def test_a_new_version_of_a_tool_replaces_the_old_one(paths: NodePaths) -> None:

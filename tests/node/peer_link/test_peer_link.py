@@ -653,6 +653,7 @@ AFTER = {
     "step": 4,
     "sight": {"workdir": "/w", "checkpoints": []},
     "check": {"clock": "", "xid": None},
+    "unreached": [],
 }
 
 

@@ -30,6 +30,7 @@ AFTER: dict[str, Any] = {
     "step": 4,
     "sight": {"workdir": "/w", "checkpoints": [{"name": "c", "files": {"f": "h"}}]},
     "check": {"clock": "", "xid": None},
+    "unreached": ["n3"],
 }
 
 
@@ -64,6 +65,7 @@ def test_what_cannot_be_the_next_attempt_is_refused(change: dict[str, Any]) -> N
         {"failures": [{**FAILURE, "lines": ["x"] * 21}]},
         {"failures": [{**FAILURE, "at": None}]}, {"failures": [{**FAILURE, "rank": "1"}]},
         {"check": {str(n): "" for n in range(33)}}, {"check": {"a": 3}}, {"check": None},
+        {"unreached": ["n"] * 65}, {"unreached": [3]},
     ],
 )  # fmt: skip
 def test_what_cannot_be_after_an_attempt_is_refused(change: dict[str, Any]) -> None:

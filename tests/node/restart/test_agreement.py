@@ -78,6 +78,16 @@ def test_what_is_not_whole_and_equal_on_a_node_is_skipped(other: dict[str, Any])
     assert len(found.skipped) == 1
 
 
+def test_a_node_that_joined_after_the_save_has_the_same_one() -> None:
+    master = sight(copy(10), copy(20))
+    found = agreed(a=master, b=sight(copy(10), copy(20, run="")))
+    assert found.newest is not None
+    assert found.newest.step == 20
+    found = agreed(a=master, b=sight(copy(10), copy(20, run="", time=19.0)))
+    assert found.newest is not None
+    assert found.newest.step == 10, "of another run, perhaps, on a disk of its own"
+
+
 def test_none_was_written_or_none_fits() -> None:
     assert agreed(a=sight(), b=sight()) == Agreement()
     first_save = copy(10, complete=False, why="it is being written, or its writer died", hash="")

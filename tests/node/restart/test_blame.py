@@ -88,22 +88,30 @@ def test_the_master_notes_whom_each_attempt_blames(tmp_path: Path) -> None:
     nodes = {"node": "a", "master": {"node": "a"}, "workers": ["b", "c"]}
     job: Any = {"run": "lab-1", "restart": {"max": 3, "on": ends, "never": ends}, **nodes}
 
-    def decide(text: str, check: str) -> None:
+    def decide(text: str, check: str, *, dead_link: bool = False) -> str:
         failure = {"at": 1.0, "rank": 1, "exit_code": 1, "signal": None, "oom": False}
         after: dict[str, Any] = {
             "failures": [],
             "step": None,
             "sight": tell_sight("/w", []),
             "check": {"xid": ""},
+            "unreached": [],
             "stuck": False,
             "blame": "",
         }
         bad = {**after, "failures": [{**failure, "lines": [text]}], "check": {"xid": check}}
         afters = {"a": after, "b": bad, "c": after}
-        decide_next(job, paths, [Cause("rank", "so", "b")], afters, FoundPatterns())
+        if dead_link:
+            afters = {
+                "a": after,
+                "b": {**bad, "unreached": ["c"]},
+                "c": {**after, "unreached": "b"},
+            }
+        found = decide_next(job, paths, [Cause("rank", "so", "b")], afters, FoundPatterns())
+        return found.decision.why
 
     decide("RuntimeError: NVML: GPU is lost", "")
-    decide("ValueError: no", "")
+    assert "c: it does not reach b" in decide("ValueError: no", "", dead_link=True)
     kept = read_json(paths.attempts)["blamed"]
     assert list(kept) == ["b"]
     assert kept["b"]["why"].startswith("the GPU is lost")

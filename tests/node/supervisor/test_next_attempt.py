@@ -25,6 +25,7 @@ AGAIN: dict[str, Any] = {
 SEEN = {"workdir": "/w", "checkpoints": [{"name": "c-4", "path": "/w/ckpt/c-4"}]}
 OWN: dict[str, Any] = {
     "failures": [], "stuck": False, "blame": "", "step": None, "check": {}, "sight": SEEN,
+    "unreached": [],
 }  # fmt: skip
 RESTART: dict[str, Any] = {"max": 2, "on": {}, "never": {}, "resumed_argv": []}
 

@@ -1,0 +1,57 @@
+"""Two nodes that join a waiting run at once, and a wait in vain."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.node.supervisor.test_spares import (
+    MakeRun,
+    join,
+    kinds,
+    lose,
+    of_spares,
+    printed,
+    save,
+    wait_for,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.soak  # test_next_attempt.py decides the same without processes
+
+
+def test_two_nodes_that_join_at_once_both_get_a_place(make_run: MakeRun) -> None:
+    run = of_spares(make_run, nodes=3, spares=0, wait=60, lost_after=2).start()
+    for n in range(3):
+        wait_for(run, n, n)
+    saved = save(run, 20)
+    lose(run, 1)
+    lose(run, 2)
+    wait_until(lambda: bool(kinds(run, 0, "waits")))
+    joins = [threading.Thread(target=join, args=(run, n)) for n in (1, 2)]
+    for one in joins:
+        one.start()
+    for one in joins:
+        one.join()
+    for n in (1, 2):
+        wait_for(run, n, n, times=2)
+    assert f"begin 1 from {saved} 3 1 3 1" in printed(run, 1, 1)
+    (run.workdir / "go").touch()
+    assert [run.ended(n)["state"] for n in range(3)] == ["finished"] * 3
+
+
+def test_a_run_for_which_no_node_comes_ends_when_its_wait_does(make_run: MakeRun) -> None:
+    run = of_spares(make_run, nodes=2, spares=0, wait=6, lost_after=2).start()
+    for n in range(2):
+        wait_for(run, n, n)
+    save(run, 20)
+    lose(run, 1)
+    wait_until(lambda: bool(kinds(run, 0, "waits")))
+    end = run.ended(0)["end"]
+    assert "no node joined in time" in end["no_restart"]
+    assert f"--exclude {run.names[1]}" in end["no_restart"]
+    (waits,) = kinds(run, 0, "waits")
+    assert 5 <= time.time() - waits["since"]
+    assert not run.left()
