@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.supervisor.apart import run_apart
@@ -23,7 +24,6 @@ from clusterctl.node.supervisor.shutdown import FAILURE_GRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterctl.node.peer_link.peer_link import Peers
     from clusterctl.node.restart.judgement import AttemptEnd
 
 PATTERNS_SECONDS = 20.0

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.run.files.node_job import (
     NodeJob,
     Seat,
@@ -28,10 +29,6 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.shutdown import Cause, first_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.peer_link.peer_link import Peers
 
 LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
