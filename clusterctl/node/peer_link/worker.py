@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
@@ -37,22 +37,6 @@ RETURN_SECONDS = 30.0
 """How long the master of a further attempt may take until it is there."""
 CLOCK_SECONDS = 600.0
 """How often it is reported again: clocks drift."""
-
-
-class Clock:
-    """The offset of this clock to the master's, from the shortest of some round trips."""
-
-    def __init__(self) -> None:
-        self.round_trips: List[List[float]] = []
-
-    def add(self, sent: float, there: float, received: float) -> None:
-        """Take one round trip: our clock, the master's, our clock; unless a clock was set in it."""
-        if received >= sent:
-            self.round_trips.append([(received - sent) / 2, (sent + received) / 2 - there])
-
-    def best(self) -> List[float]:
-        """Return the error and the offset of the shortest round trip."""
-        return min(self.round_trips)
 
 
 class Worker(Peers):
@@ -89,7 +73,8 @@ class Worker(Peers):
         """Pings that are not answered: by the time of day, when they were sent."""
         self._connected_at = 0.0
         self._last_error = "no answer"
-        self._clock = Clock()
+        self._round_trips: List[Tuple[float, float]] = []
+        """By pings: half the time that each took, and this clock minus the master's."""
         self._welcome = False
         self._bye = False
         self._unacknowledged: List[PeerMessage] = []
@@ -207,15 +192,17 @@ class Worker(Peers):
         self._ping()
 
     def _measure_clock(self, sent: float, there: float) -> None:
-        if len(self._clock.round_trips) == CLOCK_PINGS:
+        if len(self._round_trips) == CLOCK_PINGS:
             return  # reported, and not yet due again
-        self._clock.add(sent, there, time.time())
-        if len(self._clock.round_trips) < CLOCK_PINGS:
+        received = time.time()
+        if received >= sent:  # no clock was set meanwhile
+            self._round_trips.append(((received - sent) / 2, (sent + received) / 2 - there))
+        if len(self._round_trips) < CLOCK_PINGS:
             self._ping()  # the first ones at once: the offset is wanted from the start
             return
-        error, offset = self._clock.best()
+        error, offset = min(self._round_trips)
         self._events.clock_measured(offset, error)
-        self._loop.call_later(CLOCK_SECONDS, self._clock.round_trips.clear)
+        self._loop.call_later(CLOCK_SECONDS, self._round_trips.clear)
 
     def _ping(self) -> None:
         if self._channel is not None:
