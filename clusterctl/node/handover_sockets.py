@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 
 TYPE_CHECKING = False
@@ -25,26 +26,17 @@ def send(descriptor: int, data: bytes, sockets: List[int]) -> None:
 
 
 def receive(descriptor: int) -> Tuple[bytes, List[int]]:
-    """Return all bytes until the other side has exited, and the sockets that came with them.
-
-    The descriptor may also be a pipe, through which no socket comes.
-    """
-    import stat  # noqa: PLC0415  (few processes need it)
-
+    """Return all bytes until the other side has exited, and the sockets that came with them."""
     data = b""
     sockets: List[int] = []
-    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        while found := os.read(descriptor, _CHUNK):
-            data += found
-        return data, sockets
-    import socket  # noqa: PLC0415  (few processes need it)
-
-    with socket.socket(fileno=os.dup(descriptor)) as channel:
-        while True:
-            found, came, _, _ = socket.recv_fds(channel, _CHUNK, MOST_SOCKETS)
-            for each in came:
+    channel = _socket.socket(fileno=os.dup(descriptor))
+    while True:
+        found, came, _, _ = channel.recvmsg(_CHUNK, _socket.CMSG_LEN(4 * MOST_SOCKETS))
+        for _, _, numbers in came:
+            sockets += memoryview(numbers).cast("i")
+        data += found
+        if not found:
+            channel.close()
+            for each in sockets:
                 os.set_inheritable(each, False)  # no rank may hold the lock
-            sockets += came
-            data += found
-            if not found:
-                return data, sockets
+            return data, sockets

@@ -23,10 +23,11 @@ from clusterctl.node.peer_link.messages import (
     silent_peer,
     told_ending,
 )
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import parse_after, parse_seat
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import TlsChannel, server_context
-from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown who it is by then is closed."""
@@ -36,8 +37,14 @@ RETURN_SECONDS = 30.0
 """How long the workers of a further attempt may take until they are there."""
 
 
-class Master:
+SAID = ("begin", "ending", "hung", "over", "again")
+"""What a worker that comes later is told, too, in this order."""
+
+
+class Master(Peers):
     """The master's side: relays what one worker reports to the others."""
+
+    begun = False
 
     def __init__(
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
@@ -47,6 +54,7 @@ class Master:
         Raises:
             OSError: the address cannot be listened on.
         """
+        super().__init__()
         link = job["link"]
         self._loop, self._events = loop, events
         self._token, self._lost_after = secrets["token"], link["lost_after"]
@@ -54,36 +62,26 @@ class Master:
         self._channels: Dict[str, TlsChannel] = {}
         self._last: Dict[str, float] = {}
         self._last_error: Dict[str, str] = {}
+        self._said: Dict[str, PeerMessage] = {}
+        """By kind, the last message of each of `SAID`."""
         self._ending: Optional[PeerMessage] = None
-        self._over: Optional[str] = None
         self._stopped = False
         self._ready: Set[str] = set()
         self._spares = set(job.get("spares") or ())
-        self.begun = False
-        """All nodes may start their ranks; of a job with a command before them."""
-        self._hung: Optional[PeerMessage] = None
         self._slow: Dict[str, List[PeerMessage]] = {}
         self._lives: Dict[str, PeerMessage] = {}
         self._attempt, self._go = run_attempt(job), job.get("again")
-        self._again: Optional[PeerMessage] = None
-        self.afters: Dict[str, PeerMessage] = {}
-        """What the workers told with their bye, of a run that may restart."""
-        self.again: Optional[PeerMessage] = None
-        """Only workers hear what becomes of the run."""
-        self.missing: Set[str] = set(job["workers"])
-        """Workers that have never been there."""
+        self.missing = set(job["workers"])
         self._expected = set(job["workers"])
         self._joining: Set[str] = set()
         """Workers that may join, but have not come yet; the end of the run waits for none."""
         self._standby = bool(job.get("lineup"))
         """Those that join stand by: between two attempts, too."""
-        self.seats: Dict[str, Seat] = {}
-        """Where these are."""
         self._finished: Set[str] = set()
         self._lost: Set[str] = set()
         """Workers that were silent too long: while the run continues, they are no part of it."""
         listening = _listen(link["address"], link["port"])
-        self.port: int = listening.getsockname()[1]
+        self.port = listening.getsockname()[1]
         # A worker is unauthenticated too until its hello: all may come at once.
         most = MAX_UNAUTHENTICATED + len(self._expected)
         self._unauthenticated = UnauthenticatedPeers(loop, most=most, seconds=HELLO_SECONDS)
@@ -113,19 +111,10 @@ class Master:
         """Every worker that has ranks has told that they may start."""
         return self._expected - self._finished - self._spares <= self._ready
 
-    def tell_ready(self) -> None:
-        """Only workers tell the master."""
-
     def send_begin(self) -> None:
         """Let every worker, also one that comes later, start its ranks."""
         self.begun = True
-        for channel in self._channels.values():
-            channel.send({"begin": True})
-
-    @property
-    def others_over(self) -> bool:
-        """The run is over on every other node."""
-        return self.all_done
+        self._say("begin", {"begin": True})
 
     def expect(self, name: str) -> None:
         """Let a worker come that was lost, or was not part of the run."""
@@ -157,19 +146,25 @@ class Master:
         self._stopped = self._stopped or ordered
         if first is None or (echo and message.get("lines_grace") is None):
             self._ending = message
-        if self._ending is message or stops:  # that a run which failed must not start again
-            for channel in self._channels.values():
-                channel.send(told_ending(message))
+            self._say("ending", told_ending(message))
+        elif stops:  # that a run which failed must not start again
+            self._tell(told_ending(message))
+
+    def _say(self, kind: str, message: PeerMessage) -> None:
+        """Tell every worker, also one that comes later."""
+        self._said[kind] = message
+        self._tell(message)
+
+    def _tell(self, message: PeerMessage) -> None:
+        for channel in self._channels.values():
+            channel.send(message)
 
     def silent(self) -> List[SilentPeer]:
         """Return the workers that were there, and neither ended nor were heard lately."""
-        now = time.monotonic()
-        for name, channel in self._channels.items():
-            self._last[name] = max(self._last[name], channel.last_received)
         return [
-            silent_peer(name, now - last, self._last_error.get(name, "it stopped answering"))
-            for name, last in self._last.items()
-            if name not in self._finished and now - last > SILENT_SECONDS
+            silent_peer(name, silence, self._last_error.get(name, "it stopped answering"))
+            for name, silence in self.silences.items()
+            if name not in self._finished and silence > SILENT_SECONDS
         ]
 
     @property
@@ -179,9 +174,7 @@ class Master:
 
     def send_hung(self, judgement: PeerMessage) -> None:
         """Tell every worker, also one that comes later, that the run is hung, or runs again."""
-        self._hung = judgement
-        for channel in self._channels.values():
-            channel.send({"hung": judgement})
+        self._say("hung", {"hung": judgement})
 
     def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
         """Tell each worker with the next answer which of its ranks keep the others waiting."""
@@ -190,15 +183,11 @@ class Master:
     def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
         """Tell every worker, also one that comes later, that the run is over here."""
         del after  # the master decides itself
-        self._over = state
-        for channel in self._channels.values():
-            channel.send({"over": state})
+        self._say("over", {"over": state})
 
     def send_again(self, again: PeerMessage) -> None:
         """Tell every worker, also one that comes later, what becomes of the run after its end."""
-        self._again = again
-        for channel in self._channels.values():
-            channel.send({"again": again})
+        self._say("again", {"again": again})
 
     @property
     def silences(self) -> Dict[str, float]:
@@ -246,7 +235,7 @@ class Master:
         hello = hello if isinstance(hello, dict) else {}
         name, token = str(hello.get("node")), str(hello.get("token"))
         self._unauthenticated.remove(channel.close)
-        joins = name in self._joining and (self._over is None or self._standby)
+        joins = name in self._joining and ("over" not in self._said or self._standby)
         expected = name in self._expected and (self._ending is not None or name not in self._lost)
         # Names that are expected can be encoded; a token may hold half a character.
         if not (joins or expected) or not hmac.compare_digest(
@@ -263,16 +252,9 @@ class Master:
         self._channels[name] = channel
         self._last[name] = channel.last_received
         channel.send({"welcome": True})
-        if self.begun:
-            channel.send({"begin": True})
-        if self._ending is not None:
-            channel.send(told_ending(self._ending))
-        if self._hung is not None:
-            channel.send({"hung": self._hung})
-        if self._over is not None:
-            channel.send({"over": self._over})
-        if self._again is not None:
-            channel.send({"again": self._again})
+        for kind in SAID:
+            if kind in self._said:
+                channel.send(self._said[kind])
         if joins:
             self._joining.remove(name)
             self._expected.add(name)

@@ -20,7 +20,9 @@ Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earl
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Protocol, Tuple
+from typing import Any, Dict, Protocol, Sequence
+
+from clusterctl.node.peer_link import fields
 
 PeerMessage = Dict[str, Any]
 SilentPeer = Dict[str, Any]
@@ -51,7 +53,7 @@ class PeerEvents(Protocol):
     def run_hung(self, judgement: PeerMessage) -> None:
         """The master has judged that the run is hung, or runs again."""
 
-    def run_slow(self, judged: List[PeerMessage]) -> None:
+    def run_slow(self, judged: Sequence[PeerMessage]) -> None:
         """The master tells which of this node's ranks keep the others waiting: see `parse_slow`."""
 
     def master_over(self, state: str) -> None:
@@ -82,21 +84,21 @@ _GRACE_LIMIT = 86400.0
 """The longest grace that an inventory allows."""
 LINES_GRACE = 10.0
 """The longest that a rank which only echoes another's end may let the others print."""
-_TIME_LIMIT = 10.0**11
 _MOST_RANKS = 1024
 """Of one node."""
-_ENDING: Dict[str, Tuple[type, ...]] = {
-    "by": (str,),
-    "reason": (str,),
-    "node": (str,),
-    "exit_code": (int, type(None)),
-    "rank": (int, type(None)),
-    "killed_by": (int, type(None)),
-    "lost": (str, type(None)),
-    "grace": (int, float, type(None)),
-    "lines_grace": (int, float, type(None)),
-    "refuses": (bool,),
-    "line": (str, type(None)),
+_ENDED = fields.optional(fields.whole(_NUMBER_LIMIT, least=-_NUMBER_LIMIT))
+_ENDING: Dict[str, fields.Reader] = {
+    "by": fields.text(_WORD_LIMIT),
+    "reason": fields.text(REASON_LIMIT, cut=True),
+    "node": fields.text(_WORD_LIMIT),
+    "exit_code": _ENDED,
+    "rank": _ENDED,
+    "killed_by": _ENDED,
+    "lost": fields.optional(fields.text(_WORD_LIMIT)),
+    "grace": fields.optional(fields.number(_GRACE_LIMIT, cut=True)),
+    "lines_grace": fields.optional(fields.number(LINES_GRACE, cut=True)),
+    "refuses": fields.flag,
+    "line": fields.optional(fields.text(_LINE_LIMIT, cut=True)),
 }
 """What an ending is made of; the first three are always there.
 
@@ -105,10 +107,13 @@ another than the job's.
 """
 _OVER = ("finished", "failed", "stopped", "lost")
 """The states in which a run is over on a node."""
-
-
-class MessageError(ValueError):
-    """A message of a peer that cannot be acted on."""
+_HUNG = fields.record(hung=fields.flag, quiet_s=fields.number(), alarm=fields.whole())
+_SLOW = fields.many(
+    fields.record(rank=fields.whole(), lost=fields.number(), sure=fields.flag), _MOST_RANKS
+)
+_WORK = fields.many(fields.many(fields.number(), 6, least=6), _MOST_RANKS)
+"""What each rank of a worker has done: its number and the counts of its `Work`."""
+_QUIET = fields.optional(fields.number())
 
 
 def parse_time(message: PeerMessage, name: str) -> float:
@@ -117,10 +122,7 @@ def parse_time(message: PeerMessage, name: str) -> float:
     Raises:
         MessageError: it is none.
     """
-    value = message.get(name)
-    if not isinstance(value, (int, float)) or not 0 <= value < _TIME_LIMIT:
-        raise MessageError("%s of a message: found %.200r" % (name, value))
-    return float(value)
+    return float(fields.number()(message.get(name), "%s of a message" % name))
 
 
 def parse_over(message: PeerMessage) -> str:
@@ -129,10 +131,9 @@ def parse_over(message: PeerMessage) -> str:
     Raises:
         MessageError: it is none.
     """
-    state = message["over"]
-    if state not in _OVER:
-        raise MessageError("state of a run that is over: found %.200r" % (state,))
-    return str(state)
+    if message["over"] not in _OVER:
+        raise fields.refusal(message["over"], "state of a run that is over")
+    return str(message["over"])
 
 
 def parse_life(message: PeerMessage) -> PeerMessage:
@@ -145,50 +146,21 @@ def parse_life(message: PeerMessage) -> PeerMessage:
         MessageError: it cannot be.
     """
     life: PeerMessage = {"printed": message.get("printed") is True}
-    if message.get("quiet") is not None:
-        life["quiet"] = parse_time(message, "quiet")
-    elif "quiet" in message:
-        life["quiet"] = None
+    if "quiet" in message:
+        life["quiet"] = _QUIET(message["quiet"], "quiet of a message")
     if message.get("work"):
-        life["work"] = _parse_work(message["work"])
+        life["work"] = _WORK(message["work"], "work of ranks")
     return life
 
 
-def _parse_work(rows: Any) -> List[List[float]]:  # noqa: ANN401  (a peer's)
-    """Return what each rank of a worker has done: its number and the counts of its `Work`.
-
-    Raises:
-        MessageError: it is no such list.
-    """
-    if not isinstance(rows, list) or len(rows) > _MOST_RANKS:
-        raise MessageError("work of ranks: found %.200r" % (rows,))
-    for row in rows:
-        if not isinstance(row, list) or len(row) != 6 or not all(map(_is_amount, row)):  # noqa: PLR2004
-            raise MessageError("work of a rank: found %.200r" % (row,))
-    return rows
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < _TIME_LIMIT
-
-
-def parse_slow(message: PeerMessage) -> List[PeerMessage]:
+def parse_slow(message: PeerMessage) -> Sequence[PeerMessage]:
     """Return which of this node's ranks are slow: `rank`, `lost`, and whether that is `sure`.
 
     Raises:
         MessageError: it is no such list.
     """
-    found = message["slow"]
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise MessageError("expected slow ranks, found %.200r" % (found,))
-    return [
-        {
-            "rank": int(parse_time(one, "rank")),
-            "lost": parse_time(one, "lost"),
-            "sure": one.get("sure") is True,
-        }
-        for one in found[:_MOST_RANKS]
-    ]
+    judged: Sequence[PeerMessage] = _SLOW(message["slow"], "slow ranks")
+    return judged
 
 
 def parse_hung(message: PeerMessage) -> PeerMessage:
@@ -197,15 +169,8 @@ def parse_hung(message: PeerMessage) -> PeerMessage:
     Raises:
         MessageError: it is none.
     """
-    found = message["hung"]
-    if not isinstance(found, dict):
-        raise MessageError("expected a judgement, found %.200r" % (found,))
-    alarm = int(parse_time(found, "alarm"))
-    return {
-        "hung": found.get("hung") is True,
-        "quiet_s": parse_time(found, "quiet_s"),
-        "alarm": alarm,
-    }
+    judgement: PeerMessage = _HUNG(message["hung"], "a judgement")
+    return judgement
 
 
 def told_ending(ending: PeerMessage) -> PeerMessage:
@@ -223,28 +188,9 @@ def parse_ending(message: PeerMessage) -> PeerMessage:
     """
     found = message["ending"]
     if not isinstance(found, dict) or not {"by", "reason", "node"} <= set(found):
-        raise MessageError("expected an ending, found %.200r" % (found,))
-    ending = {name: found[name] for name in _ENDING if name in found}
-    for name, value in ending.items():
-        if not isinstance(value, _ENDING[name]):
-            raise MessageError("%s of an ending: found %.200r" % (name, value))
-    ending["reason"] = ending["reason"][:REASON_LIMIT]
-    if ending.get("line"):
-        ending["line"] = ending["line"][:_LINE_LIMIT]
-    for name in ("by", "node", "lost"):
-        if len(ending.get(name) or "") > _WORD_LIMIT:
-            raise MessageError("%s of an ending: found %.200r" % (name, ending[name]))
-    for name in ("exit_code", "rank", "killed_by"):
-        if abs(ending.get(name) or 0) > _NUMBER_LIMIT:
-            raise MessageError("%s of an ending: found %.200r" % (name, ending[name]))
-    _limit_graces(ending)
-    return ending
-
-
-def _limit_graces(ending: PeerMessage) -> None:
-    for name, limit in (("grace", _GRACE_LIMIT), ("lines_grace", LINES_GRACE)):
-        grace = ending.get(name)
-        if grace is not None:
-            if not grace >= 0:  # no timer waits for NaN
-                raise MessageError("%s of an ending: found %.200r" % (name, grace))
-            ending[name] = min(grace, limit)
+        raise fields.refusal(found, "an ending")
+    return {
+        name: read(found[name], "%s of an ending" % name)
+        for name, read in _ENDING.items()
+        if name in found
+    }

@@ -8,9 +8,9 @@ makes of all nodes' words. Neither holds a command: that is in each node's own j
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional, Tuple
 
-from clusterctl.node.peer_link.messages import MessageError, PeerMessage, parse_time
+from clusterctl.node.peer_link import fields
+from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.run.files.node_job import Seat
 from clusterctl.wire import to_json
 
@@ -29,7 +29,55 @@ MOST_PROCS = 4096
 MOST_ATTEMPTS = 10_000
 _PATH_LIMIT = 4096
 _ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]+")
-_NUMBER_LIMIT = 2**53
+
+
+def _checkpoint(found: object, name: str) -> str:
+    path: str = fields.words(_PATH_LIMIT, least=1)(found, name)
+    if "\0" in path or path.startswith("-"):
+        raise fields.refusal(path, name)
+    return path
+
+
+def _address(found: object, name: str) -> str:
+    address: str = fields.words(_NODE_LIMIT)(found, name)
+    if not _ADDRESS.fullmatch(address):
+        raise fields.refusal(address, name)
+    return address
+
+
+_NUMBER = fields.optional(fields.whole(least=-fields.WHOLE_LIMIT))
+_FAILURE = fields.record(
+    at=fields.number(),
+    rank=_NUMBER,
+    exit_code=_NUMBER,
+    signal=_NUMBER,
+    oom=fields.flag,
+    lines=fields.many(fields.words(LINE_CHARACTERS), LINES),
+)
+_AFTER = fields.record(
+    failures=fields.many(_FAILURE, FAILURES),
+    stuck=fields.flag,
+    blame=fields.optional(fields.words(WHY_LIMIT), ""),
+    step=_NUMBER,
+    sight=fields.mapping,
+    check=fields.table(fields.optional(fields.words(WHY_LIMIT)), CHECKS, name_limit=_NAME_LIMIT),
+    unreached=fields.optional(fields.many(fields.words(_NODE_LIMIT), MOST_WITHOUT), ()),
+)
+_SEAT = fields.record(
+    node=fields.words(_NODE_LIMIT, least=1),
+    address=_address,
+    procs=fields.whole(MOST_PROCS, least=1),
+)
+_AGAIN = fields.record(
+    attempt=fields.optional(fields.whole(MOST_ATTEMPTS), 0),
+    checkpoint=fields.optional(_checkpoint),
+    step=_NUMBER,
+    wait_s=fields.number(),
+    why=fields.words(WHY_LIMIT),
+    go=fields.flag,
+    without=fields.optional(fields.many(fields.words(_NODE_LIMIT), MOST_WITHOUT), ()),
+    joined=fields.optional(fields.many(_SEAT, MOST_WITHOUT), ()),
+)
 
 
 def fit_after(after: PeerMessage) -> PeerMessage:
@@ -59,36 +107,8 @@ def parse_after(found: object) -> PeerMessage:
     Raises:
         MessageError: it cannot be.
     """
-    told = _dict(found, "what is after an attempt")
-    failures = _list(told.get("failures"), "failures", FAILURES)
-    check = _dict(told.get("check"), "check")
-    if len(check) > CHECKS:
-        raise MessageError("check: expected at most %d, found %d" % (CHECKS, len(check)))
-    return {
-        "failures": [_failure(_dict(each, "a failure")) for each in failures],
-        "stuck": told.get("stuck") is True,
-        "blame": _text(told.get("blame", ""), "blame", WHY_LIMIT),
-        "step": _number(told.get("step"), "step"),
-        "sight": _dict(told.get("sight"), "sight"),
-        "check": {
-            str(name)[:_NAME_LIMIT]: None if why is None else _text(why, "check", WHY_LIMIT)
-            for name, why in check.items()
-        },
-        "unreached": [
-            _text(name, "unreached", _NODE_LIMIT)
-            for name in _list(told.get("unreached", []), "unreached", MOST_WITHOUT)
-        ],
-    }
-
-
-def _failure(told: Dict[str, Any]) -> PeerMessage:
-    lines = _list(told.get("lines"), "lines", LINES)
-    return {
-        "at": parse_time(told, "at"),
-        **{name: _number(told.get(name), name) for name in ("rank", "exit_code", "signal")},
-        "oom": told.get("oom") is True,
-        "lines": [_text(line, "lines", LINE_CHARACTERS) for line in lines],
-    }
+    after: PeerMessage = _AFTER(found, "what is after an attempt")
+    return after
 
 
 def parse_again(found: object) -> PeerMessage:
@@ -100,27 +120,8 @@ def parse_again(found: object) -> PeerMessage:
     Raises:
         MessageError: it cannot be.
     """
-    told = _dict(found, "the next attempt")
-    checkpoint: Optional[str] = None
-    if told.get("checkpoint") is not None:
-        checkpoint = _text(told["checkpoint"], "checkpoint", _PATH_LIMIT)
-        if not checkpoint or "\0" in checkpoint or checkpoint.startswith("-"):
-            raise MessageError("checkpoint: found %.200r" % checkpoint)
-    attempt = _number(told.get("attempt"), "attempt") or 0
-    if not 0 <= attempt <= MOST_ATTEMPTS:
-        raise MessageError("attempt: found %d" % attempt)
-    without = _list(told.get("without", []), "without", MOST_WITHOUT)
-    joined = _list(told.get("joined", []), "joined", MOST_WITHOUT)
-    return {
-        "attempt": attempt,
-        "checkpoint": checkpoint,
-        "step": _number(told.get("step"), "step"),
-        "wait_s": parse_time(told, "wait_s"),
-        "why": _text(told.get("why"), "why", WHY_LIMIT),
-        "go": told.get("go") is True,
-        "without": [_text(name, "without", _NODE_LIMIT) for name in without],
-        "joined": [parse_seat(one) for one in joined],
-    }
+    again: PeerMessage = _AGAIN(found, "the next attempt")
+    return again
 
 
 def parse_seat(found: object) -> Seat:
@@ -129,36 +130,5 @@ def parse_seat(found: object) -> Seat:
     Raises:
         MessageError: it cannot be.
     """
-    told = _dict(found, "a node that joins")
-    name, address = (_text(told.get(key), key, _NODE_LIMIT) for key in ("node", "address"))
-    procs = _number(told.get("procs"), "procs")
-    if not name or not _ADDRESS.fullmatch(address) or not 0 < (procs or 0) <= MOST_PROCS:
-        raise MessageError("a node that joins: found %.200r" % (found,))
-    return {"node": name, "address": address, "procs": procs or 0}
-
-
-def _dict(found: object, what: str) -> Dict[str, Any]:
-    if not isinstance(found, dict):
-        raise MessageError("%s: found %.200r" % (what, found))
-    return found
-
-
-def _list(found: object, what: str, most: int) -> Tuple[Any, ...]:
-    if not isinstance(found, list) or len(found) > most:
-        raise MessageError("%s: expected at most %d, found %.200r" % (what, most, found))
-    return tuple(found)
-
-
-def _number(found: object, what: str) -> Optional[int]:
-    if found is None:
-        return None
-    if not isinstance(found, int) or isinstance(found, bool) or abs(found) > _NUMBER_LIMIT:
-        raise MessageError("%s: found %.200r" % (what, found))
-    return found
-
-
-def _text(found: object, what: str, limit: int) -> str:
-    """Return a text that fits and can be encoded: JSON can bring in half a character."""
-    if not isinstance(found, str) or len(found) > limit:
-        raise MessageError("%s: found %.200r" % (what, found))
-    return found.encode("utf-8", "replace").decode()
+    seat: Seat = _SEAT(found, "a node that joins")
+    return seat

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.peer_link.messages import MessageError
+from clusterctl.node.peer_link.fields import MessageError
 from clusterctl.wire import BadLine, LineReader, encode_line
 
 LINE_LIMIT = 65536

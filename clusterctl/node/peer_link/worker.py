@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Tuple
 
 from clusterctl.node.address_family import address_family
 from clusterctl.node.event_loop import EventLoop
@@ -24,9 +24,10 @@ from clusterctl.node.peer_link.messages import (
     silent_peer,
     told_ending,
 )
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.peer_link.tls_channel import TlsChannel, client_context
-from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 
 RETRY_SECONDS = 0.2
 """Short: after its supervisor was killed, the master's guard waits at the same port for us."""
@@ -38,29 +39,18 @@ CLOCK_SECONDS = 600.0
 """How often it is reported again: clocks drift."""
 
 
-class Clock:
-    """The offset of this clock to the master's, from the shortest of some round trips."""
-
-    def __init__(self) -> None:
-        self.round_trips: List[List[float]] = []
-
-    def add(self, sent: float, there: float, received: float) -> None:
-        """Take one round trip: our clock, the master's, our clock; unless a clock was set in it."""
-        if received >= sent:
-            self.round_trips.append([(received - sent) / 2, (sent + received) / 2 - there])
-
-    def best(self) -> List[float]:
-        """Return the error and the offset of the shortest round trip."""
-        return min(self.round_trips)
-
-
-class Worker:
+class Worker(Peers):
     """A worker's side: keeps the one connection, or notices that it is over."""
+
+    begun = others_over = False
+    acknowledged = False
+    """The master knows that the run is over here (or has exited itself)."""
 
     def __init__(
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
+        super().__init__()
         link = job["link"]
         self._loop, self._events = loop, events
         self._address = (link["address"], link["port"])
@@ -83,31 +73,14 @@ class Worker:
         """Pings that are not answered: by the time of day, when they were sent."""
         self._connected_at = 0.0
         self._last_error = "no answer"
-        self._clock = Clock()
+        self._round_trips: List[Tuple[float, float]] = []
+        """By pings: half the time that each took, and this clock minus the master's."""
         self._welcome = False
         self._bye = False
         self._unacknowledged: List[PeerMessage] = []
         self._given_up = False
-        self.missing: Set[str] = {self._master}
-        """The master, until it has been there."""
-        self.port = 0
-        self.others_over = False
-        """The run is over on the master."""
+        self.missing = {self._master}
         self._ready: PeerMessage = {}
-        self.all_ready = True
-        """Only the master waits for others."""
-        self.rest_done = False
-        """Only the master asks for that."""
-        self.begun = False
-        """The master lets all nodes start their ranks."""
-        self.again: Optional[PeerMessage] = None
-        """What becomes of the run, as the master said last."""
-        self.seats: Dict[str, Seat] = {}
-        """Only the master hears where nodes are that join."""
-        self.afters: Dict[str, PeerMessage] = {}
-        """Only the master hears what is after an attempt elsewhere."""
-        self.acknowledged = False
-        """The master knows that the run is over here (or has exited itself)."""
         self._connect()
         loop.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
 
@@ -115,15 +88,6 @@ class Worker:
     def all_done(self) -> bool:
         """The master knows that the run is over here: a worker waits for nothing else."""
         return self.acknowledged
-
-    def give_up_on_missing(self) -> None:
-        """Expect the master no longer: silence says that sooner."""
-
-    def expect(self, name: str) -> None:
-        """Only the master lets nodes join."""
-
-    def withdraw(self, name: str) -> None:
-        """Only the master lets nodes join."""
 
     def send_ending(self, message: PeerMessage) -> None:
         """Tell the master, which tells the others, now or when it can be reached."""
@@ -138,25 +102,11 @@ class Worker:
             return []
         return [silent_peer(self._master, silence, self._last_error)]
 
-    @property
-    def lives(self) -> Dict[str, Optional[PeerMessage]]:
-        """Only the master hears of other nodes' ranks."""
-        return {}
-
-    def send_hung(self, judgement: PeerMessage) -> None:
-        """Only the master judges."""
-
-    def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
-        """Only the master judges."""
-
     def tell_ready(self) -> None:
         """Tell the master that this node's ranks may start, now and with each ping."""
         self._ready = {"ready": True}
         if self._welcome:
             self._ping()
-
-    def send_begin(self) -> None:
-        """Only the master lets nodes begin."""
 
     def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
         """Tell the master that the run is over here, and wait until it knows.
@@ -166,14 +116,6 @@ class Worker:
         self._bye = True
         self.acknowledged = self.acknowledged or self._given_up
         self._send({"bye": state} if after is None else {"bye": state, "after": after})
-
-    def send_again(self, again: PeerMessage) -> None:
-        """Only the master decides."""
-
-    @property
-    def silences(self) -> Dict[str, float]:
-        """Only the master waits for others to begin the next attempt."""
-        return {}
 
     def close(self) -> None:
         """Leave."""
@@ -251,15 +193,17 @@ class Worker:
         self._ping()
 
     def _measure_clock(self, sent: float, there: float) -> None:
-        if len(self._clock.round_trips) == CLOCK_PINGS:
+        if len(self._round_trips) == CLOCK_PINGS:
             return  # reported, and not yet due again
-        self._clock.add(sent, there, time.time())
-        if len(self._clock.round_trips) < CLOCK_PINGS:
+        received = time.time()
+        if received >= sent:  # no clock was set meanwhile
+            self._round_trips.append(((received - sent) / 2, (sent + received) / 2 - there))
+        if len(self._round_trips) < CLOCK_PINGS:
             self._ping()  # the first ones at once: the offset is wanted from the start
             return
-        error, offset = self._clock.best()
+        error, offset = min(self._round_trips)
         self._events.clock_measured(offset, error)
-        self._loop.call_later(CLOCK_SECONDS, self._clock.round_trips.clear)
+        self._loop.call_later(CLOCK_SECONDS, self._round_trips.clear)
 
     def _ping(self) -> None:
         if self._channel is not None:

@@ -10,18 +10,14 @@ from clusterctl.node.checkpoints.copies import (
     path_for_job,
     require_fit,
 )
+from clusterctl.node.peer_link import fields
 
 MOST_TOLD = 8
 """Checkpoints of a node that it tells the master: its newest."""
 MOST_SKIPPED = 3
 """Newer ones that a message names."""
-_MOST_FILES, _MOST_RANKS = 4096, 4096
+_MOST_FILES, _MOST_RANKS, _MOST_RANK = 4096, 4096, 1 << 20
 _TEXT, _LONG_TEXT = 255, 4096
-_MOST, _MOST_RANK = 1 << 53, 1 << 20
-
-
-class SightError(ValueError):
-    """What a node tells cannot be."""
 
 
 class Checkpoint(NamedTuple):
@@ -155,7 +151,7 @@ def tell_sight(workdir: str, candidates: Sequence[Mapping[str, Any]]) -> Dict[st
     told = [{name: one.get(name) for name in Seen._fields} for one in candidates]
     for one in told:
         one["files"] = dict(list((one["files"] or {}).items())[:_MOST_FILES])
-    seen = {"": [_seen(one) for one in told]}
+    seen = {"": [Seen(**_SEEN(one, "a checkpoint")) for one in told]}
     names = [name for name, _ in newest_first(seen)][:MOST_TOLD]
     return {"workdir": workdir, "checkpoints": [one for one in told if one["name"] in names]}
 
@@ -164,94 +160,48 @@ def read_sight(value: object) -> Sight:
     """Read what a node tells.
 
     Raises:
-        SightError: it cannot be.
+        MessageError: it cannot be.
     """
-    if not isinstance(value, dict):
-        raise SightError("expected what a node sees, found %.200r" % (value,))
-    told = value.get("checkpoints") or []
-    if not isinstance(told, list) or len(told) > MOST_TOLD:
-        raise SightError("checkpoints of a node: found %.200r" % (told,))
-    return Sight(
-        workdir=_text(value, "workdir", _LONG_TEXT),
-        checkpoints=tuple(_seen(one) for one in told),
-        problem=_text(value, "problem", _LONG_TEXT),
-    )
+    told = _SIGHT(value, "what a node sees")
+    return Sight(**{**told, "checkpoints": tuple(Seen(**one) for one in told["checkpoints"])})
 
 
-def _seen(value: object) -> Seen:
-    if not isinstance(value, dict):
-        raise SightError("expected a checkpoint, found %.200r" % (value,))
-    files = value.get("files") or {}
-    if not isinstance(files, dict) or len(files) > _MOST_FILES:
-        raise SightError("files of a checkpoint: found %.200r" % (files,))
-    beside = value.get("beside") or ()
-    return Seen(
-        name=_text(value, "name"),
-        path=_text(value, "path", _LONG_TEXT),
-        complete=value.get("complete") is True,
-        why=_text(value, "why", _LONG_TEXT),
-        hash=_text(value, "hash"),
-        time=_number(value, "time") or 0.0,
-        step=_whole(value, "step"),
-        epoch=_whole(value, "epoch"),
-        date=_whole(value, "date"),
-        run=_text(value, "run"),
-        mixed=_text(value, "mixed", _LONG_TEXT),
-        beside=("another",) if beside else (),
-        files={str(name)[:_LONG_TEXT]: str(digest)[:_TEXT] for name, digest in files.items()},
-        part=_part(value.get("part")),
-    )
+def _part(value: object, name: str) -> SeenPart:
+    return SeenPart(**_PART(value, name))
 
 
-def _part(value: object) -> Optional[SeenPart]:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise SightError("expected files of ranks, found %.200r" % (value,))
-    ranks, saved = _numbers(value, "ranks"), _numbers(value, "saved")
-    sizes = (_whole(value, "world_size"), _whole(value, "supposed"))
-    if not ranks or not saved or max(*ranks, *(size or 0 for size in sizes)) > _MOST_RANK:
-        raise SightError("expected files of ranks, found %.200r" % (value,))
-    return SeenPart(
-        ranks=tuple(map(int, ranks)),
-        metadata=value.get("metadata") is True,
-        steps=tuple(map(int, _numbers(value, "steps"))),
-        saved=tuple(map(float, saved)),
-        world_size=sizes[0],
-        supposed=sizes[1],
-        whole=value.get("whole") is True,
-    )
-
-
-def _text(value: Mapping[str, Any], name: str, most: int = _TEXT) -> str:
-    found = value.get(name) or ""
-    if not isinstance(found, str) or len(found) > most:
-        raise SightError("%s: found %.200r" % (name, found))
-    return found
-
-
-def _number(value: Mapping[str, Any], name: str) -> Optional[float]:
-    found = value.get(name)
-    if found is None:
-        return None
-    if not _is_number(found):
-        raise SightError("%s: found %.200r" % (name, found))
-    return float(found)
-
-
-def _whole(value: Mapping[str, Any], name: str) -> Optional[int]:
-    found = _number(value, name)
-    return None if found is None else int(found)
-
-
-def _numbers(value: Mapping[str, Any], name: str) -> List[float]:
-    found = value.get(name) or []
-    if not isinstance(found, (list, tuple)) or len(found) > _MOST_RANKS:
-        raise SightError("%s: found %.200r" % (name, found))
-    if not all(map(_is_number, found)):
-        raise SightError("%s: found %.200r" % (name, found))
-    return list(found)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST
+_SHORT, _LONG = (
+    fields.optional(fields.text(_TEXT), ""),
+    fields.optional(fields.text(_LONG_TEXT), ""),
+)
+_COUNT, _SIZE = fields.optional(fields.whole()), fields.optional(fields.whole(_MOST_RANK))
+_PART = fields.record(
+    ranks=fields.many(fields.whole(_MOST_RANK), _MOST_RANKS, least=1),
+    metadata=fields.flag,
+    steps=fields.optional(fields.many(fields.whole(), _MOST_RANKS), ()),
+    saved=fields.many(fields.number(), _MOST_RANKS, least=1),
+    world_size=_SIZE,
+    supposed=_SIZE,
+    whole=fields.flag,
+)
+_SEEN = fields.record(
+    name=_SHORT,
+    path=_LONG,
+    complete=fields.flag,
+    why=_LONG,
+    hash=_SHORT,
+    time=fields.optional(fields.number(), 0.0),
+    step=_COUNT,
+    epoch=_COUNT,
+    date=_COUNT,
+    run=_SHORT,
+    mixed=_LONG,
+    beside=lambda found, _: ("another",) if found else (),
+    files=fields.optional(
+        fields.table(fields.text(_TEXT, cut=True), _MOST_FILES, name_limit=_LONG_TEXT), {}
+    ),
+    part=fields.optional(_part),
+)
+_SIGHT = fields.record(
+    workdir=_LONG, checkpoints=fields.optional(fields.many(_SEEN, MOST_TOLD), ()), problem=_LONG
+)

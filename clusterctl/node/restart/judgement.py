@@ -9,7 +9,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from clusterctl.node.printed_cause import PrintedCause, cause_of
 from clusterctl.node.restart.agreement import Agreement, Checkpoint
-from clusterctl.node.restart.own_rules import Asked, FoundPatterns, RestartLimits, asked_by
+from clusterctl.node.restart.own_rules import Asked, FoundPatterns, asked_by
+from clusterctl.node.run.files.node_job import Restart
 
 NO_PROGRESS = 4
 """The exit code of a run that was ended because restarts brought it no further."""
@@ -207,7 +208,7 @@ RULES = _rules()
 
 def decide(
     ends: Sequence[AttemptEnd],
-    limits: RestartLimits,
+    limits: Restart,
     found: Agreement,
     checks: Checks,
     *,
@@ -311,7 +312,7 @@ def _words(words: str, more: str) -> str:
     return "%s: %s" % (words, more[:_SHOWN]) if more else words
 
 
-def _asked(end: AttemptEnd, limits: RestartLimits) -> Optional[Asked]:
+def _asked(end: AttemptEnd, limits: Restart) -> Optional[Asked]:
     """Return what the job's own rules say of an attempt; None: nothing."""
     codes = [
         each.exit_code if each.signal is None else _SIGNALS + each.signal for each in end.failures
@@ -336,7 +337,7 @@ def _since_progress(ends: Sequence[AttemptEnd], newest: Optional[Checkpoint]) ->
 
 def _limit(
     since: Sequence[AttemptEnd],
-    limits: RestartLimits,
+    limits: Restart,
     found: Agreement,
     rule: Optional[Rule],
 ) -> Optional[Decision]:
@@ -346,8 +347,8 @@ def _limit(
     if fruitless >= FRUITLESS:
         why = "%d restarts in a row brought no newer checkpoint" % fruitless
         return Decision("end", why, exit_code=NO_PROGRESS)
-    if end.attempt > limits.max:
-        return Decision("end", "attempt %d of %d was the last" % (end.attempt, limits.max + 1))
+    if end.attempt > limits["max"]:
+        return Decision("end", "attempt %d of %d was the last" % (end.attempt, limits["max"] + 1))
     why = found.why
     if not why and found.newest is None and end.start is not None:
         why = "%s, from which this attempt started, is not there" % end.start.path
@@ -381,7 +382,7 @@ def _same(cause: Cause, end: AttemptEnd, before: AttemptEnd) -> bool:
     )
 
 
-def unfit_nodes(end: AttemptEnd, limits: RestartLimits, checks: Checks) -> Dict[str, str]:
+def unfit_nodes(end: AttemptEnd, limits: Restart, checks: Checks) -> Dict[str, str]:
     """Return the nodes to leave out of the next attempt, each with why."""
     unfit: Dict[str, str] = {}
     cause = first_cause(end)

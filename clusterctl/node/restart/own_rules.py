@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-
-class RestartLimits(NamedTuple):
-    """`job.restart`."""
-
-    max: int
-    """Most restarts of the run: attempts are one more."""
-    on_exit_codes: Tuple[int, ...] = ()
-    on_patterns: Tuple[str, ...] = ()
-    """Regular expressions, looked for in each of the last lines of what failed."""
-    never_exit_codes: Tuple[int, ...] = ()
-    never_patterns: Tuple[str, ...] = ()
+from clusterctl.node.run.files.node_job import Restart
 
 
 class FoundPatterns(NamedTuple):
@@ -35,25 +25,22 @@ class Asked(NamedTuple):
 
 
 def asked_by(
-    exit_codes: Sequence[Optional[int]], limits: RestartLimits, patterns: FoundPatterns
+    exit_codes: Sequence[Optional[int]], limits: Restart, patterns: FoundPatterns
 ) -> Optional[Asked]:
     """Return what `never`, or else `on`, says of an attempt; None: neither says anything."""
     for each in patterns.unreadable:  # the controller's Python is newer
         return Asked(False, "the node's Python cannot read %s" % each)
-    never = _matching(exit_codes, patterns, limits.never_exit_codes, limits.never_patterns)
+    never = _matching(exit_codes, patterns, limits["never"])
     if never:
         return Asked(False, "%s is in job.restart.never" % never)
-    on = _matching(exit_codes, patterns, limits.on_exit_codes, limits.on_patterns)
+    on = _matching(exit_codes, patterns, limits["on"])
     return Asked(True, "%s is in job.restart.on" % on) if on else None
 
 
 def _matching(
-    exit_codes: Sequence[Optional[int]],
-    patterns: FoundPatterns,
-    wanted: Sequence[int],
-    listed: Sequence[str],
+    exit_codes: Sequence[Optional[int]], patterns: FoundPatterns, rules: Mapping[str, Any]
 ) -> str:
-    code = next((one for one in exit_codes if one in wanted), None)
+    code = next((one for one in exit_codes if one in rules.get("exit_codes", ())), None)
     if code is not None:
         return "exit code %d" % code
-    return next((one for one in listed if one in patterns.found), "")
+    return next((one for one in rules.get("patterns", ()) if one in patterns.found), "")

@@ -7,6 +7,7 @@ from typing import Any, Collection, Dict, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.checkpoints.checkpoints import checkpoints
+from clusterctl.node.file_io import read_end
 from clusterctl.node.peer_link.restart_messages import (
     LINE_CHARACTERS,
     LINES,
@@ -25,9 +26,9 @@ from clusterctl.node.supervisor.shutdown import Cause
 LOG_TAIL = 65536
 PEERS_SECONDS = 6.0
 """How long another node may take to answer: the kernel asks after 0, 1 and 3 s."""
-PORT = 60999
-"""Where: one on which the ranks may listen, too, so no firewall drops it. If it is free, the
-kernel there refuses, which tells as much as an answer."""
+PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
+"""The ports that the kernel chooses for ranks, so no firewall of the cluster drops them. Where one
+is free, the kernel refuses, which tells as much as an answer."""
 NO_ANSWER = ("timeout", "unreachable")
 
 
@@ -70,7 +71,11 @@ def unreached(job: NodeJob, lost: Collection[str]) -> List[str]:
     """Return the other workers that do not answer this one; each of them reaches the master."""
     node, seats = job["node"], (job.get("lineup") or {"seats": []})["seats"]
     others = set(job["workers"]) - {node, *lost} if node in job["workers"] else set()
-    known = {"port": PORT, "source": job["address"]}
+    try:
+        high_port = int(read_end(PORTS, 64).split()[-1])
+    except (ValueError, IndexError):
+        return []
+    known = {"port": high_port, "source": job["address"]}
     targets = [{**one, **known} for one in seats if one["node"] in others]
     found = connect_to(targets, "", PEERS_SECONDS)
     return [one["node"] for one in found if one["state"] in NO_ANSWER][:MOST_WITHOUT]

@@ -20,7 +20,7 @@ from clusterctl.node.restart.judgement import (
     unfit_nodes,
 )
 from clusterctl.node.restart.lineup import NoLineupError, lineup_of
-from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
+from clusterctl.node.restart.own_rules import FoundPatterns
 from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
 from clusterctl.node.run.files.run_files import write_json
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -64,7 +64,8 @@ def decide_next(
         ValueError: a node told what cannot be.
         OSError: the ends cannot be written, so the next attempt would not know of this one.
     """
-    limits, spares = limits_of(job), [*(job.get("spares") or ()), *(one["node"] for one in joined)]
+    limits, spares = job["restart"], [*(job.get("spares") or ()), *(one["node"] for one in joined)]
+    assert limits is not None
     end = attempt_end(job, causes, afters, lost, job.get("spares") or ())
     end = end._replace(patterns=patterns)
     if known is not None:
@@ -107,19 +108,6 @@ def decide_next(
         return Decided(decision, found.newest, end, lacks, way_on=_way_on(job, without))
     decision = decision._replace(action="again", without=without)
     return Decided(decision, found.newest, end, joined=fit)
-
-
-def limits_of(job: NodeJob) -> RestartLimits:
-    """Return `job.restart`."""
-    restart = job["restart"]
-    assert restart is not None
-    return RestartLimits(
-        max=restart["max"],
-        on_exit_codes=tuple(restart["on"].get("exit_codes", ())),
-        on_patterns=tuple(restart["on"].get("patterns", ())),
-        never_exit_codes=tuple(restart["never"].get("exit_codes", ())),
-        never_patterns=tuple(restart["never"].get("patterns", ())),
-    )
 
 
 def _way_on(job: NodeJob, without: Sequence[str]) -> str:

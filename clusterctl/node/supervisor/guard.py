@@ -14,6 +14,7 @@ which it starts another supervisor.
 
 from __future__ import annotations
 
+import _socket
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import time
 from typing import Any, Dict, List, Tuple
 
 from clusterctl.node.handover_sockets import receive
-from clusterctl.node.run.files.node_job import NodeJob, may_restart, next_job
+from clusterctl.node.run.files.node_job import may_restart, next_job
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.wire import decode_line, encode_line
@@ -85,7 +86,7 @@ class Supervisor:
         Raises:
             OSError: no process can be started.
         """
-        reader, writer = channel(start["job"])
+        reader, writer = (each.detach() for each in _socket.socketpair())
         if may_restart(start["job"]):  # once for all attempts, which share it: each begins sooner
             import clusterctl.node.supervisor.main  # noqa: F401, PLC0415  (the guard stays small)
         if answer < 0:  # before it can die: then its end is ours to write
@@ -136,16 +137,6 @@ class Supervisor:
             known = {"reason": how_it_died(status), "time": time.time(), **known}
         code = 1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         return code, known, sockets
-
-
-def channel(job: NodeJob) -> Tuple[int, int]:
-    """Return what the supervisor writes to and we read; by a socket, sockets can be handed over."""
-    if not may_restart(job):
-        return os.pipe()
-    import socket  # noqa: PLC0415  (the guard stays small)
-
-    reader, writer = socket.socketpair()
-    return reader.detach(), writer.detach()
 
 
 def next_start(

@@ -10,20 +10,17 @@ from __future__ import annotations
 import time
 import traceback
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
-from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
-from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt
-from clusterctl.node.run.files.run_files import RunFiles
+from clusterctl.node.run.files.node_job import Seat, run_attempt
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.around.time_limit import seconds_left
-from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, Attempt, NextAttempt
 from clusterctl.node.supervisor.shutdown import FAILURE_GRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterctl.node.peer_link.peer_link import Peers
     from clusterctl.node.restart.judgement import AttemptEnd
 
 PATTERNS_SECONDS = 20.0
@@ -35,22 +32,12 @@ FENCE_SECONDS = 3.0
 class MasterAttempt(NextAttempt):
     """What one attempt leaves to the next, on the master."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        job: NodeJob,
-        record: RunFiles,
-        peers: Peers,
-        on_change: Callable[[], None],
-        guard: Sequence[int],
-        on_wait: Callable[[str], None],
-    ) -> None:
-        """Expect the attempt to end; `on_wait` learns why the run waits for nodes."""
-        super().__init__(loop, job, record, peers, on_change, guard)
-        self._on_wait = on_wait
+    def __init__(self, attempt: Attempt) -> None:
+        """Expect the attempt to end."""
+        super().__init__(attempt)
         self._lost: Dict[str, float] = {}
         """Nodes that fell silent → from when on their ranks have certainly ended."""
-        self._spares = set(job.get("spares") or ())
+        self._spares = set(attempt.job.get("spares") or ())
         """Those that stand by, as far as is known."""
         self._joined: Dict[str, Seat] = {}
         """The nodes that have joined since the attempt began, and are there."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Set
 
 from clusterctl.node.event_loop import EventLoop, Timer
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import MOST_WITHOUT
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.run.files.node_job import NodeJob, may_restart
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.peer_link.peer_link import Peers
 
 JOIN_SECONDS = 600.0
 """How long a node that was let in may take until its supervisor is there."""

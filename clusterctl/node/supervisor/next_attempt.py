@@ -13,10 +13,11 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.run.files.node_job import (
     NodeJob,
     Seat,
@@ -26,12 +27,9 @@ from clusterctl.node.run.files.node_job import (
 )
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.processes import ProcessKey
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.shutdown import Cause, first_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.peer_link.peer_link import Peers
 
 LOOK_SECONDS = 150.0
 """How long a node may take to look at its checkpoints and its health."""
@@ -46,21 +44,28 @@ OPEN, OVER, GO = "open", "over", "go"
 """What becomes of the run: not known yet; it ends; the next attempt begins now."""
 
 
+class Attempt(NamedTuple):
+    """What of its supervisor an attempt needs."""
+
+    loop: EventLoop
+    job: NodeJob
+    record: RunFiles
+    peers: Peers
+    guard: ProcessKey
+    """The process that starts the next attempt."""
+    on_change: Callable[[], None]
+    on_wait: Callable[[str], None]
+    """Learns on the master why the run waits for nodes."""
+
+
 class NextAttempt:
     """What one attempt leaves to the next, on this node."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        job: NodeJob,
-        record: RunFiles,
-        peers: Peers,
-        on_change: Callable[[], None],
-        guard: Sequence[int],
-    ) -> None:
-        """Expect the attempt to end, one way or the other; `guard` starts the next one."""
-        self._loop, self._job, self._record, self._peers = loop, job, record, peers
-        self._on_change, self._guard = on_change, (guard[0], guard[1])
+    def __init__(self, attempt: Attempt) -> None:
+        """Expect the attempt to end, one way or the other."""
+        self._loop, self._job, self._record, self._peers, *_ = attempt
+        self._guard, self._on_change, self._on_wait = attempt[4:]
+        job = attempt.job
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0
         self._most = most_attempts(job)
@@ -231,11 +236,8 @@ class NextAttempt:
                 WHY_LIMIT,
             )
 
-            none: PeerMessage = {
-                "attempt": 0, "checkpoint": None, "step": None, "wait_s": 0.0, "go": False,
-                "without": [], "joined": [],
-            }  # fmt: skip
-            self._peers.send_again({**none, "why": self.why_not[:WHY_LIMIT]})
+            none: PeerMessage = {"attempt": 0, "wait_s": 0.0, "why": self.why_not[:WHY_LIMIT]}
+            self._peers.send_again(none)
             if self._job["workers"]:
                 self._told_until = time.monotonic() + TELL_SECONDS
         elif self._left_out:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Callable, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop, Timer
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.worlds.gathering import Gathering
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterctl.node.peer_link.peer_link import Peers
 
 WAITERS_SECONDS, AGAIN_SECONDS = 2.0, 3.0
 

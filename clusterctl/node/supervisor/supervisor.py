@@ -29,7 +29,7 @@ from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
 from clusterctl.node.supervisor.master_attempt import MasterAttempt
 from clusterctl.node.supervisor.members import Members
-from clusterctl.node.supervisor.next_attempt import GO, OVER, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OVER, Attempt, NextAttempt
 from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.ranks.spawn import Spawner
@@ -98,12 +98,10 @@ class Supervisor:
         self._members = Members(loop, job, self._peers, secrets["token"], self._save)
         env = spawner.environment
         self._notify = Notifier(loop, job, record, secrets, env, self._nodes, self.began)
-        attempt = loop, job, record, self._peers, self._save, guard
-        self._next = (
-            NextAttempt(*attempt)
-            if job["node_rank"]
-            else MasterAttempt(*attempt, self._notify.waits)
+        attempt = Attempt(
+            loop, job, record, self._peers, self._housekeeping.guard, self._save, self._notify.waits
         )
+        self._next = NextAttempt(attempt) if job["node_rank"] else MasterAttempt(attempt)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
         watched = self._ranks.gathering, self._peers

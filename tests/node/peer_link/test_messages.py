@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from clusterctl.node.peer_link.fields import MessageError
 from clusterctl.node.peer_link.messages import (
-    MessageError,
     parse_ending,
     parse_hung,
     parse_life,

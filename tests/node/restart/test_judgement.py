@@ -25,7 +25,7 @@ from clusterctl.node.restart.judgement import (
     decide,
     first_cause,
 )
-from clusterctl.node.restart.own_rules import FoundPatterns, RestartLimits
+from clusterctl.node.restart.own_rules import FoundPatterns
 
 TEXTS: list[str] = [
     str(entry["text"])
@@ -34,8 +34,19 @@ TEXTS: list[str] = [
     )
 ]
 """The project's own collection."""
-THREE = RestartLimits(max=3)
-MANY = RestartLimits(max=1000)
+
+
+def limits_of(most: int, on: Any = (), never: Any = ()) -> Any:
+    """Return `job.restart` with exit codes, or words."""
+    kinds = {"exit_codes": int, "patterns": str}
+    on, never = (
+        {name: [one for one in rules if isinstance(one, kind)] for name, kind in kinds.items()}
+        for rules in (on, never)
+    )
+    return {"max": most, "on": on, "never": never}
+
+
+THREE, MANY = limits_of(3), limits_of(1000)
 NEVER_SAVED = Agreement()
 GOOD: dict[str, dict[str, str | None]] = {"a": {"workdir": "", "xid": None}, "b": {"workdir": ""}}
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]"
@@ -59,15 +70,15 @@ def end(*failures: Failure, attempt: int = 1, by: str = "rank", **more: Any) -> 
     return AttemptEnd(attempt, by, failures=failures, **more)
 
 
-def searched(one: AttemptEnd, limits: RestartLimits) -> AttemptEnd:
+def searched(one: AttemptEnd, limits: Any) -> AttemptEnd:
     """Look for the limits' patterns, all of them harmless ones."""
     lines = [line for each in one.failures for line in each.lines]
-    patterns = (*limits.never_patterns, *limits.on_patterns)
+    patterns = (*limits["never"]["patterns"], *limits["on"]["patterns"])
     found = (each for each in patterns if any(re.search(each, line) for line in lines))
     return one if one.patterns.unreadable else one._replace(patterns=FoundPatterns(tuple(found)))
 
 
-def decision(*ends: AttemptEnd, limits: RestartLimits = THREE, **more: Any) -> Decision:
+def decision(*ends: AttemptEnd, limits: Any = THREE, **more: Any) -> Decision:
     more = {"found": NEVER_SAVED, "checks": GOOD, **more}
     ends = (*ends[:-1], searched(ends[-1], limits))
     return decide(ends, limits, more.pop("found"), more.pop("checks"), **more)
@@ -280,19 +291,19 @@ def test_a_hang_is_tried_again_twice_unless_a_node_is_to_blame() -> None:
 
 def test_the_jobs_own_rules_come_first() -> None:
     broken = end(failed("ModuleNotFoundError: No module named 'x'"))
-    rules = RestartLimits(3, on_patterns=("No module named",))
+    rules = limits_of(3, ["No module named"])
     assert decision(broken, limits=rules).action == "again"
-    assert decision(end(failed(exit_code=2)), limits=RestartLimits(3, (2,))).action == "again"
+    assert decision(end(failed(exit_code=2)), limits=limits_of(3, [2])).action == "again"
     killed = end(failed(signal=9))
-    never = RestartLimits(3, (137,), never_exit_codes=(137,))
+    never = limits_of(3, [137], [137])
     assert decision(killed, limits=never).action == "end"
-    assert decision(killed, limits=never._replace(never_exit_codes=())).action == "again"
-    worded = RestartLimits(3, never_patterns=(r"by peer \[",))
+    assert decision(killed, limits=limits_of(3, [137])).action == "again"
+    worded = limits_of(3, never=[r"by peer \["])
     assert decision(end(failed(RESET)), limits=worded).action == "end"
 
 
 def test_a_pattern_that_only_a_newer_python_reads_ends_the_run() -> None:
-    limits = RestartLimits(3, on_patterns=("(",))
+    limits = limits_of(3, ["("])
     unreadable = FoundPatterns(unreadable=("'(': missing )",))
     found = decision(end(failed(RESET), patterns=unreadable), limits=limits)
     assert found.action == "end"
@@ -344,7 +355,7 @@ def test_there_are_never_more_attempts_than_the_budget(
         step += gain
         newest = saved(step) if step else None
         fruitless = 0 if gain else fruitless + (number > 1)
-        found = decide(ends, RestartLimits(most), Agreement(newest), GOOD, seed="x")
+        found = decide(ends, limits_of(most), Agreement(newest), GOOD, seed="x")
         assert 0 <= found.wait_s <= 1.2 * WAITS[-1]
         if found.action == "end":
             break
@@ -365,8 +376,8 @@ def test_never_is_never_followed_by_another_attempt(
     one: AttemptEnd, code: int, words: str, *, both: bool
 ) -> None:
     patterns = (words,) if words else ()
-    on = {"on_exit_codes": (code,), "on_patterns": patterns} if both else {}
-    limits = RestartLimits(9, never_exit_codes=(code,), never_patterns=patterns, **on)  # type: ignore[arg-type]
+    never = (code, *patterns)
+    limits = limits_of(9, never if both else (), never)
     codes = {128 + each.signal if each.signal else each.exit_code for each in one.failures}
     lines = [line for each in one.failures for line in each.lines]
     if code in codes or (words and any(words in line for line in lines)):

@@ -19,7 +19,7 @@ from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run.files import stop_file
 from clusterctl.node.run.operations.node_run import NodeRun
-from clusterctl.node.run.operations.stop import NodeStop, StopRequest, describe_survivor
+from clusterctl.node.run.operations.stop import NodeStop, describe_survivor
 from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
 from tests.waiting import wait_until
@@ -168,7 +168,7 @@ def test_it_works_without_the_supervisor(
     with monkeypatch.context() as patch:  # such as one that is stuck in the kernel
         patch.setattr(NodeRun, "kill", lambda _run: left)
         link = CallChannel(io.BytesIO(), os.open(os.devnull, os.O_WRONLY))
-        stuck = NodeStop(StopRequest.read({}), NodeRun.find(run.where()), link)
+        stuck = NodeStop({}, NodeRun.find(run.where()), link)
         stuck.ask()
         stuck.kill()
         stuck.verify()

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from clusterctl.node.event_loop import EventLoop, Timer
-from clusterctl.node.peer_link.peer_link import NoPeers
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.supervisor.members import JOIN_SECONDS, Members
+
+
+class Silences(Peers):
+    """Workers that were heard so many seconds ago."""
+
+    silences: dict[str, float] = {}  # noqa: RUF012
 
 
 class World:
@@ -16,7 +22,8 @@ class World:
     def __init__(self, *, least: int = 2, most: int = 3, **more: Any) -> None:
         self.now = 0.0
         self.timers: list[Timer] = []
-        self.peers = NoPeers()
+        self.peers = Silences()
+        self.peers.silences = {}
         job: Any = {
             "node_rank": 0, "min_nodes": least, "elastic": {"max_nodes": most},
             "master": {"node": "a"}, "workers": ["b"], "link": {"lost_after": 15.0}, **more,

@@ -15,7 +15,7 @@ from clusterctl.node.run.processes.boot import uptime
 from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.supervisor import decide_next
 from clusterctl.node.supervisor.master_attempt import MasterAttempt
-from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, Attempt, NextAttempt
 from clusterctl.node.supervisor.shutdown import Cause
 
 AGAIN: dict[str, Any] = {
@@ -57,9 +57,9 @@ class Node:
         peers: Any = self.peers
         self.waits: list[str] = []
         loop: Any = SimpleNamespace()
-        given = loop, job, record, peers, lambda: None, guard
-        self.master = MasterAttempt(*given, self.waits.append)
-        self.next = NextAttempt(*given) if rank else self.master
+        given = Attempt(loop, job, record, peers, guard, lambda: None, self.waits.append)
+        self.master = MasterAttempt(given)
+        self.next = NextAttempt(given) if rank else self.master
         self.next._own = OWN
 
     def poll(self) -> str:

@@ -69,7 +69,7 @@ class NodeRun(NamedTuple):
         return (holder["run"], holder.get("node")) == (self.run, self.node)
 
     def request_stop(self, order: Dict[str, Any]) -> bool:
-        """Tell the supervisor to end it; False: there is none."""
+        """Tell the supervisor to end it, as `stop` was asked to; False: there is none."""
         saved = read_json(self.paths.supervisor)
         if is_alive(saved):  # one that was stopped would hear nothing
             for key in supervisor_keys(saved):
@@ -77,7 +77,9 @@ class NodeRun(NamedTuple):
         if not self.holds_lock():
             return False
         request = {"ask": "stop", "run": self.run, "node": self.node}
-        request.update({name: order[name] for name in ("by", "grace", "reason") if name in order})
+        told = {name: order.get(name) for name in ("by", "grace", "reason")}
+        # Earlier versions expect no null.
+        request.update({name: value for name, value in told.items() if value is not None})
         answer = run_lock.query(self.lock, request)
         return answer is not None and "error" not in answer  # another run may have the lock by now
 

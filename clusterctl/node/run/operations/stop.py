@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List
 
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
 from clusterctl.node.file_io import read_json
@@ -23,36 +23,6 @@ from clusterctl.wire import Message
 
 VERIFY_SECONDS = 8.0
 """Seconds beyond the grace that a living supervisor gets to end everything itself."""
-
-
-class StopRequest(NamedTuple):
-    """What the controller wants, read once."""
-
-    reason: str
-    by: Optional[str]
-    grace: Optional[float]
-    """Seconds for the ranks; None: what the job says."""
-    prevent_start: bool
-    """The run may still be about to start here, and must not."""
-    planned: Dict[str, Any]
-    """What the controller knows of a run that has no folder."""
-
-    @classmethod
-    def read(cls, args: Dict[str, Any]) -> StopRequest:
-        """Read the arguments of the operation."""
-        grace = args.get("grace")
-        return cls(
-            reason=str(args.get("reason") or "stopped"),
-            by=args.get("by"),
-            grace=None if grace is None else float(grace),
-            prevent_start=bool(args.get("prevent_start")),
-            planned=args.get("planned") or {},
-        )
-
-    def order(self) -> Dict[str, Any]:
-        """Return the order for the supervisor; earlier versions expect no null."""
-        order = {"by": self.by, "grace": self.grace, "reason": self.reason}
-        return {name: value for name, value in order.items() if value is not None}
 
 
 def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
@@ -77,14 +47,14 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         ended here before, or null.
     """
     del body
-    request, paths = StopRequest.read(args), NodePaths.of(args)
-    if is_barred(paths) or (request.prevent_start and bar(paths)):
+    paths = NodePaths.of(args)
+    if is_barred(paths) or (args.get("prevent_start") and bar(paths)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
-    if request.planned and not NodeRun.find(args).holds_lock():
+    if args.get("planned") and not NodeRun.find(args).holds_lock():
         create_placeholder(paths)
     node_run = NodeRun.find(args)
     hand_over("stop", args, channel, node_run.paths)
-    node_stop = NodeStop(request, node_run, channel)
+    node_stop = NodeStop(args, node_run, channel)
     node_stop.ask()
     node_stop.kill()
     node_stop.verify()
@@ -94,8 +64,9 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 class NodeStop:
     """The end of a run on this node, step by step; each step needs those before it."""
 
-    def __init__(self, request: StopRequest, run: NodeRun, channel: CallChannel) -> None:
-        self._request, self._run, self._channel = request, run, channel
+    def __init__(self, args: Dict[str, Any], run: NodeRun, channel: CallChannel) -> None:
+        self._args, self._run, self._channel = args, run, channel
+        self._reason = str(args.get("reason") or "stopped")
         self._ended = read_json(run.paths.end).get("state") if run.job else None
         """The state in which it had ended before."""
         self._was_lost = bool(run.job) and run.was_lost()
@@ -107,10 +78,11 @@ class NodeStop:
     def ask(self) -> None:
         """Let the supervisor end the run; where there is none, let none start it."""
         self._report("asking")
-        if self._run.request_stop(self._request.order()):
-            self._run.wait(time.monotonic() + (self._request.grace or 0.0) + VERIFY_SECONDS)
+        if self._run.request_stop({**self._args, "reason": self._reason}):
+            grace = float(self._args.get("grace") or 0.0)
+            self._run.wait(time.monotonic() + grace + VERIFY_SECONDS)
         else:
-            self._run.prevent_start(self._request.reason)
+            self._run.prevent_start(self._reason)
 
     def kill(self) -> None:
         """End what did not end by itself."""
@@ -125,7 +97,7 @@ class NodeStop:
 
     def verify(self) -> None:
         """Look whether the GPUs and the port are free; if no process is left, record the end."""
-        run, planned = self._run, self._request.planned
+        run, planned = self._run, self._args.get("planned") or {}
         # Which processes had a GPU only the folder knows.
         used = run.job or (planned if planned.get("device") == "cpu" else {})
         memory = release_check.check_gpu_memory(used, {pid for pid, _ in run.recorded.read()})
@@ -155,7 +127,7 @@ class NodeStop:
             from clusterctl.node.run.files import ray_folder  # noqa: PLC0415
 
             ray_folder.clean(self._run.paths.folder)
-        self._run.write_missing_end(self._request.reason, lost=self._was_lost)
+        self._run.write_missing_end(self._reason, lost=self._was_lost)
 
     def _report(self, stage: str, **details: object) -> None:
         """Report how far it is; a stop is completed whether or not anyone listens."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from typing import List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.agent.child_tasks import output_of
 from clusterctl.own_files import user_name
 
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
@@ -96,7 +96,7 @@ def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> 
 
 def _why_session_ends_it(user: str) -> Tuple[str, bool]:
     """Say why a process ends with its session, empty if it does not; and whether that is sure."""
-    kills = kills_at_logout(_output_of(BUSCTL), user)
+    kills = kills_at_logout(output_of(BUSCTL, QUERY_SECONDS) or "", user)
     if kills is None:
         words = "logind may kill what user %s leaves running at logout (busctl gave no answer)"
     else:
@@ -109,8 +109,8 @@ def _why_connection_ends_it(unit: str, user: str) -> Tuple[str, bool]:
     """Say the same of a process of an sshd for one connection."""
     if not unit:
         return "", True
-    shown = _output_of(["systemctl", "show", "--property=KillMode", "--", unit])
-    mode = shown.strip().rpartition("=")[2]
+    asked = ["systemctl", "show", "--property=KillMode", "--", unit]
+    mode = (output_of(asked, QUERY_SECONDS) or "").strip().rpartition("=")[2]
     words = "systemd ends what user %s leaves running after the connection (%s: KillMode=%s)"
     return ("" if mode in KEEPING else words % (user, unit, mode or "?")), bool(mode)
 
@@ -123,19 +123,3 @@ def own_scope(unit: str) -> str:
             if line.startswith("0::") and path.endswith("/" + unit + ".scope"):
                 return path
     return ""
-
-
-def _output_of(command: List[str]) -> str:
-    """Return what a program of systemd prints; empty: it gave no answer."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=QUERY_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,102 @@
+"""The link as the supervisor sees it; by itself, that of a run on one node, without any peer."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Set
+
+from clusterctl.node.peer_link.messages import PeerMessage, SilentPeer
+from clusterctl.node.run.files.node_job import Seat
+
+
+class Peers:
+    """The supervisors of the other nodes. Each side of a link overrides what it has to do.
+
+    What is left as it is here is the other side's: a worker hears of no node but the master.
+    """
+
+    port = 0
+    """Where the master listens."""
+    begun = True
+    """All nodes may start their ranks; of a job with a command before them."""
+    again: Optional[PeerMessage] = None
+    """What becomes of the run, as the master said last; only workers hear it."""
+
+    def __init__(self) -> None:
+        self.missing: Set[str] = set()
+        """Nodes that have never been there."""
+        self.afters: Dict[str, PeerMessage] = {}
+        """What each worker told with its bye, of a run that may restart."""
+        self.seats: Dict[str, Seat] = {}
+        """Where the nodes are that have joined and stand by."""
+
+    @property
+    def acknowledged(self) -> bool:
+        """The link has nothing more to send or receive."""
+        return True
+
+    @property
+    def all_done(self) -> bool:
+        """The run has ended on every node that this one waits for."""
+        return True
+
+    @property
+    def rest_done(self) -> bool:
+        """Every worker that was ever there has ended."""
+        return True
+
+    @property
+    def others_over(self) -> bool:
+        """The run is over on every other node."""
+        return self.all_done
+
+    @property
+    def all_ready(self) -> bool:
+        """Every worker that has ranks has told that they may start."""
+        return True
+
+    @property
+    def lives(self) -> Dict[str, Optional[PeerMessage]]:
+        """What each worker whose part is not over has told of its ranks; None: nothing."""
+        return {}
+
+    @property
+    def silences(self) -> Dict[str, float]:
+        """Seconds since each worker was heard, its part over or not."""
+        return {}
+
+    def silent(self) -> List[SilentPeer]:
+        """Return the nodes that were there, and neither ended nor were heard lately."""
+        return []
+
+    def give_up_on_missing(self) -> None:
+        """Expect those no longer that have never been there."""
+
+    def expect(self, name: str) -> None:
+        """Let a worker come that was lost, or was not part of the run."""
+
+    def withdraw(self, name: str) -> None:
+        """Expect a worker no longer that has not come."""
+
+    def tell_ready(self) -> None:
+        """Tell the master that this node's ranks may start."""
+
+    def send_begin(self) -> None:
+        """Let every worker start its ranks."""
+
+    def send_ending(self, message: PeerMessage) -> None:
+        """Tell all nodes that the run ends, and why."""
+
+    def send_hung(self, judgement: PeerMessage) -> None:
+        """Tell every worker that the run is hung, or runs again."""
+
+    def send_slow(self, slow: Dict[str, List[PeerMessage]]) -> None:
+        """Tell each worker which of its ranks keep the others waiting."""
+
+    def send_bye(self, state: str, after: Optional[PeerMessage] = None) -> None:
+        """Tell the others that the run is over here; `after`: what the master needs to know."""
+
+    def send_again(self, again: PeerMessage) -> None:
+        """Tell every worker what becomes of the run after its end."""
+
+    def close(self) -> None:
+        """Leave."""
