@@ -50,6 +50,8 @@ class Turn:
 
 def main() -> None:
     """Start the hosts and compare."""
+    # Compiled modules are kept, as in every installation.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if INSIDE not in os.environ:
         argv = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
         own = {**os.environ, INSIDE: "1"}

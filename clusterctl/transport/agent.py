@@ -20,7 +20,7 @@ from typing import Any
 
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.operations import OPERATIONS
-from clusterctl.wire import encode_head
+from clusterctl.wire import Message
 
 # /usr/bin/python3 goes first: a `python3` on PATH may be a pyenv or conda shim that takes longer
 # to start than the whole agent. `exec` leaves no shell behind to hold the channel open.
@@ -53,14 +53,16 @@ def r(n):
             os._exit(98)
         b += d
     return b
-import gc, marshal, zlib
-m = r(int(r(12)))
-s = r(int(r(12)))
-c = r(int(r(12)))
+import _frozen_importlib_external, gc, marshal, zlib
+m, l, s, c = [r(int(r(12))) for _ in '1234']
 gc.disable()
 s = marshal.loads(s)
 g = {'__name__': 'clusterctl.node.agent.loader'}
-exec(compile(zlib.decompress(s[g['__name__']]), '<clusterctl>/loader.py', 'exec'), g)
+if l[:4] == _frozen_importlib_external.MAGIC_NUMBER:
+    l = marshal.loads(l[4:])
+else:
+    l = compile(zlib.decompress(s[g['__name__']]), '<clusterctl>/loader.py', 'exec')
+exec(l, g)
 g['install'](s, c)
 from clusterctl.node.agent.main import serve
 serve(m)
@@ -90,20 +92,45 @@ CHECK_MODULES = (
 """What every check imports; only rare answers of a node need more."""
 
 
+_WRITES_AGENT = {_NODE + "run.files.own_agent", _NODE + "run.operations.start"}
+"""They write all of the agent to the node, or compare it with what another version wrote."""
+
+
 def modules_of(op: str) -> dict[str, CodeType]:
-    """Return the code of all that an operation may import, as this Python caches it."""
+    """Return the code of all that an operation may import, as this Python caches it.
+
+    Of a check, only what every check imports.
+    """
+    if op in {"read", "collect-facts"}:
+        return {name: _code(name) for name in CHECK_MODULES}
+    return _all_modules_of(op)
+
+
+def _all_modules_of(op: str) -> dict[str, CodeType]:
     known = _read().keys() - {loader.ENTRY}
-    is_check = op in {"read", "collect-facts"}
-    wanted = [*CHECK_MODULES] if is_check else [_MAIN, OPERATIONS[op].partition(":")[0]]
+    wanted = [_MAIN, OPERATIONS[op].partition(":")[0]]
     found: dict[str, CodeType] = {}
     while wanted:
         name = wanted.pop()
         if name in found or name not in known:
             continue
         found[name] = code = _code(name)
-        if not is_check:
-            wanted += _imported(code)
+        wanted += _imported(code)
     return found
+
+
+def sources_for(op: str) -> loader.Sources:
+    """Return the sources of all that an operation may import, or pass on to another Python."""
+    needed = _all_modules_of(op).keys() if op else _WRITES_AGENT
+    if needed & _WRITES_AGENT:
+        return _read()
+    probes = _NODE + "probe."
+    passes_on = probes + "read" in needed
+    return {
+        name: source
+        for name, source in _read().items()
+        if name == loader.ENTRY or name in needed or (passes_on and name.startswith(probes))
+    }
 
 
 @functools.cache
@@ -167,17 +194,20 @@ def opening(marker: bytes, python: str | None, op: str = "") -> tuple[bytes, byt
     return f"exec({_STUB!r})\n{plain}\n".encode() + _sized(marker), modules
 
 
-def further(op: str) -> tuple[bytes, bytes]:
+def further(op: str) -> bytes:
     """Return what is written before the frame of a request to an agent that has stayed."""
     with _reading:
-        modules = compiled_for(op)
-    return encode_head({"modules": True}, len(modules)), modules
+        return modules_for(op, stayed=True)
 
 
 @functools.cache
-def modules_for(op: str) -> bytes:
-    """Return all sources, then what an operation imports as it was compiled."""
-    return _sized(marshal.dumps(_read(), 2)) + _sized(compiled_for(op) if op else b"")
+def modules_for(op: str, *, stayed: bool = False) -> bytes:
+    """Return the sources that an operation needs, and what it imports as it was compiled."""
+    parts = marshal.dumps(sources_for(op), 2), compiled_for(op) if op else b""
+    if stayed:
+        return Message({"modules": len(parts[0])}, b"".join(parts)).encode()
+    compiled_loader = loader.MAGIC + marshal.dumps(_code(loader.ENTRY))
+    return b"".join(map(_sized, (compiled_loader, *parts)))
 
 
 def _sized(part: bytes) -> bytes:

@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import BinaryIO, cast
 
 from clusterctl.errors import OLDER, OPERATION, NodeError
@@ -98,8 +97,11 @@ class AgentCall(Call):
         self._sending = threading.Lock()
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
-        fresh = partial(agent.opening, self._marker, node.python)
-        opening = (agent.further if stayed else fresh)(request.op)
+        opening = (
+            (agent.further(request.op),)
+            if stayed
+            else agent.opening(self._marker, node.python, request.op)
+        )
         asked = {"op": request.op, "args": plain(request.args), "stay": request.stay}
         head = encode_head(asked, len(request.body))
         sent_by = time.monotonic() + timeouts.answer

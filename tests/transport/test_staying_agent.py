@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from clusterctl.inventory.cluster import Node, Ssh
+from clusterctl.transport import agent
 from clusterctl.transport.connection import LocalConnection
 from clusterctl.transport.interface import Reply, Request, Timeouts
 from clusterctl.transport.stream import Stream
@@ -20,10 +21,10 @@ class Counting(LocalConnection):
         self.started += 1
         return super().start_agent()
 
-    def ask(self, *, stay: bool) -> Reply:
-        with closing(self.call(Request(op="hello", args={}, stay=stay))) as call:
+    def ask(self, *, stay: bool, op: str = "hello", answers: str = "python") -> Reply:
+        with closing(self.call(Request(op=op, args={}, stay=stay))) as call:
             (message,) = call.messages()
-            assert message.head["python"]
+            assert answers in message.head, message.head
             call.send(message)  # too late: it must not be taken for the next request
             return call.reply()
 
@@ -39,6 +40,16 @@ def test_one_agent_answers_as_long_as_it_is_asked_to_stay(connection: Counting) 
     for stay, started in ((True, 1), (True, 1), (False, 1), (False, 2)):
         assert connection.ask(stay=stay).ok
         assert connection.started == started
+
+
+def test_an_agent_of_another_python_gets_the_sources_of_each_question(
+    connection: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "compiled_for", lambda _: b"")
+    monkeypatch.setattr(agent, "modules_for", agent.modules_for.__wrapped__)
+    assert connection.ask(stay=True).ok
+    assert connection.ask(stay=True, op="read", answers="answers").ok
+    assert connection.started == 1
 
 
 def test_an_agent_that_has_gone_is_replaced(connection: Counting) -> None:

@@ -41,15 +41,15 @@ class Importer:
     """Imports the agent's modules from memory."""
 
     def __init__(self, sources: Sources, compiled: bytes = b"") -> None:
-        self.sources = sources
         self.compiled = b""
         self.codes: Dict[str, bytes] = {}
-        self.add(compiled)
-        self.packages = {package for name in sources for package in _packages_of(name)}
+        self.take(sources, compiled)
         self._own = zlib.decompress(sources[ENTRY])
 
-    def add(self, compiled: bytes) -> None:
-        """Take the modules of an operation, compiled; for nothing if by another Python."""
+    def take(self, sources: Sources, compiled: bytes) -> None:
+        """Take what an operation needs; what another Python compiled is of no use."""
+        self.sources = sources
+        self.packages = {package for name in sources for package in _packages_of(name)}
         if compiled.startswith(MAGIC):
             self.compiled = compiled
             codes = zlib.decompress(compiled[len(MAGIC) :])
@@ -110,10 +110,10 @@ def install(sources: Sources, compiled: bytes = b"") -> None:
     sys.modules[ENTRY].__dict__.update(globals(), __name__=ENTRY)
 
 
-def add(compiled: bytes) -> None:
-    """Take the compiled modules of a further operation."""
+def add(modules: bytes, size: int) -> None:
+    """Take what a further operation needs: so many bytes of sources, then compiled modules."""
     if _installed is not None:
-        _installed.add(compiled)
+        _installed.take(marshal.loads(modules[:size]), modules[size:])  # noqa: S302  (clusterctl's)
 
 
 def read_sources() -> Sources:

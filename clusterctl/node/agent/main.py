@@ -55,7 +55,7 @@ def serve(marker: bytes) -> None:
 
 
 def next_request(link: CallChannel, marker: bytes) -> Message | None:
-    """Wait for another request; None: there is none. Its modules, compiled, come before it."""
+    """Wait for another request; None: there is none. Its modules come before it."""
     link.receive_timeout_s = STAY_SECONDS
     try:
         while (modules := link.receive()) is not None and "modules" not in modules.head:
@@ -67,7 +67,7 @@ def next_request(link: CallChannel, marker: bytes) -> Message | None:
     if modules is None or request is None:
         return None
     os.write(link.output, marker)  # from here on it is not to be sent to another agent
-    loader.add(modules.body)
+    loader.add(modules.body, modules.head["modules"])
     return request
 
 

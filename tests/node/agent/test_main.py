@@ -213,6 +213,20 @@ def test_what_an_operation_may_import_is_sent() -> None:
     assert {code.co_filename, *inner} == {"<clusterctl>/clusterctl/node/run/operations/stop.py"}
 
 
+def test_a_node_gets_the_sources_that_its_operation_needs() -> None:
+    whole = loader.read_sources()
+    assert agent.sources_for("start") is agent.sources_for("status")  # a run keeps all of it
+    assert agent.sources_for("start").keys() == whole.keys()
+    checks = agent.sources_for("collect-facts")
+    assert len(checks) < len(whole) / 2
+    # What is run by the job's Python, and what only rare answers need.
+    also = {_PROBE + name for name in ("job_interpreter", "trial.job_ladder", "build_locks")}
+    assert {*also, *agent.CHECK_MODULES, "clusterctl.node.run_lock"} <= checks.keys()
+
+
+_PROBE = "clusterctl.node.probe."
+
+
 def test_the_code_of_an_operation_is_read_once_for_all_nodes() -> None:
     agent.modules_for.cache_clear()
     openings = [agent.opening(MARKER, None, "sync-compare") for _ in range(20)]
