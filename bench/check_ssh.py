@@ -7,32 +7,26 @@ seconds on the clock, and of the processor's: those of the client, the servers a
 
 from __future__ import annotations
 
-import os
+import functools
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-# Compiled modules are kept, as in every installation, and as those of the rivals are.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from clusterctl.facts.parse_facts import read_arguments  # noqa: E402
-from clusterctl.facts.request import FactRequest  # noqa: E402
-from clusterctl.node.agent import loader  # noqa: E402
-from clusterctl.sandbox import sandbox  # noqa: E402
-from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
-from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
-from clusterctl.wire import Message  # noqa: E402
+from bench._box import ROOT, argument, cpu_seconds, hosts, in_turns
+from clusterctl.facts.parse_facts import read_arguments
+from clusterctl.facts.request import FactRequest
+from clusterctl.node.agent import loader
+from clusterctl.sandbox.sandbox import Sandbox
+from clusterctl.wire import Message
 
-HOSTS = int(sys.argv[1]) if len(sys.argv) > 1 else 128
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+HOSTS, ROUNDS = argument(1, 128), argument(2, 3)
 NAMES = f"node[1-{HOSTS}]"
 SETTLE_SECONDS = 0.5
 """Until the servers have waited for the sessions that just ended."""
@@ -61,30 +55,28 @@ def main() -> None:
     missing = [name for name in ("pdsh", "clush") if tool(name) is None]
     if missing:
         sys.exit(f"wanted beside ours: {', '.join(missing)}")
-    box = sandbox.up(f"bench{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="loopback")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            stub = write_stub(Path(folder))
-            plain = {"pdsh hostname": pdsh("hostname")}
-            compare(box, f"all fast checks, {HOSTS} hosts", check(box), plain)
-            rivals = {"pdsh": pdsh(stub), "clush": clush(stub)}
-            compare(box, f"the same reads, {HOSTS} hosts", ours(box), rivals)
-    finally:
-        box.down()
+    with hosts(HOSTS, "loopback") as (box, folder):
+        stub = write_stub(folder)
+        compare(
+            box, f"all fast checks, {HOSTS} hosts", check(box), {"pdsh hostname": pdsh("hostname")}
+        )
+        rivals = {"pdsh": pdsh(stub), "clush": clush(stub)}
+        compare(box, f"the same reads, {HOSTS} hosts", ours(box), rivals)
 
 
 def compare(box: Sandbox, title: str, mine: list[str], rivals: dict[str, list[str]]) -> None:
     """Take turns and print the medians."""
-    sides = {"clusterctl": mine, **rivals}
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     servers = sshds(box)
-    for _ in range(ROUNDS):
-        for name, argv in sides.items():
-            began, used = time.monotonic(), processor_seconds(servers)
-            run(box, argv)
-            clock = time.monotonic() - began
-            time.sleep(SETTLE_SECONDS)
-            seconds[name].append((clock, processor_seconds(servers) - used))
+
+    def turn(argv: list[str]) -> tuple[float, float]:
+        began, used = time.monotonic(), sum(cpu_seconds(servers))
+        run(box, argv)
+        clock = time.monotonic() - began
+        time.sleep(SETTLE_SECONDS)
+        return clock, sum(cpu_seconds(servers)) - used
+
+    sides = {"clusterctl": mine, **rivals}
+    seconds = in_turns(ROUNDS, {n: functools.partial(turn, argv) for n, argv in sides.items()})
     print(title)
     for which, unit in enumerate(("on the clock", "of processor")):
         best = statistics.median(pair[which] for pair in seconds["clusterctl"])
@@ -104,16 +96,6 @@ def sshds(box: Sandbox) -> list[psutil.Process]:
         for process in psutil.process_iter(["name", "cmdline"])
         if process.info["name"] == "sshd" and root in " ".join(process.info["cmdline"] or ())
     ]
-
-
-def processor_seconds(servers: list[psutil.Process]) -> float:
-    """Return what the ended children of this process and of the servers have used."""
-    own = os.times()
-    used = own.children_user + own.children_system
-    for server in servers:
-        times = server.cpu_times()
-        used += times.user + times.system + times.children_user + times.children_system
-    return used
 
 
 def run(box: Sandbox, argv: list[str]) -> None:

@@ -15,8 +15,8 @@ the seconds after which `launch` told the verdict by itself.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -27,19 +27,15 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-# Compiled modules are kept, as in every installation.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
+from bench._box import ROOT, hosts, in_turns, timed
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang.life import SAMPLE_SECONDS
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import living_descendants
 from clusterctl.node.supervisor.hang_watch import HangWatch
-from clusterctl.sandbox import netns, sandbox
-from clusterctl.sandbox.backend import SandboxSpec
+from clusterctl.sandbox import netns
 from clusterctl.sandbox.sandbox import Sandbox
 
-ROOT = Path(__file__).parent.parent
 GOAL_PERCENT = 0.3
 """Of a core, for each rank."""
 RANK = """
@@ -114,46 +110,36 @@ def main() -> int:
     return missed
 
 
-def naming(hosts: int, rounds: int) -> None:
+def naming(count: int, rounds: int) -> None:
     """Print how long it takes to name a rank that stands still, on both sides."""
-    box = sandbox.up(f"bench{os.getpid()}", SandboxSpec(nodes=hosts))
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "still.py").write_text(STANDS_STILL)
-            stands = box.shared / "stands"
-            env = {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(folder / "state")}
-            env["CLUSTERCTL_INVENTORY"] = str(box.inventory)
-            verb = [sys.executable, "-m", "clusterctl"]
-            options = ["--launcher", "direct", "--procs-per-node", "1", "--no-check", "--json"]
-            options += [
-                "--hang-after",
-                f"{AFTER}s",
-                "--env",
-                f"STANDS={box.hosts[0].shared}/stands",
-            ]
-            launch = subprocess.Popen(
-                box.command([*verb, "launch", *options, "--", "still.py"], cwd=folder),
-                env=box.environment() | env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            assert launch.stdout is not None
-            told = next((line for line in launch.stdout if '"verdict"' in line), None)
-            if told is None:
-                sys.exit("launch ended, and told no verdict")
-            since = max(float(one.read_text()) for one in stands.parent.glob("stands-*"))
-            print(
-                f"launch told it {time.time() - since:.1f} s after the last rank stood still"
-                f" (--hang-after {AFTER}s): {json.loads(told)['verdict']['text']}"
-            )
-            sides = {"clusterctl dump": [*verb, "dump"], "pdsh, py-spy": by_hand(box)}
-            compare(box, sides, rounds, env, folder)
-            box.run([*verb, "stop", "--all", "--grace", "0"], env=env, cwd=folder)
-            launch.wait()
-    finally:
-        box.down()
+    with hosts(count) as (box, folder):
+        (folder / "still.py").write_text(STANDS_STILL)
+        stands = box.shared / "stands"
+        env = {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(folder / "state")}
+        env["CLUSTERCTL_INVENTORY"] = str(box.inventory)
+        verb = [sys.executable, "-m", "clusterctl"]
+        options = ["--launcher", "direct", "--procs-per-node", "1", "--no-check", "--json"]
+        options += ["--hang-after", f"{AFTER}s", "--env", f"STANDS={box.hosts[0].shared}/stands"]
+        launch = subprocess.Popen(
+            box.command([*verb, "launch", *options, "--", "still.py"], cwd=folder),
+            env=box.environment() | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert launch.stdout is not None
+        told = next((line for line in launch.stdout if '"verdict"' in line), None)
+        if told is None:
+            sys.exit("launch ended, and told no verdict")
+        since = max(float(one.read_text()) for one in stands.parent.glob("stands-*"))
+        print(
+            f"launch told it {time.time() - since:.1f} s after the last rank stood still"
+            f" (--hang-after {AFTER}s): {json.loads(told)['verdict']['text']}"
+        )
+        sides = {"clusterctl dump": [*verb, "dump"], "pdsh, py-spy": by_hand(box)}
+        compare(box, sides, rounds, env, folder)
+        box.run([*verb, "stop", "--all", "--grace", "0"], env=env, cwd=folder)
+        launch.wait()
 
 
 def by_hand(box: Sandbox) -> list[str]:
@@ -168,15 +154,14 @@ def compare(
     box: Sandbox, sides: dict[str, list[str]], rounds: int, env: dict[str, str], folder: Path
 ) -> None:
     """Take turns and print the medians."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, argv in sides.items():
-            began = time.monotonic()
-            done = box.run(argv, env=env, cwd=folder, stdin=subprocess.DEVNULL)
-            seconds[name].append(time.monotonic() - began)
-            stacks = done.stdout.count("still.py:10")
-            if done.returncode or not stacks:
-                sys.exit(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
+
+    def look(name: str) -> None:
+        done = box.run(sides[name], env=env, cwd=folder, stdin=subprocess.DEVNULL)
+        if done.returncode or "still.py:10" not in done.stdout:
+            sys.exit(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
+
+    turn = {name: functools.partial(timed, functools.partial(look, name)) for name in sides}
+    seconds = in_turns(rounds, turn)
     ours, theirs = map(statistics.median, seconds.values())
     for name, values in seconds.items():
         spread = f"({min(values):.2f} to {max(values):.2f}, {rounds} turns)"

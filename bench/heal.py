@@ -7,31 +7,25 @@ host. Both load the same checkpoint. Printed are medians, their ratio, and the p
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-# Compiled modules are kept, as in every installation, and as those of the rivals are.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from clusterctl.sandbox import sandbox  # noqa: E402
-from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
-from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
+from bench._box import argument, at_once, clusterctl, hosts, in_turns
+from clusterctl.sandbox.sandbox import Sandbox
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+ROUNDS = argument(1, 3)
 HOSTS = 2
 PORT = 29650
-LIMIT = 300
 BY_HAND_LIMIT = 150
 """Seconds for a start and a restart; a turn that takes longer has not healed."""
 WANTED = 1.0
@@ -79,30 +73,31 @@ PARTS = (
 
 def main() -> None:
     """Run all rows."""
-    box = sandbox.up(f"benchheal{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="netns")
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            project = Path(name) / "code"
-            project.mkdir()
-            for folder in (project, box.shared / "code"):  # by hand it must be there already
-                (folder / "heal.py").write_text(PROGRAM)
-            parts: dict[str, list[list[float]]] = {"torchrun": [], "direct": []}
-            ways: dict[str, Callable[[Path], float]] = {
-                "torchrun --max-restarts=1 by hand": lambda out: by_hand(box, out),
-                "launch --restarts 1 (torchrun)": lambda out: ours(
-                    box, project, out, "torchrun", parts
-                ),
-                "launch --restarts 1 (direct)": lambda out: ours(
-                    box, project, out, "direct", parts
-                ),
-            }
-            compare(box, ways)
-            for launcher, rows in parts.items():
-                medians = [statistics.median(column) for column in zip(*rows, strict=True)]
-                told = ", ".join(f"{n} {m:.2f}" for n, m in zip(PARTS, medians, strict=True))
-                print(f"  {launcher}: {told}")
-    finally:
-        box.down()
+    with hosts(HOSTS, "netns") as (box, own):
+        project = own / "code"
+        for folder in (project, box.shared / "code"):  # by hand it must be there already
+            folder.mkdir(exist_ok=True)
+            (folder / "heal.py").write_text(PROGRAM)
+        numbers = itertools.count()
+
+        def turn(way: Callable[[Path], float]) -> float:
+            out = box.shared / f"out-{next(numbers)}"
+            out.mkdir()
+            return way(out)
+
+        parts: dict[str, list[list[float]]] = {"torchrun": [], "direct": []}
+        ways: dict[str, Callable[[Path], float]] = {
+            "torchrun --max-restarts=1 by hand": lambda out: by_hand(box, out)
+        }
+        for launcher, rows in parts.items():
+            name = f"launch --restarts 1 ({launcher})"
+            ways[name] = functools.partial(ours, box, project, launcher, rows)
+        found = in_turns(ROUNDS, {n: functools.partial(turn, way) for n, way in ways.items()})
+    show(found)
+    for launcher, rows in parts.items():
+        medians = [statistics.median(column) for column in zip(*rows, strict=True)]
+        told = ", ".join(f"{n} {m:.2f}" for n, m in zip(PARTS, medians, strict=True))
+        print(f"  {launcher}: {told}")
 
 
 def by_hand(box: Sandbox, out: Path) -> float:
@@ -118,53 +113,26 @@ def by_hand(box: Sandbox, out: Path) -> float:
         f" --nproc-per-node=1 --max-restarts=1 --rdzv-backend=c10d --rdzv-id={out.name}"
         f" --rdzv-endpoint={box.hosts[0].address}:{PORT} heal.py"
     )
-    started = [
-        subprocess.Popen(
-            box.command(["ssh", "-o", "BatchMode=yes", host.name, typed]),
-            env=box.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for host in box.hosts
-    ]
-    outputs = [process.communicate(timeout=LIMIT)[0] for process in started]
-    if any(process.returncode for process in started):
-        print("torchrun did not heal:\n" + "\n".join(outputs), file=sys.stderr)
+    ssh = ["ssh", "-o", "BatchMode=yes"]
+    done = at_once(box, ([*ssh, host.name, typed] for host in box.hosts))
+    if any(code for code, _ in done):
+        print("torchrun did not heal:\n" + "\n".join(text for _, text in done), file=sys.stderr)
         return float("inf")
     return healed(out)
 
 
-def ours(
-    box: Sandbox, project: Path, out: Path, launcher: str, parts: dict[str, list[list[float]]]
-) -> float:
+def ours(box: Sandbox, project: Path, launcher: str, parts: list[list[float]], out: Path) -> float:
     """Launch, and keep how long each part took."""
     job = {"checkpoints": f"/shared/{out.name}", "resume_args": ["--resume", "{checkpoint}"]}
     inventory = project.parent / "hosts.yaml"
     document = yaml.safe_load(box.inventory.read_text())
     inventory.write_text(yaml.safe_dump(document | {"job": job}))
-    words = [
-        "launch",
-        "-i",
-        str(inventory),
-        "--launcher",
-        launcher,
-        "--restarts",
-        "1",
-        "--no-check",
-    ]
-    words += ["--master-port", str(PORT), "--env", f"OUT=/shared/{out.name}", "--", "heal.py"]
-    answer = box.run(
-        [sys.executable, "-m", "clusterctl", *words],
-        env={"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(project.parent / "state")},
-        cwd=project,
-        timeout=LIMIT,
-    )
-    if answer.returncode:
-        sys.exit(f"launch failed ({answer.returncode}):\n{answer.stderr}\n{answer.stdout}")
+    words = ["launch", "-i", str(inventory), "--launcher", launcher, "--restarts", "1"]
+    words += ["--no-check", "--master-port", str(PORT), "--env", f"OUT=/shared/{out.name}"]
+    clusterctl(box, *words, "--", "heal.py", cwd=project, state=project.parent / "state")
     seconds = healed(out)
     died = float((out / "died").read_text())
-    parts[launcher].append(steps_of(box, died, began_of(out), died + seconds))
+    parts.append(steps_of(box, died, began_of(out), died + seconds))
     return seconds
 
 
@@ -178,7 +146,7 @@ def steps_of(box: Sandbox, died: float, began: float, stepped: float) -> list[fl
     again = first["again"]
     moments = [died, first["end"]["over"], again["time"], again["time"] + again["wait_s"]]
     moments += [ups[1], began, stepped]
-    return [after - before for before, after in pairwise(moments)]
+    return [after - before for before, after in itertools.pairwise(moments)]
 
 
 def began_of(out: Path) -> float:
@@ -193,14 +161,8 @@ def healed(out: Path) -> float:
     return max(stepped) - float((out / "died").read_text())
 
 
-def compare(box: Sandbox, ways: dict[str, Callable[[Path], float]]) -> None:
-    """Take turns and print medians and ratios to the first."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(ROUNDS):
-        for number, (name, run) in enumerate(ways.items()):
-            out = box.shared / f"out-{turn}-{number}"
-            out.mkdir()
-            seconds[name].append(run(out))
+def show(seconds: dict[str, list[float]]) -> None:
+    """Print medians and ratios to the first."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     base = next(iter(medians.values()))
     load = os.getloadavg()[0]

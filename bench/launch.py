@@ -6,28 +6,19 @@ sandbox; printed are medians and ratios. Ours is the whole of `launch`: check an
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-# Compiled modules are kept, as in every installation, and as those of the rivals are.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from clusterctl.sandbox import sandbox  # noqa: E402
-from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
-from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
+from bench._box import argument, at_once, clusterctl, hosts, in_turns
+from clusterctl.sandbox.sandbox import Sandbox
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+ROUNDS = argument(1, 3)
 HOSTS = 4
 PORT = 29650
-LIMIT = 300
 BUDGETS = {"torchrun": 1.15, "direct": 0.65}
 
 REDUCE = """\
@@ -45,25 +36,21 @@ dist.destroy_process_group()
 
 def main() -> None:
     """Run all rows."""
-    box = sandbox.up(f"benchlaunch{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="netns")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            project = Path(folder) / "code"
-            project.mkdir()
-            (project / "reduce.py").write_text(REDUCE)
-            # By hand the code must be there already; ours finds it equal and sends nothing.
-            place = box.shared / "code"
+    with hosts(HOSTS, "netns") as (box, folder):
+        project = folder / "code"
+        # By hand the code must be there already; ours finds it equal and sends nothing.
+        for place in (project, box.shared / "code"):
             place.mkdir(exist_ok=True)
             (place / "reduce.py").write_text(REDUCE)
-            compare(
-                {
-                    "ssh + torchrun by hand": lambda: by_hand(box),
-                    "clusterctl launch (torchrun)": lambda: ours(box, project, "torchrun"),
-                    "clusterctl launch (direct)": lambda: ours(box, project, "direct"),
-                }
-            )
-    finally:
-        box.down()
+        found = in_turns(
+            ROUNDS,
+            {
+                "ssh + torchrun by hand": lambda: by_hand(box),
+                "clusterctl launch (torchrun)": lambda: ours(box, project, "torchrun"),
+                "clusterctl launch (direct)": lambda: ours(box, project, "direct"),
+            },
+        )
+    show(found)
 
 
 def by_hand(box: Sandbox) -> float:
@@ -74,33 +61,16 @@ def by_hand(box: Sandbox) -> float:
         f"cd /shared/code && {sys.executable} -m torch.distributed.run --nnodes={HOSTS}"
         f" --nproc-per-node=1 --master-addr={master} --master-port={PORT} --node-rank="
     )
-    started = [
-        subprocess.Popen(
-            box.command(["ssh", "-o", "BatchMode=yes", host.name, f"{typed}{rank} reduce.py"]),
-            env=box.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank, host in enumerate(box.hosts)
-    ]
-    outputs = [process.communicate(timeout=LIMIT)[0] for process in started]
-    return reduced(outputs[0]) - began
+    ssh = ["ssh", "-o", "BatchMode=yes"]
+    commands = ([*ssh, h.name, f"{typed}{rank} reduce.py"] for rank, h in enumerate(box.hosts))
+    return reduced(at_once(box, commands)[0][1]) - began
 
 
 def ours(box: Sandbox, project: Path, launcher: str) -> float:
     """Launch; return seconds to the all-reduce."""
     began = time.time()
     words = ["launch", "--launcher", launcher, "--master-port", str(PORT), "--", "reduce.py"]
-    answer = box.run(
-        [sys.executable, "-m", "clusterctl", *words],
-        env={"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(project.parent / "state")},
-        cwd=project,
-        timeout=LIMIT,
-    )
-    if answer.returncode:
-        sys.exit(f"launch failed ({answer.returncode}):\n{answer.stderr}\n{answer.stdout}")
-    return reduced(answer.stdout) - began
+    return reduced(clusterctl(box, *words, cwd=project, state=project.parent / "state")) - began
 
 
 def reduced(output: str) -> float:
@@ -111,12 +81,8 @@ def reduced(output: str) -> float:
     sys.exit(f"no all-reduce in:\n{output}")
 
 
-def compare(ways: dict[str, Callable[[], float]]) -> None:
-    """Take turns and print medians and ratios to the first."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, run in ways.items():
-            seconds[name].append(run())
+def show(seconds: dict[str, list[float]]) -> None:
+    """Print medians and ratios to the first."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     base = next(iter(medians.values()))
     print(f"launch to first all-reduce, {HOSTS} hosts, {ROUNDS} rounds")

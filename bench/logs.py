@@ -21,28 +21,20 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-# Compiled modules are kept, as in every installation, and as those of the rivals are.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import psutil  # noqa: E402
+import psutil
 
-from clusterctl.sandbox import sandbox  # noqa: E402
-from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
-from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
+from bench._box import ROOT, argument, cpu_seconds, hosts
+from clusterctl.sandbox.sandbox import Sandbox
 
-MB = int(sys.argv[1]) if len(sys.argv) > 1 else 98
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-SECONDS = int(sys.argv[3]) if len(sys.argv) > 3 else 20
-FOLLOWED_MB = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
-LARGE_MB = int(sys.argv[5]) if len(sys.argv) > 5 else 1000
+MB, ROUNDS, SECONDS = argument(1, 98), argument(2, 5), argument(3, 20)
+FOLLOWED_MB, LARGE_MB = argument(4, 1000), argument(5, 1000)
 LARGE_ROUNDS = 2
 HOSTS = 3
 PER_HOST = 2
@@ -120,21 +112,15 @@ with Pool(cluster) as pool:
 
 def main() -> None:
     """Run all rows."""
-    box = sandbox.up(
-        f"benchlogs{os.getpid()}", SandboxSpec(nodes=HOSTS), backend=sandbox.best_backend()
-    )
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(box, Path(folder))
-            for size, rounds in ((MB, ROUNDS), (LARGE_MB, LARGE_ROUNDS)):
-                if size:
-                    bench.read_history(size, rounds)
-            if SECONDS:
-                bench.follow_lines()
-            if FOLLOWED_MB:
-                bench.follow_through_cuts()
-    finally:
-        box.down()
+    with hosts(HOSTS) as (box, folder):
+        bench = Bench(box, folder)
+        for size, rounds in ((MB, ROUNDS), (LARGE_MB, LARGE_ROUNDS)):
+            if size:
+                bench.read_history(size, rounds)
+        if SECONDS:
+            bench.follow_lines()
+        if FOLLOWED_MB:
+            bench.follow_through_cuts()
 
 
 class Bench:
@@ -236,7 +222,7 @@ class Bench:
 
         They are those on the clock, of CPU, and of these the client's and the servers'.
         """
-        before = self.processor_seconds()
+        before = cpu_seconds(self.servers)
         began = time.monotonic()
         running = []
         for number, argv in enumerate(argvs):
@@ -251,18 +237,9 @@ class Bench:
         seconds = time.monotonic() - began
         time.sleep(SETTLE_SECONDS)
         client, servers = (
-            now - then for now, then in zip(self.processor_seconds(), before, strict=True)
+            now - then for now, then in zip(cpu_seconds(self.servers), before, strict=True)
         )
         return seconds, client + servers, client, servers
-
-    def processor_seconds(self) -> tuple[float, float]:
-        """Return what the ended children of this process, and the servers with theirs, used."""
-        own = os.times()
-        used = 0.0
-        for server in self.servers:
-            times = server.cpu_times()
-            used += times.user + times.system + times.children_user + times.children_system
-        return own.children_user + own.children_system, used
 
     def require_equal(self, name: str, out: Path, logs: dict[int, Path]) -> None:
         """Compare what a side brought with the files on the hosts."""

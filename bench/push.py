@@ -11,62 +11,56 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import psutil  # noqa: E402
+import psutil
 
-from clusterctl.sandbox import sandbox  # noqa: E402
-from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
-from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
+from bench._box import argument, at_once, clusterctl, hosts, in_turns, timed
+from clusterctl.sandbox.sandbox import Sandbox
 
-HOSTS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-MB = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
-MBITS = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+HOSTS, ROUNDS, MB, MBITS = argument(1, 8), argument(2, 3), argument(3, 1000), argument(4, 0)
 TARGET = "/workspace/push"
 
 
 def main() -> None:
     """Bring the file there each way, in turns."""
-    box = sandbox.up(f"benchpush{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="netns")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "model")
-            with file.open("wb") as out:
-                for _ in range(MB):
-                    out.write(os.urandom(1_000_000))
-            limit_links(box)
-            link = f"{MBITS} Mbit/s" if MBITS else "no limit"
-            print(f"{HOSTS} hosts, {MB} MB, {link}, load {os.getloadavg()[0]:.1f}", flush=True)
-            sides = {"push": ours, "rsync": rsync}
-            seconds: dict[str, list[float]] = {name: [] for name in sides}
-            cpu: dict[str, list[float]] = {name: [] for name in sides}
-            for _ in range(ROUNDS):
-                for name, side in sides.items():
-                    for host in box.hosts:
-                        box.on(host.name, ["rm", "-rf", TARGET])
-                        box.on(host.name, ["mkdir", "-p", TARGET])
-                    os.sync()  # nobody writes back what the other side wrote
-                    before, began = busy(), time.monotonic()
-                    side(box, file)
-                    seconds[name].append(time.monotonic() - began)
-                    cpu[name].append(busy() - before)
-            for name in sides:
-                medians = statistics.median(seconds[name]), statistics.median(cpu[name])
-                print(f"{name:6} {medians[0]:6.2f} s, {medians[1]:6.2f} s of CPU time", flush=True)
-            for what, values in (("on the clock", seconds), ("of CPU time", cpu)):
-                ratio = statistics.median(values["push"]) / statistics.median(values["rsync"])
-                print(f"ratio {what} {ratio:.2f}", flush=True)
-    finally:
-        box.down()
+    with hosts(HOSTS, "netns") as (box, folder):
+        file = folder / "model"
+        with file.open("wb") as out:
+            for _ in range(MB):
+                out.write(os.urandom(1_000_000))
+        limit_links(box)
+        link = f"{MBITS} Mbit/s" if MBITS else "no limit"
+        print(f"{HOSTS} hosts, {MB} MB, {link}, load {os.getloadavg()[0]:.1f}", flush=True)
+        found = in_turns(
+            ROUNDS,
+            {
+                "push": lambda: turn(box, lambda: ours(box, file)),
+                "rsync": lambda: turn(box, lambda: rsync(box, file)),
+            },
+        )
+    medians = {
+        name: [statistics.median(each) for each in zip(*turns, strict=True)]
+        for name, turns in found.items()
+    }
+    for name, (seconds, cpu) in medians.items():
+        print(f"{name:6} {seconds:6.2f} s, {cpu:6.2f} s of CPU time")
+    for place, what in enumerate(("on the clock", "of CPU time")):
+        print(f"ratio {what} {medians['push'][place] / medians['rsync'][place]:.2f}")
+
+
+def turn(box: Sandbox, side: Callable[[], None]) -> tuple[float, float]:
+    """Return the seconds of a side on the clock, and of CPU time; the hosts have no file before."""
+    for host in box.hosts:
+        box.on(host.name, ["rm", "-rf", TARGET])
+        box.on(host.name, ["mkdir", "-p", TARGET])
+    os.sync()  # nobody writes back what the other side wrote
+    before = busy()
+    return timed(side), busy() - before
 
 
 def limit_links(box: Sandbox) -> None:
@@ -89,19 +83,14 @@ def busy() -> float:
 
 def ours(box: Sandbox, file: Path) -> None:
     """Push to every host."""
-    words = ["-m", "clusterctl", "push", f"{file}:{TARGET}/model"]
-    done = box.run([sys.executable, *words], env={"PYTHONPATH": str(ROOT)})
-    if done.returncode:
-        sys.exit(f"push ended with {done.returncode}: {done.stderr[-2000:]}")
+    clusterctl(box, "push", f"{file}:{TARGET}/model")
 
 
 def rsync(box: Sandbox, file: Path) -> None:
     """Copy to every host as one types it, all at once."""
-    started = []
-    for host in box.hosts:
-        command = box.command(["rsync", "-a", str(file), f"{host.name}:{TARGET}/model"])
-        started.append(subprocess.Popen(command, env=box.environment()))
-    if any([process.wait() for process in started]):  # noqa: C419  (every one is waited for)
+    words = ["rsync", "-a", str(file)]
+    commands = ([*words, f"{host.name}:{TARGET}/model"] for host in box.hosts)
+    if any(code for code, _ in at_once(box, commands)):
         sys.exit("rsync failed")
 
 

@@ -7,29 +7,21 @@ Printed are medians and the ratio; rsync goes to all hosts at once.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-# Compiled modules are kept, as in every installation, and as those of the rivals are.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import yaml  # noqa: E402
+import yaml
 
-from clusterctl.sandbox import sandbox  # noqa: E402
-from clusterctl.sandbox.backend import SandboxSpec  # noqa: E402
-from clusterctl.sandbox.sandbox import Sandbox  # noqa: E402
+from bench._box import argument, at_once, clusterctl, hosts, timed
+from clusterctl.sandbox.sandbox import Sandbox
 
-HOSTS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 7
-FILES = int(sys.argv[3]) if len(sys.argv) > 3 else 400
+HOSTS, ROUNDS, FILES = argument(1, 8), argument(2, 7), argument(3, 400)
 SIZE = 8000 if FILES < 10000 else 1000
 FOLDERS = 200 if FILES >= 10000 else 20
 
@@ -38,19 +30,15 @@ Side = Callable[[], None]
 
 def main() -> None:
     """Bring the folder there each way, then take turns."""
-    box = sandbox.up(f"benchsync{os.getpid()}", SandboxSpec(nodes=HOSTS), backend="loopback")
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            bench = Bench(box, Path(name))
-            bench.compare("first copy", 1)
-            time.sleep(4)  # a file that was written just now is read again
-            bench.ours()
-            bench.compare("nothing to do", ROUNDS)
-            bench.compare("one file changed", ROUNDS, bench.change_one)
-            bench.delete_half()
-            bench.compare("half deleted", 1)
-    finally:
-        box.down()
+    with hosts(HOSTS, "loopback") as (box, folder):
+        bench = Bench(box, folder)
+        bench.compare("first copy", 1)
+        time.sleep(4)  # a file that was written just now is read again
+        bench.ours()
+        bench.compare("nothing to do", ROUNDS)
+        bench.compare("one file changed", ROUNDS, bench.change_one)
+        bench.delete_half()
+        bench.compare("half deleted", 1)
 
 
 class Bench:
@@ -72,20 +60,14 @@ class Bench:
 
     def ours(self) -> None:
         """Sync every host."""
-        words = ["-m", "clusterctl", "sync", "--delete", "-i", str(self.inventory)]
-        done = self.box.run([sys.executable, *words], cwd=self.code, env={"PYTHONPATH": str(ROOT)})
-        if done.returncode:
-            sys.exit(f"sync ended with {done.returncode}: {done.stderr[-2000:]}")
+        clusterctl(self.box, "sync", "--delete", "-i", str(self.inventory), cwd=self.code)
 
     def rsync(self) -> None:
         """Mirror the folder to each host as one types it, all at once."""
-        started = []
-        for host in self.box.hosts:
-            target = f"{host.name}:{self.by_hand}/{host.name}/"
-            argv = ["rsync", "-a", "--delete", "--exclude=.git", f"{self.code}/", target]
-            command = self.box.command(argv)
-            started.append(subprocess.Popen(command, env=self.box.environment()))
-        if any([process.wait() for process in started]):  # noqa: C419  (every one is waited for)
+        words = ["rsync", "-a", "--delete", "--exclude=.git", f"{self.code}/"]
+        names = [host.name for host in self.box.hosts]
+        commands = ([*words, f"{name}:{self.by_hand}/{name}/"] for name in names)
+        if any(code for code, _ in at_once(self.box, commands)):
             sys.exit("rsync failed")
 
     def change_one(self) -> None:
@@ -104,9 +86,7 @@ class Bench:
         for _ in range(rounds):
             before()
             for side, values in zip((self.ours, self.rsync), seconds, strict=True):
-                began = time.monotonic()
-                side()
-                values.append(time.monotonic() - began)
+                values.append(timed(side))
         ours, theirs = (
             f"{statistics.median(v):6.2f} s ({min(v):.2f} to {max(v):.2f})" for v in seconds
         )

@@ -18,16 +18,13 @@ import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-from clusterctl.sandbox import sandbox
-from clusterctl.sandbox.backend import SandboxSpec
+from bench._box import hosts
+from clusterctl.sandbox.sandbox import Sandbox
 
 TICK = os.sysconf("SC_CLK_TCK")
 GOALS = {"controller": 15.0, "watching, a node": 0.3, "supervisor, a node": 0.3}
@@ -72,22 +69,18 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=30.0)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "job.py").write_text(JOB)
-        made = sandbox.up(f"bench{os.getpid()}", SandboxSpec(nodes=args.nodes))
-        try:
-            measure(made, folder, args.seconds)
-        finally:
-            made.down()
+    with hosts(args.nodes) as (made, folder):
+        (folder / "job.py").write_text(JOB)
+        measure(made, folder, args.seconds)
 
 
-def measure(made: sandbox.Sandbox, folder: str, seconds: float) -> None:
+def measure(made: Sandbox, folder: Path, seconds: float) -> None:
     """Launch, watch, and print what that took."""
     words = [sys.executable, "-m", "clusterctl"]
     launch = [*words, "launch", "--detach", "--no-check", "--launcher", "direct", "--", "job.py"]
     environment = made.environment() | {"TERM": "xterm", "PYTHONPATH": str(sys.path[0])}
     done = subprocess.run(
-        made.command(launch, cwd=Path(folder)),
+        made.command(launch, cwd=folder),
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -102,7 +95,7 @@ def measure(made: sandbox.Sandbox, folder: str, seconds: float) -> None:
     found = {"supervisor, a node": _cost(supervisors, seconds)}
     known = processes("-I\0-S\0")
     pid, end = pty.fork()
-    argv = made.command([*words, "top", run], cwd=Path(folder))
+    argv = made.command([*words, "top", run], cwd=folder)
     if pid == 0:
         os.execvpe(argv[0], argv, environment)
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from clusterctl.facts.gpu.accelerators import Gpus
+from clusterctl.facts.gpu.accelerators import Gpu, GpuDriver, Gpus
 from clusterctl.facts.gpu.pcie import PciePaths
 from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.machine.kernel_log import KernelLog
-from clusterctl.facts.machine.machine_state import MachineState, RunLock
+from clusterctl.facts.machine.machine_state import CgroupLimits, MachineState, MemoryUse, RunLock
 from clusterctl.facts.machine.system import Clock, Limits, SshStatus
 from clusterctl.facts.network.counters import Counters
 from clusterctl.facts.network.firewall import FirewallChain
@@ -135,7 +135,49 @@ class NodeFacts:
     @property
     def on_systemd(self) -> bool:
         """It is known to run systemd: most likely it is no container."""
-        return self.machine is not None and bool(self.machine.machine_id)
+        return bool(self.machine_state.machine_id)
+
+    # Of a group that is unknown, each value is: rules need not ask for the group first.
+
+    @property
+    def machine_state(self) -> MachineState:
+        """What is known of `machine`."""
+        return self.machine or MachineState()
+
+    @property
+    def memory_use(self) -> MemoryUse:
+        """What is known of the memory in use."""
+        return self.machine_state.memory or MemoryUse()
+
+    @property
+    def cgroup(self) -> CgroupLimits:
+        """What is known of the cgroups of the session."""
+        return self.machine_state.cgroup or CgroupLimits()
+
+    @property
+    def session_limits(self) -> Limits:
+        """What is known of `limits`."""
+        return self.limits or Limits()
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """The accelerators that are known."""
+        return self.gpus.devices if self.gpus else ()
+
+    @property
+    def gpu_driver(self) -> GpuDriver:
+        """What is known of NVIDIA's driver in the kernel."""
+        return (self.gpus.kernel if self.gpus else None) or GpuDriver()
+
+    @property
+    def trials(self) -> Ladder:
+        """What is known of `ladder`."""
+        return self.ladder or Ladder()
+
+    @property
+    def met(self) -> PairwiseFacts:
+        """What is known of `between`."""
+        return self.between or PairwiseFacts()
 
     def path(self, path: str) -> PathFacts | None:
         """Return the facts of a path that was asked for."""

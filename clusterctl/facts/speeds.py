@@ -29,8 +29,7 @@ def speeds_of(node: NodeFacts, nodes: int) -> Speeds | None:
     if ladder is None:
         return None
     tried = {trial.index for trial in ladder.gpus}
-    devices = node.gpus.devices if node.gpus else ()
-    models = Counter(gpu.name for gpu in devices if gpu.index in tried)
+    models = Counter(gpu.name for gpu in node.devices if gpu.index in tried)
     across = node.across if node.across and node.across.right else None
     speeds = Speeds(
         gpus=", ".join(f"{count} x {name}" for name, count in models.items()),

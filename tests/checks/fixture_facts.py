@@ -42,9 +42,69 @@ def cases_of(identity: str) -> tuple[Case, ...]:
 
 
 def read_cases(path: Path) -> list[dict[str, Any]]:
-    """Return the cases of a file: one, or a list of them."""
+    """Return the cases of a file in full: one, or a list of them."""
     found = json.loads(path.read_text())
-    return found if isinstance(found, list) else [found]
+    given, *others = found if isinstance(found, list) else [found]
+    first = in_full(given, {})
+    return [first, *(in_full(case, first) for case in others)]
+
+
+def in_full(case: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    """Return a case with all that it may leave out; it may differ from the first of its file."""
+    if "but" in case:
+        facts = {entry["node"]: entry for entry in first["facts"]}
+        for names, difference in case["but"].items():
+            for name in expand_hosts(names):
+                if difference is None:
+                    del facts[name]
+                else:
+                    facts[name] = changed(facts.get(name, {"node": name}), expanded(difference))
+        case = {"inventory": first["inventory"], **case, "facts": [*facts.values()]}
+    else:
+        case = {**case, "facts": _each_node(case["facts"])}
+    named = {"cluster": "lab", "nodes": [entry["node"] for entry in case["facts"]]}
+    findings = [{**one, "nodes": [*expand_hosts(one["nodes"])]} for one in case["findings"]]
+    return {"inventory": named, **case, "findings": findings}
+
+
+def _each_node(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    facts: dict[str, dict[str, Any]] = {}
+    for entry in map(expanded, entries):
+        like = facts[entry.pop("like")] if "like" in entry else {}
+        for name in expand_hosts(entry["node"]):
+            facts[name] = {**changed(like, entry), "node": name}
+    return [*facts.values()]
+
+
+def expanded(value: Any) -> Any:
+    """Return a value with each fold unfolded: of entries that are alike, and of NVLinks."""
+    if isinstance(value, list):
+        return [one for entry in value for one in _each(expanded(entry))]
+    if isinstance(value, dict):
+        links = value.get("nvlinks")
+        own = {"nvlinks": [True] * links} if isinstance(links, int) else {}
+        return {**{key: expanded(one) for key, one in value.items()}, **own}
+    return value
+
+
+def _each(entry: Any) -> list[Any]:
+    for key, kind in (("index", int), ("device", str)):
+        folded = entry.get(key) if isinstance(entry, dict) else None
+        if isinstance(folded, str) and "[" in folded:
+            return [{**entry, key: kind(name)} for name in expand_hosts(folded)]
+    return [entry]
+
+
+def changed(value: Any, difference: Any) -> Any:
+    """Return a value with a difference: by key, or in a list by place; null takes a key away."""
+    if not isinstance(difference, dict) or not isinstance(value, (dict, list)):
+        return difference
+    if isinstance(value, list):
+        places = ((difference.get(str(place), one), one) for place, one in enumerate(value))
+        return [one if new is one else changed(one, new) for new, one in places]
+    taken = {key for key, one in difference.items() if one is None and key in value}
+    new = {key: changed(value.get(key), one) for key, one in difference.items()}
+    return {key: one for key, one in {**value, **new}.items() if key not in taken}
 
 
 def _case(stem: str, case: dict[str, Any]) -> Case:
@@ -58,11 +118,7 @@ def _case(stem: str, case: dict[str, Any]) -> Case:
 
 def facts_of(case: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of every node of a case, as documents."""
-    return [
-        {**facts, "node": name}
-        for facts in map(_facts, case["facts"])
-        for name in expand_hosts(facts["node"])
-    ]
+    return [*map(_facts, case["facts"])]
 
 
 def _facts(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,17 @@
 """Every rule by its fixtures: `tests/checks/<id>/<name>.json` holds facts and what is to be said.
 
-A file holds one fixture, or a list of them. A fixture is `about`, an `inventory` as in hosts.yaml,
-`facts`, and `findings` in the order of the report; passes and skips need no message. Facts
-that are left out are unknown. `node` may fold several names, as `gpu[1-8]`. A node's `answers` are
-parsed as a node's: `files` by path, `commands` by key, `others`. Each is a text, null for
-a program that is not installed, or
+A file holds one fixture, or a list of them. A fixture is `about`, an `inventory` as in hosts.yaml
+(left out: the nodes of the facts), `facts`, and `findings` in the order of the report; passes and
+skips need no message. Facts that are left out are unknown. What is alike is written once:
+
+- `node`, and `nodes` of a finding, may fold several names, as `gpu[1-8]`; so may an `index` or a
+  `device` in a list, as `"index": "[0-7]"`. `"nvlinks": 18` stands for as many that are up.
+- `"like": NAME` in the facts of a node: those of an earlier node, and what is different.
+- `but` in place of `facts`: those of the first fixture of the file, and for some nodes what is
+  different; null: without this node, or this fact. In a list a difference names the place.
+
+A node's `answers` are parsed as a node's: `files` by path, `commands` by key, `others`. Each is a
+text, null for a program that is not installed, or
 
 - `{"source": NAME}`: a file in `tests/recordings` or `tests/facts/sources`,
 - `"replace": {OLD: NEW}` with it: what was edited in the recording, each OLD at least once,

@@ -82,7 +82,7 @@ def between_gpus(
         block_bytes: what they summed; None: unknown. It is small if little memory is free, and
             if the sum is very slow, so that it cannot be left uncompared.
     """
-    gpus = [gpu for gpu in (node.gpus.devices if node.gpus else ()) if gpu.index in indexes]
+    gpus = [gpu for gpu in node.devices if gpu.index in indexes]
     if len(gpus) != len(indexes) or len(gpus) < _PAIR:
         return None
     switched = _has_switches(node, gpus)
@@ -105,8 +105,7 @@ def between_gpus(
 
 
 def _has_switches(node: NodeFacts, gpus: list[Gpu]) -> bool:
-    kernel = node.gpus.kernel if node.gpus else None
-    manager = kernel.fabric_manager if kernel else None
+    manager = node.gpu_driver.fabric_manager
     return (manager is not None and manager.state == "active") or all(
         gpu.fabric and gpu.fabric.state == "Completed" for gpu in gpus
     )
@@ -141,7 +140,7 @@ def between_nodes(
 
 
 def _of_node(node: NodeFacts, network: Network, cluster: Cluster, rails: int) -> Expectation | None:
-    ways = node.ladder.ways if rails and node.ladder else frozenset()
+    ways = node.trials.ways if rails else frozenset()
     if ways & NO_NETWORK:
         return None
     ports: tuple[RdmaPort, ...] = ()
@@ -169,5 +168,5 @@ def _of_node(node: NodeFacts, network: Network, cluster: Cluster, rails: int) ->
 
 
 def _slowest_slot(node: NodeFacts) -> float | None:
-    slots = [pcie_gbps(gpu.link) for gpu in (node.gpus.devices if node.gpus else ())]
+    slots = [pcie_gbps(gpu.link) for gpu in node.devices]
     return min((slot for slot in slots if slot is not None), default=None)

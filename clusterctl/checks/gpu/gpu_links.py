@@ -17,7 +17,7 @@ from clusterctl.checks.gpu.planned import (
 )
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
-from clusterctl.facts.gpu.accelerators import Gpu, GpuDriver, GpuFabric, PcieLink
+from clusterctl.facts.gpu.accelerators import Gpu, GpuFabric, PcieLink
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
@@ -183,7 +183,7 @@ def fabric(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
         return
     found = [one for gpu in devices for one in _not_joined(node, gpu)]
     yield from found
-    manager = node.gpus.kernel.fabric_manager if node.gpus and node.gpus.kernel else None
+    manager = node.gpu_driver.fabric_manager
     version = node.gpus.driver if node.gpus else ""
     if manager is not None and manager.version and manager.version != version:
         yield fail(
@@ -210,9 +210,8 @@ def _fabric_node(node: NodeFacts) -> bool:
     """Return whether the node has NVSwitches; older drivers do not report it for each GPU."""
     if node.gpus is None or node.gpus.tool != NVIDIA:
         return False
-    manager = node.gpus.kernel.fabric_manager if node.gpus.kernel else None
     states = {gpu.fabric.state for gpu in node.gpus.devices if gpu.fabric}
-    return manager is not None or bool(states - {"", "Not Supported"})
+    return node.gpu_driver.fabric_manager is not None or bool(states - {"", "Not Supported"})
 
 
 def _not_joined(node: NodeFacts, gpu: Gpu) -> Iterator[Finding]:
@@ -260,11 +259,11 @@ def _mend(node: NodeFacts, known: GpuFabric) -> str:
     source="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/index.html",
     explained_by=(COUNT,),
     blocks=False,
-    applies=lambda node, cluster: bool(_in_nvlink_cluster(node, cluster) and _imex(node)),
+    applies=lambda node, cluster: bool(_in_nvlink_cluster(node, cluster) and node.gpu_driver.imex),
 )
 def imex(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes whose GPUs belong to such a fabric."""
-    state = _imex(node)
+    state = node.gpu_driver.imex
     if state not in {"", "active"} and _in_nvlink_cluster(node, cluster):
         yield warn(
             node.node,
@@ -273,10 +272,6 @@ def imex(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             found=state,
             remedy="sudo systemctl enable --now nvidia-imex (on the node)",
         )
-
-
-def _imex(node: NodeFacts) -> str:
-    return node.gpus.kernel.imex if node.gpus and node.gpus.kernel else ""
 
 
 def _in_nvlink_cluster(node: NodeFacts, cluster: Cluster) -> bool:
@@ -303,7 +298,7 @@ def _rdma_active(node: NodeFacts, cluster: Cluster) -> bool:
 )
 def gpudirect(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the nodes with an active RDMA port: one of two ways must be open."""
-    driver = (node.gpus.kernel if node.gpus else None) or GpuDriver()
+    driver = node.gpu_driver
     if not _rdma_active(node, cluster) or driver.peermem:
         return
     kernel = _KERNEL.match(node.kernel or "")

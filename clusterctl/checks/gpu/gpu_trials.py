@@ -81,7 +81,7 @@ def complaint(error: str) -> tuple[str, str]:
 
 def _reached(rung: str) -> Applies:
     def applies(node: NodeFacts, _cluster: Cluster) -> bool:
-        return node.ladder is not None and any(r.name == rung for r in node.ladder.rungs)
+        return any(r.name == rung for r in node.trials.rungs)
 
     return applies
 
@@ -89,8 +89,8 @@ def _reached(rung: str) -> Applies:
 def not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
     """Say of each node that was stopped earlier which rung stopped it, and where it broke."""
     for node in facts.values():
-        ladder = node.ladder
-        if ladder and ladder.stopped and rungs not in {r.name for r in ladder.rungs}:
+        ladder = node.trials
+        if ladder.stopped and rungs not in {r.name for r in ladder.rungs}:
             where = ", ".join(ladder.blamed) or "a node"
             yield skip(node.node, f"not tried: rung {ladder.stopped!r} broke on {where}")
 
@@ -110,7 +110,7 @@ def not_reached(facts: Facts, rungs: str) -> Iterator[Finding]:
 def each_gpu(facts: Facts) -> Iterator[Finding]:
     """Judge what each GPU did, then compare those that did it right."""
     yield from not_reached(facts, "gpus")
-    tried = [(node, trial) for node in facts.values() for trial in _trials(node)]
+    tried = [(node, trial) for node in facts.values() for trial in node.trials.gpus]
     for node, trial in tried:
         if trial.state != "ok":
             yield _failed(node, trial, "a product and a copy in the GPU's memory")
@@ -149,10 +149,6 @@ def each_gpu(facts: Facts) -> Iterator[Finding]:
         yield from _slow_gpus(right, does, unit, read)
 
 
-def _trials(node: NodeFacts) -> tuple[GpuTrial, ...]:
-    return node.ladder.gpus if node.ladder else ()
-
-
 def _slow_gpus(
     tried: list[tuple[NodeFacts, GpuTrial]],
     does: str,
@@ -162,8 +158,7 @@ def _slow_gpus(
     """Compare GPUs of one model with each other."""
     speeds: dict[str, list[tuple[str, int, float]]] = {}
     for node, trial in tried:
-        devices = node.gpus.devices if node.gpus else ()
-        model = next((gpu.name for gpu in devices if gpu.index == trial.index), "")
+        model = next((gpu.name for gpu in node.devices if gpu.index == trial.index), "")
         speed = read(trial)
         if speed is not None:
             speeds.setdefault(model, []).append((node.node, trial.index, speed))
@@ -221,9 +216,9 @@ def dcgm(facts: Facts) -> Iterator[Finding]:
     """Pass on what failed; what a setting of the machine causes is a warning."""
     yield from not_reached(facts, "dcgm")
     for node in facts.values():
-        if node.ladder is None or not any(rung.name == "dcgm" for rung in node.ladder.rungs):
+        if not any(rung.name == "dcgm" for rung in node.trials.rungs):
             continue
-        found = node.ladder.dcgm or Dcgm(state="error", words="no result")
+        found = node.trials.dcgm or Dcgm(state="error", words="no result")
         if found.state in {"absent", "not-asked"}:
             asked = found.state == "absent"
             yield skip(node.node, "DCGM is not installed" if asked else "no GPU of NVIDIA to try")
@@ -266,7 +261,7 @@ def inside(facts: Facts) -> Iterator[Finding]:
     yield from not_reached(facts, "inside")
     reached: dict[int, dict[str, _Sum]] = {}
     for node in facts.values():
-        ranks = node.ladder.inside if node.ladder else ()
+        ranks = node.trials.inside
         broken = [rank for rank in ranks if rank.state != "ok"]
         # Ranks that wait for one that failed end with an error or at the limit, too.
         own = [rank for rank in broken if not WAITED.search(rank.error)] or broken

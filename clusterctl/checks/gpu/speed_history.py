@@ -42,14 +42,14 @@ _NAMES = {
     source="docs/how-to/check-a-cluster.md",
     explained_by=(DEEP, GPUS),
     blocks=False,
-    applies=lambda node, _cluster: node.ladder is not None and node.ladder.usual is not None,
+    applies=lambda node, _cluster: node.trials.usual is not None,
 )
 def history(facts: Facts) -> Iterator[Finding]:
     """Compare each speed with the median of the earlier ones."""
     well: list[tuple[float, str]] = []
     nodes = sum(node.ladder is not None for node in facts.values())
     for node in facts.values():
-        usual = node.ladder.usual if node.ladder else None
+        usual = node.trials.usual
         now = speeds_of(node, nodes)
         if usual is None or now is None:
             continue

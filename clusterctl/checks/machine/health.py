@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from clusterctl.checks.finding import Finding, skip, warn
-from clusterctl.checks.machine.limits import GIB, total_cpus
+from clusterctl.checks.machine.limits import GIB
 from clusterctl.checks.registry import QUARANTINE, Check, Facts
 from clusterctl.checks.wording import ago, left
-from clusterctl.facts.machine.machine_state import MemoryUse
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.programs import Updates
 
@@ -71,9 +70,8 @@ def quarantine(node: NodeFacts) -> Iterator[Finding]:
     source="https://man7.org/linux/man-pages/man5/proc_meminfo.5.html",
     blocks=False,
     applies=lambda node, _cluster: (
-        node.memory_bytes is not None
-        and _memory(node).available_bytes is not None
-        and total_cpus(node) is not None
+        None not in {node.memory_bytes, node.memory_use.available_bytes}
+        and node.machine_state.online_cpus is not None
     ),
 )
 def memory(facts: Facts) -> Iterator[Finding]:
@@ -84,7 +82,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
     usual_memory = {model: _usual_memory(sizes) for model, sizes in equal.items() if model}
     for node in facts.values():
         total = node.memory_bytes
-        use = _memory(node)
+        use = node.memory_use
         if not total:
             continue
         if use.available_bytes is not None and use.available_bytes < AVAILABLE * total:
@@ -115,10 +113,6 @@ def memory(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _memory(node: NodeFacts) -> MemoryUse:
-    return (node.machine.memory if node.machine else None) or MemoryUse()
-
-
 def _usual_memory(equal: list[int]) -> int | None:
     """Return the memory that at least two of three equal machines have."""
     if not equal:
@@ -130,8 +124,8 @@ def _usual_memory(equal: list[int]) -> int | None:
 
 def _model(node: NodeFacts) -> tuple[object, ...]:
     """Return what equal machines have in common; empty if that is not known."""
-    gpus = tuple(gpu.name for gpu in node.gpus.devices) if node.gpus else ()
-    return () if total_cpus(node) is None else (node.arch, total_cpus(node), gpus)
+    cpus = node.machine_state.online_cpus
+    return () if cpus is None else (node.arch, cpus, tuple(gpu.name for gpu in node.devices))
 
 
 @Check(
@@ -144,15 +138,13 @@ def _model(node: NodeFacts) -> tuple[object, ...]:
     source="https://docs.kernel.org/admin-guide/mm/concepts.html",
     blocks=False,
     applies=lambda node, _cluster: (
-        node.machine is not None
-        and _memory(node).oom_kills is not None
-        and node.machine.uptime_s is not None
+        None not in {node.memory_use.oom_kills, node.machine_state.uptime_s}
     ),
 )
 def oom(node: NodeFacts) -> Iterator[Finding]:
     """Judge the count since boot, if that is not long ago: it has no dates."""
-    kills = _memory(node).oom_kills
-    uptime = node.machine.uptime_s if node.machine else None
+    kills = node.memory_use.oom_kills
+    uptime = node.machine_state.uptime_s
     if kills and uptime is not None and uptime <= OOM_DAYS * _DAY:
         yield warn(
             node.node,
@@ -171,13 +163,13 @@ def oom(node: NodeFacts) -> Iterator[Finding]:
     " permanent.",
     source="https://docs.kernel.org/admin-guide/pm/cpufreq.html",
     blocks=False,
-    applies=lambda node, _cluster: node.machine is not None and bool(node.machine.kernel_settings),
+    applies=lambda node, _cluster: bool(node.machine_state.kernel_settings),
 )
 def kernel_settings(facts: Facts) -> Iterator[Finding]:
     """Name a slow clock on any node; of the others, what differs from most nodes."""
     usual_settings = _usual_settings(facts)
     for node in facts.values():
-        for name, value in node.machine.kernel_settings if node.machine else ():
+        for name, value in node.machine_state.kernel_settings:
             usual = usual_settings[name]
             if name == "clock source" and value in _SLOW_CLOCKS:
                 wanted = usual if usual and usual not in _SLOW_CLOCKS else "tsc"
@@ -219,7 +211,7 @@ def _usual_settings(facts: Facts) -> dict[str, str | None]:
     """Return for each setting the value that most nodes have."""
     values: dict[str, Counter[str]] = defaultdict(Counter)
     for node in facts.values():
-        for name, value in node.machine.kernel_settings if node.machine else ():
+        for name, value in node.machine_state.kernel_settings:
             values[name][value] += 1
     most = {name: (counts, *counts.most_common(1)[0]) for name, counts in values.items()}
     return {
@@ -237,11 +229,11 @@ def _usual_settings(facts: Facts) -> dict[str, str | None]:
     fix="Set vm.overcommit_memory to 0, the kernel's default, in /etc/sysctl.d.",
     source="https://docs.kernel.org/mm/overcommit-accounting.html",
     blocks=False,
-    applies=lambda node, _cluster: node.machine is not None and node.machine.overcommit is not None,
+    applies=lambda node, _cluster: node.machine_state.overcommit is not None,
 )
 def overcommit(node: NodeFacts) -> Iterator[Finding]:
     """Judge the kernel's mode: 0 and 1 let programs reserve more, 2 does not."""
-    if node.machine is not None and node.machine.overcommit == _STRICT:
+    if node.machine_state.overcommit == _STRICT:
         yield warn(
             node.node,
             "the kernel refuses programs memory that they only reserve",
@@ -259,13 +251,11 @@ def overcommit(node: NodeFacts) -> Iterator[Finding]:
     source="https://www.debian.org/doc/debian-policy/ch-opersys.html",
     fix="Restart the node now instead of in the middle of a run.",
     blocks=False,
-    applies=lambda node, _cluster: (
-        node.machine is not None and node.machine.reboot_required is not None
-    ),
+    applies=lambda node, _cluster: node.machine_state.reboot_required is not None,
 )
 def reboot(node: NodeFacts) -> Iterator[Finding]:
     """Judge by the file that the package manager leaves."""
-    if node.machine is not None and node.machine.reboot_required:
+    if node.machine_state.reboot_required:
         yield warn(
             node.node,
             "installed updates wait for a reboot",

@@ -129,7 +129,7 @@ def machine_id(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Compare the ids of machines that were booted apart."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for node in facts.values():
-        identity = node.machine.machine_id if node.machine else None
+        identity = node.machine_state.machine_id
         if identity and node.boot_id and not cluster.same_machine:
             found[identity][node.boot_id] = node.node
     for identity, boots in found.items():
@@ -186,7 +186,7 @@ def user_ids(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _own_ids(node: NodeFacts) -> tuple[int | None, int | None]:
-    return node.uid, node.machine.gid if node.machine is not None else None
+    return node.uid, node.machine_state.gid
 
 
 def _ids(uid: int | None, gid: int | None) -> str:
@@ -208,15 +208,13 @@ def _maps_users(node: NodeFacts, cluster: Cluster) -> bool:
     source="https://man7.org/linux/man-pages/man2/adjtimex.2.html",
     blocks=False,
     explained_by=("node.clock",),
-    applies=lambda node, _cluster: (
-        node.machine is not None and node.machine.clock_synchronized is not None
-    ),
+    applies=lambda node, _cluster: node.machine_state.clock_synchronized is not None,
 )
 def time_daemon(facts: Facts) -> Iterator[Finding]:
     """Judge only if some nodes have one: in some clouds the hypervisor keeps the clocks."""
-    kept = [n for n in facts.values() if n.machine is not None and n.machine.clock_synchronized]
+    kept = any(node.machine_state.clock_synchronized for node in facts.values())
     for node in facts.values():
-        if kept and node.machine is not None and node.machine.clock_synchronized is False:
+        if kept and node.machine_state.clock_synchronized is False:
             yield warn(
                 node.node,
                 "no time daemon keeps its clock",
@@ -236,7 +234,7 @@ def time_daemon(facts: Facts) -> Iterator[Finding]:
     source="https://man.openbsd.org/sshd_config#UseDNS",
     blocks=False,
     applies=lambda node, cluster: (
-        not cluster.node(node.node).local and _shell_seconds(node) is not None
+        not cluster.node(node.node).local and node.machine_state.login_s is not None
     ),
 )
 def login(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
@@ -246,7 +244,7 @@ def login(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """
     nodes = [n for n in facts.values() if n.answered and not cluster.node(n.node).local]
     connects = {n.node: n.reach.connect_s for n in nodes if n.reach.connect_s is not None}
-    shells = {n.node: s for n in nodes if (s := _shell_seconds(n)) is not None}
+    shells = {n.node: s for n in nodes if (s := n.machine_state.login_s) is not None}
     if slow := _slow(connects, CONNECT_WARN_S):
         yield warn(
             tuple(slow),
@@ -279,10 +277,6 @@ def _span(seconds: dict[str, float], names: list[str]) -> str:
 def _slowest(seconds: dict[str, float], names: list[str], cluster: Cluster) -> str:
     """Return the host to try."""
     return shlex.quote(cluster.node(max(names, key=seconds.__getitem__)).host)
-
-
-def _shell_seconds(node: NodeFacts) -> float | None:
-    return node.machine.login_s if node.machine is not None else None
 
 
 def _slow(seconds: dict[str, float], least: float) -> list[str]:

@@ -24,7 +24,7 @@ _SHOWN = 3
     " completely.",
     source="docs/how-to/follow-and-stop.md",
     blocks=False,
-    applies=lambda node, _cluster: node.machine is not None and node.machine.leftovers is not None,
+    applies=lambda node, _cluster: node.machine_state.leftovers is not None,
 )
 def leftovers(node: NodeFacts) -> Iterator[Finding]:
     """Name the ranks, and the command that ends them; those of a live run do not count."""
@@ -66,7 +66,7 @@ def leftovers(node: NodeFacts) -> Iterator[Finding]:
     source="https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html",
     blocks=False,
     explained_by=("storage.shared", "storage.writable", "storage.room"),
-    applies=lambda node, _cluster: node.machine is not None and node.machine.leftovers is not None,
+    applies=lambda node, _cluster: node.machine_state.leftovers is not None,
 )
 def stuck(node: NodeFacts) -> Iterator[Finding]:
     """Name the processes, and what each waits for."""
@@ -83,7 +83,7 @@ def stuck(node: NodeFacts) -> Iterator[Finding]:
 
 
 def _of(node: NodeFacts) -> Leftovers:
-    return (node.machine.leftovers if node.machine else None) or Leftovers()
+    return node.machine_state.leftovers or Leftovers()
 
 
 def _described(one: LeftoverProcess) -> str:

@@ -6,7 +6,6 @@ from clusterctl.checks.finding import Finding, finding, passed, warn
 from clusterctl.checks.others import medians_of_others
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.wording import counted
-from clusterctl.facts.machine.machine_state import CgroupLimits
 from clusterctl.facts.machine.system import UNLIMITED
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
@@ -68,10 +67,10 @@ def shm(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
 def memlock(facts: Facts) -> Iterator[Finding]:
     """Judge the nodes with an active RDMA port: the user's limit, then the kernel's reserve."""
     active = [node for node in facts.values() if any(port.active for port in node.rdma or ())]
-    reserves = {node.node: cma for node in active if (cma := _cma(node)) is not None}
+    reserves = {node.node: cma for node in active if (cma := node.memory_use.cma_bytes) is not None}
     usual = medians_of_others(reserves)
     for node in active:
-        limit = node.limits.memlock if node.limits else None
+        limit = node.session_limits.memlock
         if limit is not None and limit != UNLIMITED and limit < MEMLOCK_WANTED:
             yield warn(
                 node.node,
@@ -93,11 +92,6 @@ def memlock(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _cma(node: NodeFacts) -> int | None:
-    memory = node.machine.memory if node.machine else None
-    return memory.cma_bytes if memory else None
-
-
 @Check(
     "node.open-files",
     title="a run may open enough files",
@@ -106,11 +100,11 @@ def _cma(node: NodeFacts) -> int | None:
     fix="Raise the hard limit `nofile` in /etc/security/limits.conf and log in again.",
     source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
-    applies=lambda node, _cluster: node.limits is not None and node.limits.nofile_hard is not None,
+    applies=lambda node, _cluster: node.session_limits.nofile_hard is not None,
 )
 def open_files(node: NodeFacts) -> Iterator[Finding]:
     """Judge the hard limit."""
-    hard = node.limits.nofile_hard if node.limits else None
+    hard = node.session_limits.nofile_hard
     if hard is not None and hard != UNLIMITED and hard < NOFILE_WANTED:
         yield warn(
             node.node,
@@ -131,16 +125,14 @@ def open_files(node: NodeFacts) -> Iterator[Finding]:
     source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
     applies=lambda node, _cluster: (
-        node.limits is not None
-        and node.limits.processes_hard is not None
-        and _cgroup(node).processes_left is not None
+        None not in {node.session_limits.processes_hard, node.cgroup.processes_left}
     ),
 )
 def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the user's limit, which root does not have, and that of the cgroup."""
     ranks = max(planned_gpus(cluster, node), 1)
     wanted = PROCESSES_OF_A_RANK * (1 + ranks)
-    hard = node.limits.processes_hard if node.limits else None
+    hard = node.session_limits.processes_hard
     if hard is not None and 0 <= hard < wanted and node.uid != 0:
         yield warn(
             node.node,
@@ -149,13 +141,13 @@ def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             found=str(hard),
             remedy="add `* - nproc unlimited` to /etc/security/limits.conf and log in again",
         )
-    cgroup = _cgroup(node)
-    if cgroup.processes_left is not None and 0 <= cgroup.processes_left < wanted:
+    left = node.cgroup.processes_left
+    if left is not None and 0 <= left < wanted:
         yield warn(
             node.node,
             "its cgroup leaves room for few more processes",
             wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
-            found=f"{cgroup.processes_left} until pids.max",
+            found=f"{left} until pids.max",
             remedy="sudo systemctl set-property user.slice TasksMax=infinity"
             " (for a container: --pids-limit=-1)",
         )
@@ -170,14 +162,12 @@ def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     blocks=False,
     applies=lambda node, cluster: (
-        node.limits is not None
-        and node.limits.stack is not None
-        and planned_gpus(cluster, node) > 0
+        node.session_limits.stack is not None and planned_gpus(cluster, node) > 0
     ),
 )
 def stack(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Warn of no limit where GPUs are planned."""
-    if planned_gpus(cluster, node) and node.limits and node.limits.stack == UNLIMITED:
+    if planned_gpus(cluster, node) and node.session_limits.stack == UNLIMITED:
         yield warn(
             node.node,
             "the stack size is unlimited",
@@ -196,8 +186,7 @@ def stack(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     source="https://docs.kernel.org/admin-guide/cgroup-v2.html",
     blocks=False,
     applies=lambda node, _cluster: (
-        None not in {node.cpus, node.memory_bytes, total_cpus(node)}
-        and _cgroup(node).cpus is not None
+        None not in {node.cpus, node.memory_bytes, node.machine_state.online_cpus, node.cgroup.cpus}
     ),
 )
 def cpus(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
@@ -207,8 +196,8 @@ def cpus(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     sizes = {n.node: _usable_memory(n) for n in facts.values() if n.memory_bytes}
     usual_memory = medians_of_others(sizes)
     for node in facts.values():
-        cpus, total = counts.get(node.node), total_cpus(node)
-        memory = _cgroup(node).memory_bytes
+        cpus, total = counts.get(node.node), node.machine_state.online_cpus
+        memory = node.cgroup.memory_bytes
         whole = node.memory_bytes or 0
         parts = []
         if cpus is not None and total and cpus < total:
@@ -235,19 +224,10 @@ def cpus(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
             yield passed(node.node, f"{found}, because of a limit", found=found)
 
 
-def _cgroup(node: NodeFacts) -> CgroupLimits:
-    return (node.machine.cgroup if node.machine else None) or CgroupLimits()
-
-
 def _usable_cpus(node: NodeFacts) -> float | None:
-    quota = _cgroup(node).cpus
+    quota = node.cgroup.cpus
     counts = [c for c in (node.cpus, quota) if c is not None and c > 0]
     return min(counts, default=None)
-
-
-def total_cpus(node: NodeFacts) -> int | None:
-    """Return the machine's CPUs that are online."""
-    return node.machine.online_cpus if node.machine else None
 
 
 def _too_few(cpus: float | None, total: int | None, ranks: int, usual: float) -> str:
@@ -267,5 +247,5 @@ def _too_small(memory: int | None, whole: int, usual: float) -> str:
 
 
 def _usable_memory(node: NodeFacts) -> int:
-    limit, whole = _cgroup(node).memory_bytes, node.memory_bytes or 0
+    limit, whole = node.cgroup.memory_bytes, node.memory_bytes or 0
     return min(limit, whole) if limit is not None and limit >= 0 else whole

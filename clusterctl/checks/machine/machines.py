@@ -109,10 +109,9 @@ def busy(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
 def _held(node: NodeFacts, lock: RunLock) -> Finding:
     since = f" since {lock.since}" if lock.since else ""
     about = f" {lock.about}" if lock.about else ""
-    devices = node.gpus.devices if node.gpus else ()
     taken = {uuid for each in node.sharing for uuid in each.holds}
-    held = ", ".join(str(gpu.index) for gpu in devices if gpu.uuid in lock.holds)
-    free = ",".join(str(gpu.index) for gpu in devices if gpu.uuid not in taken)
+    held = ", ".join(str(gpu.index) for gpu in node.devices if gpu.uuid in lock.holds)
+    free = ",".join(str(gpu.index) for gpu in node.devices if gpu.uuid not in taken)
     # Any user may hold the lock under any name: only a well-formed id may go into a command.
     remedy = "sudo ss -xlp | grep @clusterctl-run (on the node) shows the process that holds it"
     if _RUN.fullmatch(lock.run):
@@ -234,13 +233,11 @@ def session(node: NodeFacts) -> Iterator[Finding]:
     fix="Run `loginctl enable-linger USER` on the node, or set `UsePAM yes` in sshd_config.",
     source="https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html",
     blocks=False,
-    applies=lambda node, _cluster: (
-        node.machine is not None and None not in {node.machine.remove_ipc, node.uid}
-    ),
+    applies=lambda node, _cluster: None not in {node.machine_state.remove_ipc, node.uid},
 )
 def ipc(node: NodeFacts) -> Iterator[Finding]:
     """Judge the users whose files logind removes: no system users, and none with linger."""
-    removed = node.machine is not None and node.machine.remove_ipc
+    removed = node.machine_state.remove_ipc
     if removed and not node.linger and node.uid is not None and node.uid >= FIRST_USER:
         yield warn(
             node.node,

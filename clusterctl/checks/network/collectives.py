@@ -96,14 +96,9 @@ def across(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding
                 remedy="clusterctl launch --debug shows what NCCL and Gloo do",
             )
     if took_part and all(outcome.right for outcome in took_part.values()):
-        rails = max(_rails(facts, name) for name in took_part)
+        rails = max(1, *(len(facts[name].trials.rails) for name in took_part))
         expected = between_nodes(facts, tuple(took_part), network, cluster, rails=rails)
         yield _speed_across(took_part, expected, rails)
-
-
-def _rails(facts: Facts, name: str) -> int:
-    ladder = facts[name].ladder
-    return max(len(ladder.rails) if ladder else 0, 1)
 
 
 def _speed_across(

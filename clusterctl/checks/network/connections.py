@@ -34,12 +34,12 @@ _SRC_WEIGHT = 0.9
 
 
 def _not_probed(node: NodeFacts) -> Iterator[Finding]:
-    if node.between and node.between.problem:
+    if node.met.problem:
         yield unknown(
             node.node,
             "its connections could not be tested",
             wanted="connections to and from every node",
-            found=node.between.problem,
+            found=node.met.problem,
             remedy="clusterctl check",
         )
 
@@ -49,7 +49,7 @@ def _failures(facts: Facts, key: str) -> dict[tuple[str, str], ConnectResult]:
     return {
         (node.node, made.target): made
         for node in facts.values()
-        for made in (node.between.connected if node.between else ())
+        for made in node.met.connected
         # Saved facts may have more nodes than this check judges.
         if made.key == key and made.state != "ok" and made.target in facts
     }
@@ -197,13 +197,12 @@ def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Fi
 
 
 def _bound(node: NodeFacts, key: str) -> ListenResult | None:
-    return next((b for b in (node.between.bound if node.between else ()) if b.key == key), None)
+    return next((b for b in node.met.bound if b.key == key), None)
 
 
 def _has_tried(node: NodeFacts, cluster: Cluster) -> bool:
     """Tell whether a node tried the master port; not all try, and none if the port is in use."""
-    made = node.between.connected if node.between else ()
-    return node.node == cluster.master.name or any(c.key == "master" for c in made)
+    return node.node == cluster.master.name or any(c.key == "master" for c in node.met.connected)
 
 
 @Check(
@@ -226,7 +225,7 @@ def master_reach(facts: Facts, network: Network, cluster: Cluster) -> Iterator[F
     tried = [
         node.node
         for node in facts.values()
-        if node.between and any(made.key == "master" for made in node.between.connected)
+        if any(made.key == "master" for made in node.met.connected)
     ]
     workers = sorted(source for source, _ in failed)
     master, port = cluster.master.name, network.master_port
@@ -288,7 +287,7 @@ def _translated(facts: Facts, network: Network) -> Iterator[Finding]:
     """Find the nodes whose address changes on the way to another node."""
     for node in facts.values():
         chosen = network.nodes.get(node.node)
-        for made in node.between.connected if node.between and chosen else ():
+        for made in node.met.connected if chosen else ():
             own = chosen.address if chosen and made.key == "master" else made.source
             if made.seen_as and own and made.seen_as != own:
                 seer = "the master" if made.key == "master" else made.target
@@ -311,16 +310,14 @@ def _translated(facts: Facts, network: Network) -> Iterator[Finding]:
     source="https://www.rfc-editor.org/rfc/rfc2923",
     pairwise=True,
     explained_by=(SUBNET, DUPLICATE, ROUTE, PAIRS),
-    applies=lambda node, _cluster: any(
-        made.full_size is not None for made in (node.between.connected if node.between else ())
-    ),
+    applies=lambda node, _cluster: any(made.full_size is not None for made in node.met.connected),
 )
 def full_size(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Name the fewest nodes that explain the lost packets; all of them if none arrived."""
     tried = {
         (node.node, made.target): made
         for node in facts.values()
-        for made in (node.between.connected if node.between else ())
+        for made in node.met.connected
         if made.key == "pair" and made.full_size is not None and made.target in facts
     }
     left = {pair: made for pair, made in tried.items() if not made.full_size}

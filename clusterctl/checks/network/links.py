@@ -167,12 +167,12 @@ def unusual(counts: Mapping[str, int]) -> dict[str, int]:
     pairwise=True,
     explained_by=(SUBNET,),
     blocks=False,
-    applies=lambda node, _cluster: bool(node.counters and node.between and node.between.counters),
+    applies=lambda node, _cluster: bool(node.counters and node.met.counters),
 )
 def errors(node: NodeFacts) -> Iterator[Finding]:
     """Compare the counters from before and after the connections between nodes."""
     before = {counters.device: dict(counters.values) for counters in node.counters}
-    for counters in node.between.counters if node.between else ():
+    for counters in node.met.counters:
         start = before.get(counters.device, {})
         grown = {
             name: value - start[name]

@@ -15,23 +15,14 @@ from clusterctl.checks.network.rdma import AMAZON, INSTALL_EFA
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.software.settings import remove_from, tcp_by_choice
 from clusterctl.checks.wording import main_line
-from clusterctl.facts.ladder import NO_NETWORK, SOCKET, NcclTransport, Rail
+from clusterctl.facts.ladder import NO_NETWORK, SOCKET, NcclTransport
 from clusterctl.facts.network.rdma import RdmaPort
-from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network
 
 SLOW_RAIL = 0.6
 """Part of a usual rail's bandwidth below which one is slow: two that share a card have half."""
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
-
-
-def _rails(node: NodeFacts) -> tuple[Rail, ...]:
-    return node.ladder.rails if node.ladder else ()
-
-
-def _across(node: NodeFacts, _cluster: Cluster) -> bool:
-    return bool(_rails(node))
 
 
 @Check(
@@ -45,12 +36,12 @@ def _across(node: NodeFacts, _cluster: Cluster) -> bool:
     explained_by=(DEEP,),
     blocks=False,
     required_facts=("rdma",),
-    applies=_across,
+    applies=lambda node, _cluster: bool(node.trials.rails),
 )
 def rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Report the GPUs that failed, then those whose fastest partner is far slower than usual."""
     yield from not_reached(facts, "across")
-    broken = [(n, rail) for n in facts.values() for rail in _rails(n) if rail.state != "ok"]
+    broken = [(n, rail) for n in facts.values() for rail in n.trials.rails if rail.state != "ok"]
     # Ranks that wait for one that failed end with an error or at the limit, too.
     own = [(node, rail) for node, rail in broken if not WAITED.search(rail.error)] or broken
     for node, rail in own:
@@ -66,7 +57,7 @@ def rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]
     for name in {node.node for node, _ in broken} - {node.node for node, _ in own}:
         yield skip(name, "it waited for a GPU that failed")
     for node in facts.values():
-        sound = [rail for rail in _rails(node) if rail.state == "ok"]
+        sound = [rail for rail in node.trials.rails if rail.state == "ok"]
         wrong = tuple(rail.index for rail in sound if rail.right is False)
         silent = tuple(rail.index for rail in sound if rail.right is None)
         if wrong:
@@ -112,8 +103,8 @@ def _slow_rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Fi
     speeds = [
         (node.node, rail, rail.fastest_gbps)
         for node in facts.values()
-        if sum(port.name in used for port in node.rdma or ()) >= len(_rails(node))
-        for rail in _rails(node)
+        if sum(port.name in used for port in node.rdma or ()) >= len(node.trials.rails)
+        for rail in node.trials.rails
         if rail.fastest_gbps is not None and not (rail.transport and rail.transport.way == SOCKET)
     ]
     usual = median(gbps for _, _, gbps in speeds) if speeds else 0.0
@@ -144,15 +135,15 @@ def _slow_rails(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Fi
     explained_by=(DEEP,),
     blocks=False,
     required_facts=("rdma",),
-    applies=_across,
+    applies=lambda node, _cluster: bool(node.trials.rails),
 )
 def transport(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Compare the network of NCCL's connections with the ports that are up."""
     yield from not_reached(facts, "across")
     for node in facts.values():
-        told = [(rail, rail.transport) for rail in _rails(node) if rail.transport is not None]
+        told = [(rail, rail.transport) for rail in node.trials.rails if rail.transport is not None]
         if not told:
-            if _rails(node):
+            if node.trials.rails:
                 yield skip(node.node, "NCCL printed nothing of its network", found="no line of it")
             continue
         by_tcp = tuple(rail.index for rail, used in told if used.way == SOCKET)

@@ -64,7 +64,7 @@ def strays(node: NodeFacts, network: Network) -> tuple[ConnectResult, ...]:
 
 
 def _pairs(node: NodeFacts) -> tuple[ConnectResult, ...]:
-    return tuple(c for c in (node.between.connected if node.between else ()) if c.key == "pair")
+    return tuple(c for c in node.met.connected if c.key == "pair")
 
 
 def _way(facts: NodeFacts, network: Network, chosen: NodeNetwork, peer: str) -> _Way:
@@ -90,9 +90,7 @@ def _route(
     facts: NodeFacts, network: Network, chosen: NodeNetwork, peer: str, host: str
 ) -> Iterator[Finding]:
     way = _way(facts, network, chosen, peer)
-    sources = {
-        c.source for c in (facts.between.connected if facts.between else ()) if c.key == "pair"
-    }
+    sources = {made.source for made in _pairs(facts)}
     sources -= {"", *(c.address for c in chosen.candidates if c.interface == chosen.interface)}
     second = _second(facts, chosen, way)
     if not way.astray and not sources and second is None:

@@ -185,16 +185,14 @@ def _checkpoints(known: NodeFacts, node: Node, cluster: Cluster) -> PathFacts | 
     source="https://man7.org/linux/man-pages/man8/mount.8.html",
     blocks=False,
     applies=lambda node, cluster: (
-        node.machine is not None
-        and node.machine.noexec is not None
-        and planned_gpus(cluster, node) > 0
+        node.machine_state.noexec is not None and planned_gpus(cluster, node) > 0
     ),
 )
 def noexec(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the folders of the session, unless the job sets others."""
     moved = {"TMPDIR", "TRITON_CACHE_DIR"} & dict(cluster.job.env).keys()
     for node in facts.values():
-        folders = node.machine.noexec if node.machine else None
+        folders = node.machine_state.noexec
         if folders and planned_gpus(cluster, node) and not moved:
             yield warn(
                 node.node,
@@ -213,14 +211,12 @@ def noexec(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     fix="Remove that folder as its owner, or set `state:` of the node to another one.",
     source="docs/reference/inventory.md",
     applies=lambda node, cluster: (
-        node.machine is not None
-        and node.machine.state_problem is not None
-        and not cluster.node(node.node).state
+        node.machine_state.state_problem is not None and not cluster.node(node.node).state
     ),
 )
 def state(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the usual folder: of another one `storage.writable` tells."""
-    problem = node.machine.state_problem if node.machine else None
+    problem = node.machine_state.state_problem
     if problem and not cluster.node(node.node).state:
         yield fail(
             node.node,

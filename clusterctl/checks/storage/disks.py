@@ -72,12 +72,12 @@ def _late_tokens(facts: Facts, missing: MissingShares, share: str) -> Iterator[F
     for node in facts.values():
         if not node.answered or missing.explains(node.node, share):
             continue
-        if node.between is not None and node.between.problem and len(_answered(facts)) > 1:
+        if node.met.problem and len(_answered(facts)) > 1:
             yield unknown(
                 node.node,
                 f"could not test whether {share} is shared",
                 wanted="a token file that every node writes and looks for",
-                found=node.between.problem,
+                found=node.met.problem,
                 remedy="clusterctl check",
             )
             continue
@@ -157,7 +157,7 @@ def writable(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     missing = MissingShares.of(facts, cluster)
     for node, known, path in known_paths(facts, cluster, "workdir", "checkpoints", "state"):
         is_state = _is_state_only(node, path, cluster)
-        if is_state and (path.writable is None or (known.machine and known.machine.state_problem)):
+        if is_state and (path.writable is None or known.machine_state.state_problem):
             continue  # `storage.state` reports the second
         if path.writable and (path.folder or path.exists is False):
             continue

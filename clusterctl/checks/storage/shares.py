@@ -83,7 +83,7 @@ def skip_missing(node: str, path: str) -> Finding:
 
 def tokens_of(node: NodeFacts, share: str) -> tuple[TokenSeen, ...]:
     """Return the token files of the other nodes that a node looked for on a share."""
-    return tuple(t for t in (node.between.tokens if node.between else ()) if t.path == share)
+    return tuple(t for t in node.met.tokens if t.path == share)
 
 
 def groups(share: str, nodes: list[NodeFacts]) -> list[set[str]]:

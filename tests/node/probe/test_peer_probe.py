@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -102,11 +102,31 @@ def connect(port: int, **more: Any) -> dict[str, Any]:
     return made
 
 
+def connect_served(serve: Callable[[socket.socket], None]) -> dict[str, Any]:
+    """Connect to a listener that serves one caller in this way, and is over with it in time."""
+    with socket.create_server((HERE, 0)) as server:
+
+        def accept() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        made = connect(server.getsockname()[1])
+        thread.join(5)
+        assert not thread.is_alive()
+    return made
+
+
+def share_of(folder: Path) -> dict[str, Any]:
+    return {"path": str(folder), "folders": [str(folder)], "name": "0"}
+
+
 def test_a_whole_meeting_leaves_nothing_behind(tmp_path: Path) -> None:
     node = Conversation()
-    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
     socket_ = {"key": "pair", "address": HERE, "port": 0}
-    prepared = node.step(step="prepare", sockets=[socket_], tokens=[share])
+    prepared = node.step(step="prepare", sockets=[socket_], tokens=[share_of(tmp_path)])
     port = prepared["bound"][0]["port"]
     target = {"target": "self", "key": "pair", "address": HERE, "port": port, "source": HERE}
     token = {"path": str(tmp_path), "folder": str(tmp_path), "name": "0", "writer": "self"}
@@ -135,8 +155,7 @@ def test_nodes_meet_over_ipv6_too(listeners: Listeners, ipv6: str) -> None:
 
 def test_a_controller_that_goes_away_leaves_nothing_behind_either(tmp_path: Path) -> None:
     node = Conversation()
-    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
-    node.step(step="prepare", sockets=[], tokens=[share])
+    node.step(step="prepare", sockets=[], tokens=[share_of(tmp_path)])
     assert len(os.listdir(tmp_path)) == 1  # noqa: PTH208
 
     node.end(None)
@@ -148,9 +167,8 @@ def test_a_controller_that_falls_silent_leaves_nothing_behind_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_probe, "CONTROLLER_SECONDS", 0.05)
-    share = {"path": str(tmp_path), "folders": [str(tmp_path)], "name": "0"}
     asked, answers = os.pipe(), os.pipe()
-    prepare = Message({"step": "prepare", "sockets": [], "tokens": [share]})
+    prepare = Message({"step": "prepare", "sockets": [], "tokens": [share_of(tmp_path)]})
     os.write(asked[1], prepare.encode())
     with os.fdopen(asked[0], "rb", buffering=0) as reader, os.fdopen(answers[0], "rb") as told:
         link = CallChannel(reader, answers[1])
@@ -164,9 +182,7 @@ def test_a_controller_that_falls_silent_leaves_nothing_behind_either(
 
 
 def test_a_port_that_is_taken_names_its_holder(listeners: Listeners) -> None:
-    with socket.socket() as taken:
-        taken.bind((HERE, 0))
-        taken.listen()
+    with socket.create_server((HERE, 0)) as taken:
         bound = listen(listeners, taken.getsockname()[1])
 
     assert bound["port"] is None
@@ -185,9 +201,7 @@ def test_a_holder_is_found_though_it_closes_other_descriptors_meanwhile(
         return read(link)
 
     monkeypatch.setattr(os, "readlink", readlink)
-    with socket.socket() as taken:
-        taken.bind((HERE, 0))
-        taken.listen()
+    with socket.create_server((HERE, 0)) as taken:
         assert f"pid {os.getpid()}" in port_owner(taken.getsockname()[1])
 
 
@@ -213,9 +227,7 @@ def test_a_holder_is_shown_in_few_words() -> None:
 
 
 def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
-    with socket.socket() as stranger:
-        stranger.bind((HERE, 0))
-        stranger.listen()
+    with socket.create_server((HERE, 0)) as stranger:
         made = connect(stranger.getsockname()[1])
 
     assert (made["state"], made["words"]) == (
@@ -225,19 +237,7 @@ def test_a_stranger_that_accepts_and_is_silent_is_not_taken_for_us() -> None:
 
 
 def test_an_echo_is_not_taken_for_us() -> None:
-    with socket.socket() as echo:
-        echo.bind((HERE, 0))
-        echo.listen()
-
-        def serve() -> None:
-            connection, _ = echo.accept()
-            with connection:
-                connection.sendall(connection.recv(100))
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        made = connect(echo.getsockname()[1])
-        thread.join()
+    made = connect_served(lambda connection: connection.sendall(connection.recv(100)))
 
     assert (made["state"], made["words"]) == ("foreign", "another program answers there")
 
@@ -253,25 +253,17 @@ def test_a_padding_arrives_whole(listeners: Listeners, size: int) -> None:
 def test_who_never_stops_sending_is_not_heard_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect_module, "PADDING_SECONDS", 0.2)
     monkeypatch.setattr(connect_module, "GRACE_SECONDS", 0.2)
-    with socket.socket() as server:
-        server.bind((HERE, 0))
-        server.listen()
 
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection, contextlib.suppress(OSError):
-                connection.recv(100)
-                connection.sendall(answer(padding=100_000) + encode_head({}, 100_000))
-                while True:
-                    connection.sendall(bytes(100))
-                    time.sleep(0.01)
+    def serve(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer(padding=100_000) + encode_head({}, 100_000))
+        while True:
+            connection.sendall(bytes(100))
+            time.sleep(0.01)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        made = connect(server.getsockname()[1])
-        thread.join(5)
+    made = connect_served(serve)
 
-    assert (made["state"], made["full_size"], thread.is_alive()) == ("ok", False, False)
+    assert (made["state"], made["full_size"]) == ("ok", False)
 
 
 def test_without_a_padding_nothing_is_known_of_large_packets(listeners: Listeners) -> None:
@@ -285,24 +277,14 @@ def test_a_padding_that_does_not_arrive(
     sent: int, *, closes: bool, full_size: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect_module, "PADDING_SECONDS", 0.2)
-    over = threading.Event()
-    with socket.socket() as server:
-        server.bind((HERE, 0))
-        server.listen()
 
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(100)
-                connection.sendall(answer(3000) + encode_head({}, 3000) + bytes(sent))
-                if not closes:
-                    over.wait(5)
+    def serve(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer(3000) + encode_head({}, 3000) + bytes(sent))
+        if not closes:
+            connection.recv(100)  # until the other end gives up
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        made = connect(server.getsockname()[1])
-        over.set()
-        thread.join()
+    made = connect_served(serve)
 
     assert (made["state"], made.get("full_size")) == ("ok", full_size)
 
@@ -344,21 +326,12 @@ def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:
     ],
 )
 def test_a_listener_that_does_not_answer_as_we_do_is_not_taken_for_us(said: bytes) -> None:
-    with socket.socket() as endless:
-        endless.bind((HERE, 0))
-        endless.listen()
+    def serve(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(said)
+        connection.recv(100)
 
-        def serve() -> None:
-            connection, _ = endless.accept()
-            with connection, contextlib.suppress(OSError):
-                connection.recv(100)
-                connection.sendall(said)
-                connection.recv(100)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        made = connect(endless.getsockname()[1])
-        thread.join()
+    made = connect_served(serve)
 
     assert (made["state"], made["words"]) == ("foreign", "another program answers there")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +20,7 @@ from clusterctl.verbs.preflight.check import CheckOptions, judge
 from clusterctl.verbs.preflight.collect_facts import ClockProbe, FactsSession
 from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.wire import Message
-from tests.checks.fixture_facts import facts_of
+from tests.checks.fixture_facts import facts_of, read_cases
 from tests.fake_pool import FakeCall
 
 CHECKS = Path(__file__).parents[2] / "checks"
@@ -81,7 +80,7 @@ def facts_of_many(count: int) -> dict[str, NodeFacts]:
     """Return so many nodes, each with something that is compared with the others."""
     known: dict[str, Any] = {}
     for case in CASES:
-        known = merged(known, facts_of(json.loads((CHECKS / case).read_text()))[0])
+        known = merged(known, facts_of(read_cases(CHECKS / case)[0])[0])
     links = known["between"]["connected"]
     return from_document(
         {
