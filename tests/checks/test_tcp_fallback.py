@@ -11,13 +11,14 @@ from clusterctl.checks.registry import judge_all
 from clusterctl.facts.nodefacts import from_document
 from clusterctl.inventory import load
 from clusterctl.network.choice import choose_network
+from tests.checks.fixture_facts import read_cases
 
 CASE = Path(__file__).parent / "deep.transport" / "tcp-though-infiniband-is-up.json"
 
 
 def judged(tmp_path: Path, gbps: float, fastest: float | None) -> dict[str, list[str]]:
     """Return the worst findings of the checks on rails, by node, if the second one uses TCP."""
-    case = json.loads(CASE.read_text())
+    case = read_cases(CASE)[0]
     for node in case["facts"]:
         node["across"] = {"backend": "nccl", "right": True, "gbps": gbps}
         node["across"]["block_bytes"] = 1 << 28
