@@ -81,6 +81,8 @@ def test_a_flag_of_another_launcher_gets_the_command_to_type(
     ("typed", "hint"),
     [
         ("--hostfile hosts.txt", "clusterctl init --from hosts.txt"),
+        ("--env-from HF_TOKEN", "job: {env_from: [HF_TOKEN]} in the inventory"),
+        ("--checkpoints out", "job: {checkpoints: out} in the inventory"),
         ("--partition gpu", "job: {slurm: {partition: gpu}} in the inventory"),
         ("-p gpu", "job: {slurm: {partition: gpu}} in the inventory"),
         ("--time 1-0", "job: {slurm: {time: 1-0}} in the inventory"),

@@ -120,8 +120,8 @@ def test_what_is_not_found_is_asked_for(make_sandbox: MakeSandbox, project: Path
     done = clusterctl(box, project, "init", "node1", "node2")
     assert done.returncode == 0
     missing = (
-        "No interpreter with torch was found: write python: /PATH/bin/python;"
-        " clusterctl setup makes one there."
+        "No interpreter with torch was found: write python: /PATH/bin/python."
+        " If there is none yet, clusterctl setup makes it at that path."
     )
     assert f"warning: node[1-2]: {missing}\n" in done.stderr
     assert f"  # {missing}\n" in (project / "hosts.yaml").read_text()

@@ -28,6 +28,8 @@ _SLURM = frozenset({
     "--reservation", "--time",
 })  # fmt: skip
 _SLURM_SHORT = {"-A": "--account", "-C": "--constraint", "-p": "--partition", "-t": "--time"}
+_JOB_LISTS = frozenset({"--env-from", "--needs", "--packages"})
+_JOB_TEXTS = frozenset({"--checkpoints", "--env-init"})
 _HOSTFILES = frozenset({"--hostfile", "-hostfile", "-f"})
 _SWITCHES = frozenset({
     "--standalone", "--no-python", "--multi-gpu", "--no-ssh", "--force-multi", "--same-network",
@@ -60,7 +62,8 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
         return _instead(flag, ours, value) if value and known(ours) else None
     if not known("--launcher"):  # a verb without a job
         return None
-    found = (read(flag, name, value) for read in (_needless, _passed_on, _of_sbatch, _translated))
+    readers = _needless, _passed_on, _of_sbatch, _of_job, _translated
+    found = (read(flag, name, value) for read in readers)
     return next(filter(None, found), None)
 
 
@@ -89,6 +92,14 @@ def _of_sbatch(flag: str, name: str, value: str) -> Answer | None:
     hint = f"job: {{slurm: {{{name[2:]}: {value or 'VALUE'}}}}} in the inventory"
     why = f"{flag} is sbatch's, which the inventory names"
     return Answer(why=why, hint=hint) if name in _SLURM else None
+
+
+def _of_job(flag: str, name: str, value: str) -> Answer | None:
+    value = value or "VALUE"
+    shown = f"[{value}]" if name in _JOB_LISTS else value
+    hint = f"job: {{{name[2:].replace('-', '_')}: {shown}}} in the inventory"
+    why = f"{flag} is a key of the inventory, not a flag"
+    return Answer(why=why, hint=hint) if name in _JOB_LISTS | _JOB_TEXTS else None
 
 
 def _translated(flag: str, name: str, value: str) -> Answer | None:

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("gpu", "gpus", "nvidia-smi", "smi"), _GPUS),
     **dict.fromkeys(("diagnose", "doctor", "nodes", "ping", "test", "validate"), _CHECK),
     **dict.fromkeys(("continue", "restart", "retry"), _RESUME),
+    **dict.fromkeys(("compare", "diff"), ("runs compare shows what differs", "runs compare")),
     **dict.fromkeys(("queue", "squeue"), ("launch --wait waits for free nodes; runs lists the runs",
                                           "runs")),
     **dict.fromkeys(("sbatch", "submit"), ("launch submits a job if its launcher is slurm",

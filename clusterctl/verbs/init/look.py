@@ -318,8 +318,8 @@ def _describe_node(
     elif node.python is None:
         unanswered = f" ({', '.join(slow)}: no answer in time)" if slow else ""
         missing.append(
-            f"No interpreter with torch was found{unanswered}: write python: /PATH/bin/python;"
-            " clusterctl setup makes one there."
+            f"No interpreter with torch was found{unanswered}: write python: /PATH/bin/python."
+            " If there is none yet, clusterctl setup makes it at that path."
         )
     place = facts.path(node.workdir) if node.workdir else None
     if node.workdir is None:

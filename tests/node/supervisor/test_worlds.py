@@ -113,6 +113,13 @@ def test_what_is_certain_to_be_another_world(
     assert other.found.startswith(found)
 
 
+def test_a_launcher_of_a_program_that_waits_alone_for_several_nodes_is_another_world() -> None:
+    given = {"PET_NNODES": "2"}
+    here = rank(("python serve.py", [], given), (TORCHRUN, list(LOCAL), given))
+    for meeting in (MASTER, WORKER):
+        assert other_world(here, meeting) is not None
+
+
 @pytest.mark.parametrize(
     ("members", "meeting"),
     [

@@ -120,7 +120,11 @@ def other_world(
             continue
         if meeting.port in member.listens_on and not (meeting.is_master or meeting.elastic):
             return OtherWorld(pid, "a rendezvous of its own at port %d" % meeting.port)
-        if launcher is None or _programs_above(launcher, by_pid):
+        if launcher is None:
+            continue
+        # Alone at its own store, it would wait there in vain for the other nodes.
+        in_vain = launcher is member and _wants_several(launcher)
+        if not in_vain and _programs_above(launcher, by_pid):
             continue
         judge = _meets_itself if launcher is member else _counts_fewer
         found = judge(member, meeting)
