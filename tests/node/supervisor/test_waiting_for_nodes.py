@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.node.conftest import save
 from tests.node.supervisor.test_spares import (
     MakeRun,
     join,
@@ -14,7 +15,6 @@ from tests.node.supervisor.test_spares import (
     lose,
     of_spares,
     printed,
-    save,
     wait_for,
 )
 from tests.waiting import wait_until
@@ -53,5 +53,5 @@ def test_a_run_for_which_no_node_comes_ends_when_its_wait_does(make_run: MakeRun
     assert "no node joined in time" in end["no_restart"]
     assert f"--exclude {run.names[1]}" in end["no_restart"]
     (waits,) = kinds(run, 0, "waits")
-    assert 5 <= time.time() - waits["since"]
+    assert time.time() - waits["since"] >= 5
     assert not run.left()
