@@ -175,8 +175,11 @@ def play(stage: Stage, schedule: Healing) -> Played:
         output,
     ]
     target = Target(stage=stage, launch=stage.start("launch", *words), checkpoints=output)
-    if not stage.wait(lambda: _begun(target, schedule), START):
+    if not stage.wait(lambda: _begun(target, schedule) or target.launch.over(), START):
         played.wrong.append("launch: the ranks did not begin")
+    if target.launch.over() and not target.run:
+        played.wrong.append("launch: ended without a run")
+        return played
     _do_faults(target, schedule, played, limit)
     stage.finish_what_is_due()
     limit.write_text(str(STEPS))

@@ -62,6 +62,25 @@ def test_what_is_restartable_finishes_and_the_rest_says_why(
 
 
 @pytest.mark.parametrize(
+    ("nodes", "spare", "wrong"),
+    [
+        ([1], True, False),
+        ([2], True, False),
+        ([1], False, True),
+        ([0], True, True),
+        ([1, 2], True, True),
+    ],
+)
+def test_one_lost_node_is_replaced_if_it_is_not_the_master(
+    nodes: list[int], *, spare: bool, wrong: bool
+) -> None:
+    dones = [done("power", node) for node in nodes]
+    found = healing_rules.wrong_end({"state": "finished"}, dones, NODES, spare=spare)
+    assert bool(found) == wrong
+    assert {each.spare for each in map(draw, range(100))} == {True, False}
+
+
+@pytest.mark.parametrize(
     ("overlaps", "resumed", "wrong"),
     [
         ([], "/out/step-000004", ""),
