@@ -132,8 +132,9 @@ def read_sight(value: object) -> Sight:
 
 
 def _part(value: object, name: str) -> Part:
-    told = _PART(value, name).items()
-    return Part(**{key: tuple(one) if isinstance(one, list) else one for key, one in told})
+    told: Dict[str, Any] = _PART(value, name)
+    told.update({key: tuple(one) for key, one in told.items() if isinstance(one, list)})
+    return Part(**told)
 
 
 _SHORT, _LONG = (
