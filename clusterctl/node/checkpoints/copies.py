@@ -7,93 +7,68 @@ from __future__ import annotations
 
 import shlex
 from pathlib import PurePosixPath
-from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long, clock skew included."""
 
 
-class Part(Protocol):
+class Part(NamedTuple):
     """The files of some ranks."""
 
-    @property
-    def ranks(self) -> Tuple[int, ...]:
-        """Whose files they are."""
-
-    @property
-    def metadata(self) -> bool:
-        """With the file of rank 0 that describes all."""
-
-    @property
-    def steps(self) -> Tuple[int, ...]:
-        """Those that the files name."""
-
-    @property
-    def saved(self) -> Tuple[float, ...]:
-        """When they were written."""
-
-    @property
-    def world_size(self) -> Optional[int]:
-        """As the files name it."""
-
-    @property
-    def supposed(self) -> Optional[int]:
-        """As the run had it."""
-
-    @property
-    def whole(self) -> bool:
-        """All ranks' files are here."""
+    ranks: Tuple[int, ...]
+    """Whose files they are."""
+    metadata: bool
+    """With the file of rank 0 that describes all."""
+    steps: Tuple[int, ...]
+    """Those that the files name."""
+    saved: Tuple[float, ...]
+    """When they were written."""
+    world_size: Optional[int]
+    """As the files name it."""
+    supposed: Optional[int]
+    """As the run had it."""
+    whole: bool
+    """All ranks' files are here."""
 
 
-class Copy(Protocol):
+class Copy(NamedTuple):
     """A checkpoint as one node sees it."""
 
-    @property
-    def name(self) -> str:
-        """Of its file or folder; empty: the node does not have it."""
+    name: str
+    """Of its file or folder; empty: the node does not have it."""
+    path: str
+    """Where it is; absolute."""
+    complete: bool
+    """Nothing of it is missing, as far as it was read."""
+    why: str
+    """Why it is not complete."""
+    hash: str
+    """Equal where the checkpoint is, as far as it was read."""
+    time: float
+    """When it was written, by the node's clock."""
+    step: Optional[int]
+    """The one that it was written at."""
+    epoch: Optional[int]
+    date: Optional[int]
+    """Those that its name has."""
+    run: str
+    """The run that wrote it; empty: unknown."""
+    mixed: str
+    """Why it may be of two saves."""
+    beside: Tuple[str, ...]
+    """The runs that may have written it, if they are several."""
+    files: Mapping[str, str]
+    """Name → digest."""
+    part: Optional[Part]
+    """If it has the files of some ranks only."""
 
-    @property
-    def path(self) -> str:
-        """Where it is; absolute."""
-
-    @property
-    def complete(self) -> bool:
-        """Nothing of it is missing, as far as it was read."""
-
-    @property
-    def why(self) -> str:
-        """Why it is not complete."""
-
-    @property
-    def hash(self) -> str:
-        """Equal where the checkpoint is, as far as it was read."""
-
-    @property
-    def time(self) -> float:
-        """When it was written, by the node's clock."""
-
-    @property
-    def step(self) -> Optional[int]:
-        """The one that it was written at."""
-
-    @property
-    def epoch(self) -> Optional[int]:
-        """The one that its name has."""
-
-    @property
-    def date(self) -> Optional[int]:
-        """The one that its name has."""
-
-    @property
-    def files(self) -> Optional[Mapping[str, str]]:
-        """Name → digest."""
-
-    @property
-    def part(self) -> Optional[Part]:
-        """If it has the files of some ranks only."""
-
-
-C = TypeVar("C", bound=Copy)
+    @classmethod
+    def of(cls, told: Any) -> Copy:  # noqa: ANN401  (the controller's value has the same fields)
+        """Return what the rules need of a node's answer, as the controller has read it."""
+        fields = {name: getattr(told, name) for name in cls._fields}
+        part = told.part and Part(**{name: getattr(told.part, name) for name in Part._fields})
+        return cls(**{**fields, "files": told.files or {}, "part": part})
 
 
 class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
@@ -105,12 +80,12 @@ class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
         self.hint = hint
 
 
-def newest_first(found: Mapping[str, Sequence[C]]) -> List[Tuple[str, Mapping[str, C]]]:
+def newest_first(found: Mapping[str, Sequence[Copy]]) -> List[Tuple[str, Mapping[str, Copy]]]:
     """Return the checkpoints by name with what each node says of it, the newest first.
 
     Newest is the highest step. What has none comes after that, by epoch, date and time of writing.
     """
-    seen: Dict[str, Dict[str, C]] = {}
+    seen: Dict[str, Dict[str, Copy]] = {}
     for node, candidates in found.items():
         for one in candidates:
             if one.name:
@@ -120,7 +95,7 @@ def newest_first(found: Mapping[str, Sequence[C]]) -> List[Tuple[str, Mapping[st
     # Scripts that count steps from 0 in each epoch store both.
     epochs = all(one.epoch is not None for one in stepped)
 
-    def age(one: C) -> Tuple[Any, ...]:
+    def age(one: Copy) -> Tuple[Any, ...]:
         step, epoch, date = (-1 if n is None else n for n in (one.step, one.epoch, one.date))
         return (step >= 0, epoch if epochs and step >= 0 else 0, step, epoch, date, one.time)
 
@@ -166,9 +141,9 @@ def _copy_hint(seen: Mapping[str, Copy]) -> str:
 def _difference(seen: Mapping[str, Copy]) -> str:
     """Name the first file that differs, else the steps."""
     steps = {one.step for one in seen.values()}
-    names = sorted({name for one in seen.values() for name in one.files or ()})
+    names = sorted({name for one in seen.values() for name in one.files})
     for name in names if len(steps) == 1 else ():
-        digests = {node: (one.files or {}).get(name) for node, one in seen.items()}
+        digests = {node: one.files.get(name) for node, one in seen.items()}
         if len(set(digests.values())) > 1:
             lacking = [node for node, digest in digests.items() if digest is None]
             if lacking:

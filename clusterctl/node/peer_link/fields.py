@@ -5,7 +5,7 @@ A reader takes a value and what it is called, and returns it as it is safe to ac
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, List
 
 Reader = Callable[[object, str], Any]
 
@@ -81,10 +81,10 @@ def optional(reader: Reader, default: object = None) -> Reader:
 def many(reader: Reader, most: int, *, least: int = 0) -> Reader:
     """Read a list."""
 
-    def read(found: object, name: str) -> Tuple[Any, ...]:
+    def read(found: object, name: str) -> List[Any]:
         if not isinstance(found, (list, tuple)) or not least <= len(found) <= most:
             raise refusal(found, name)
-        return tuple(reader(each, name) for each in found)
+        return [reader(each, name) for each in found]
 
     return read
 

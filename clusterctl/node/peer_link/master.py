@@ -38,7 +38,7 @@ RETURN_SECONDS = 30.0
 
 
 SAID = ("begin", "ending", "hung", "over", "again")
-"""What a worker that comes later is told, too, in this order."""
+"""The messages that a worker which comes later gets, too, in this order."""
 
 
 class Master(Peers):

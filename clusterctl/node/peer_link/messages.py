@@ -20,7 +20,7 @@ Each is a line of JSON (see `wire`) over TLS. What a later version adds, an earl
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Protocol, Sequence
+from typing import Any, Dict, List, Protocol
 
 from clusterctl.node.peer_link import fields
 
@@ -53,7 +53,7 @@ class PeerEvents(Protocol):
     def run_hung(self, judgement: PeerMessage) -> None:
         """The master has judged that the run is hung, or runs again."""
 
-    def run_slow(self, judged: Sequence[PeerMessage]) -> None:
+    def run_slow(self, judged: List[PeerMessage]) -> None:
         """The master tells which of this node's ranks keep the others waiting: see `parse_slow`."""
 
     def master_over(self, state: str) -> None:
@@ -153,13 +153,13 @@ def parse_life(message: PeerMessage) -> PeerMessage:
     return life
 
 
-def parse_slow(message: PeerMessage) -> Sequence[PeerMessage]:
+def parse_slow(message: PeerMessage) -> List[PeerMessage]:
     """Return which of this node's ranks are slow: `rank`, `lost`, and whether that is `sure`.
 
     Raises:
         MessageError: it is no such list.
     """
-    judged: Sequence[PeerMessage] = _SLOW(message["slow"], "slow ranks")
+    judged: List[PeerMessage] = _SLOW(message["slow"], "slow ranks")
     return judged
 
 

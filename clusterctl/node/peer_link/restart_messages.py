@@ -75,8 +75,8 @@ _AGAIN = fields.record(
     wait_s=fields.number(),
     why=fields.words(WHY_LIMIT),
     go=fields.flag,
-    without=fields.optional(fields.many(fields.words(_NODE_LIMIT), MOST_WITHOUT), ()),
-    joined=fields.optional(fields.many(_SEAT, MOST_WITHOUT), ()),
+    without=fields.optional(fields.many(fields.words(_NODE_LIMIT), MOST_WITHOUT), []),
+    joined=fields.optional(fields.many(_SEAT, MOST_WITHOUT), []),
 )
 
 

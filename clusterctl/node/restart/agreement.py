@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from clusterctl.node.checkpoints.copies import (
+    Copy,
+    Part,
     Unfit,
     newest_first,
     path_for_job,
@@ -50,42 +52,11 @@ class Agreement(NamedTuple):
     """Newer ones, each with why it is not taken."""
 
 
-class SeenPart(NamedTuple):
-    """The files of some ranks, as a node tells it."""
-
-    ranks: Tuple[int, ...]
-    metadata: bool
-    steps: Tuple[int, ...]
-    saved: Tuple[float, ...]
-    world_size: Optional[int]
-    supposed: Optional[int]
-    whole: bool
-
-
-class Seen(NamedTuple):
-    """A checkpoint as a node tells it."""
-
-    name: str
-    path: str
-    complete: bool
-    why: str
-    hash: str
-    time: float
-    step: Optional[int]
-    epoch: Optional[int]
-    date: Optional[int]
-    run: str
-    mixed: str
-    beside: Tuple[str, ...]
-    files: Dict[str, str]
-    part: Optional[SeenPart]
-
-
 class Sight(NamedTuple):
     """What a node sees in the folder of the job's checkpoints."""
 
     workdir: str
-    checkpoints: Tuple[Seen, ...]
+    checkpoints: Tuple[Copy, ...]
     problem: str = ""
     """Why it could not look."""
 
@@ -127,7 +98,7 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
     return Agreement(why=why, skipped=tuple(skipped[:MOST_SKIPPED]))
 
 
-def _require_one_save(seen: Mapping[str, Seen], run: str) -> None:
+def _require_one_save(seen: Mapping[str, Copy], run: str) -> None:
     """Raise Unfit for what may be of two saves, or of another run as a node finds.
 
     Whether it counts at all, the first node tells: the run began there before anywhere else. A node
@@ -148,10 +119,10 @@ def _require_one_save(seen: Mapping[str, Seen], run: str) -> None:
 
 def tell_sight(workdir: str, candidates: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
     """Return what a node tells the others, from the answer of `checkpoints`: its newest few."""
-    told = [{name: one.get(name) for name in Seen._fields} for one in candidates]
+    told = [{name: one.get(name) for name in Copy._fields} for one in candidates]
     for one in told:
         one["files"] = dict(list((one["files"] or {}).items())[:_MOST_FILES])
-    seen = {"": [Seen(**_SEEN(one, "a checkpoint")) for one in told]}
+    seen = {"": [Copy(**_SEEN(one, "a checkpoint")) for one in told]}
     names = [name for name, _ in newest_first(seen)][:MOST_TOLD]
     return {"workdir": workdir, "checkpoints": [one for one in told if one["name"] in names]}
 
@@ -163,11 +134,13 @@ def read_sight(value: object) -> Sight:
         MessageError: it cannot be.
     """
     told = _SIGHT(value, "what a node sees")
-    return Sight(**{**told, "checkpoints": tuple(Seen(**one) for one in told["checkpoints"])})
+    return Sight(**{**told, "checkpoints": tuple(Copy(**one) for one in told["checkpoints"])})
 
 
-def _part(value: object, name: str) -> SeenPart:
-    return SeenPart(**_PART(value, name))
+def _part(value: object, name: str) -> Part:
+    told: Dict[str, Any] = _PART(value, name)
+    told.update({key: tuple(one) for key, one in told.items() if isinstance(one, list)})
+    return Part(**told)
 
 
 _SHORT, _LONG = (

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.checkpoint import NodeCheckpoint
 from clusterctl.node.checkpoints import copies
-from clusterctl.node.checkpoints.copies import newest_first
+from clusterctl.node.checkpoints.copies import Copy
 from clusterctl.verbs.runs.history import History
 
 Copies: TypeAlias = Mapping[str, NodeCheckpoint]
@@ -43,6 +43,21 @@ def split_by_history(
     return ordered(ours=True), [(name, others[name]) for name, _ in ordered(ours=False)]
 
 
+def newest_first(found: Candidates) -> list[tuple[str, Copies]]:
+    """Return the checkpoints by name with what each node says of it, the newest first."""
+    kept = {(node, one.name): one for node, candidates in found.items() for one in candidates}
+    told = {node: [Copy.of(one) for one in candidates] for node, candidates in found.items()}
+    return [
+        (name, {node: kept[node, name] for node in seen})
+        for name, seen in copies.newest_first(told)
+    ]
+
+
+def as_copies(seen: Copies) -> dict[str, Copy]:
+    """Return what the rules for copies need of it."""
+    return {node: Copy.of(one) for node, one in seen.items()}
+
+
 def is_shared(seen: Copies, cluster: Cluster) -> bool:
     """Tell whether all nodes see the very same files: no link may lead off the shared storage."""
     places = {place for one in seen.values() for place in one.real or [one.path]}
@@ -59,7 +74,7 @@ def one_of_each(found: Candidates) -> Copies:
 
 def require_fit(seen: Copies, cluster: Cluster) -> list[str]:
     """Return doubts; raise Unfit for what is absent, incomplete or different on some node."""
-    return copies.require_fit(seen, [node.name for node in cluster.nodes])
+    return copies.require_fit(as_copies(seen), [node.name for node in cluster.nodes])
 
 
 def path_for_job(seen: Copies, cluster: Cluster) -> str:

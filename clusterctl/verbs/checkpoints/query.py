@@ -21,6 +21,7 @@ from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
     Copies,
+    as_copies,
     is_shared,
     one_of_each,
     path_for_job,
@@ -162,7 +163,7 @@ class CheckpointQuery:
         path = path_for_job(seen, self.cluster)
         shared = is_shared(seen, self.cluster)
         if not shared:
-            doubts += require_own_ranks(seen, self.ranks)
+            doubts += require_own_ranks(as_copies(seen), self.ranks)
         readers = self.cluster.nodes[:1] if shared else self.cluster.nodes
         size = max(one.bytes for one in seen.values())
         # Without a manifest what several nodes have is also summed up, to be compared.
@@ -172,7 +173,7 @@ class CheckpointQuery:
             self.emit(Notice(text=f"reading {path} ({size / _GIB:.1f} GiB) on {names}"))
         read = one_of_each(self.ask(which=path, among=readers, total=total))
         if shared:
-            require_complete(read)
+            require_complete(as_copies(read))
         else:
             require_fit(read, self.cluster)
         first = next(iter(read.values()))

@@ -5,9 +5,9 @@ import shlex
 
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.model.checkpoint import CheckpointsAnswer
-from clusterctl.node.checkpoints.copies import newest_first
 from clusterctl.plan.run_names import before_names
 from clusterctl.transport.interface import Request
+from clusterctl.verbs.checkpoints.candidates import newest_first
 from clusterctl.verbs.checkpoints.other_runs import other_runs
 from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.rpc import Nodes, call_validated

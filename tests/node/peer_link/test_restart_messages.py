@@ -35,9 +35,9 @@ AFTER: dict[str, Any] = {
 
 
 def test_what_a_supervisor_tells_is_read_as_it_was_told() -> None:
-    assert json.loads(to_json(parse_after(AFTER))) == AFTER
-    assert json.loads(to_json(parse_again(AGAIN))) == AGAIN
-    assert parse_again({**AGAIN, "start": {}, "argv": ["rm"]}) == parse_again(AGAIN)
+    assert parse_after(AFTER) == AFTER
+    assert parse_again(AGAIN) == AGAIN
+    assert parse_again({**AGAIN, "start": {}, "argv": ["rm"]}) == AGAIN
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_cannot_be_after_an_attempt_is_refused(change: dict[str, Any]) -> N
 
 def test_half_a_character_is_replaced() -> None:
     told = parse_after({**AFTER, "failures": [{**FAILURE, "lines": ["\ud83d"]}]})
-    assert told["failures"][0]["lines"] == ("?",)
+    assert told["failures"][0]["lines"] == ["?"]
 
 
 def test_what_is_too_long_for_a_line_is_shortened_and_keeps_the_newest_checkpoint() -> None:
