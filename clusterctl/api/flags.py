@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from clusterctl.errors import LargeCopy, UsageError
+from clusterctl.inventory import kinds
 from clusterctl.inventory.cluster import LauncherName
-from clusterctl.plan.options import SETTINGS, Options, node_folder
+from clusterctl.inventory.problems import InvalidValue
+from clusterctl.plan.options import SETTINGS, Options
 
 if TYPE_CHECKING:
     from clusterctl.verbs.launch.options import LaunchOptions
@@ -123,9 +125,9 @@ def folder(workdir: str | None) -> str | None:
         UsageError: it is relative, or the root.
     """
     try:
-        return None if workdir is None else node_folder(workdir)
-    except ValueError as error:
-        raise UsageError(f"workdir: {error}") from error
+        return None if workdir is None else kinds.FOLDER.read(workdir)
+    except InvalidValue as error:
+        raise UsageError(f"workdir: expected {error.wanted}, found {workdir!r}") from error
 
 
 def ids_of(ids: str | Sequence[str]) -> tuple[str, ...]:

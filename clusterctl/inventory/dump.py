@@ -3,11 +3,13 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from types import MappingProxyType
+from typing import Any
 
 import yaml
 
-from clusterctl.inventory.cluster import Cluster, Ends, Hang, Job, Node, Notify, Restart, Ssh, Stop
+from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.inventory.ranges import folds
 from clusterctl.inventory.settings import keys_of
 from clusterctl.safe_text import escape_controls
@@ -119,34 +121,24 @@ def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
 
 
 def _job(job: Job) -> dict[str, object]:
-    section = _listed(_changed(job, Job()))
-    stop = _written(_changed(job.stop, Stop()))
-    hang = _written(_changed(job.hang, Hang()))
-    restart = _restart(job.restart)
-    told = [_written(_listed(_changed(one, Notify()))) for one in job.notify]
-    maps = {"env": dict(job.env), "slurm": dict(job.slurm), "stop": stop, "hang": hang}
-    return _written({**section, **maps, "restart": restart, "notify": told})
+    return _written({**_changed(job, Job()), "env": dict(job.env), "slurm": dict(job.slurm)})
 
 
-def _restart(restart: Restart) -> dict[str, object]:
-    ends = {"on": _ends(restart.on), "never": _ends(restart.never)}
-    return _written({**_changed(restart, Restart()), **ends})
-
-
-def _ends(ends: Ends) -> dict[str, object]:
-    return _listed(_changed(ends, Ends()))
-
-
-def _listed(values: dict[str, object]) -> dict[str, object]:
+def _changed(value: Any, default: Any) -> dict[str, object]:  # noqa: ANN401  (a section)
+    """Return the keys of a section that differ from the defaults, also in sections within it."""
+    values = {name: getattr(value, name) for name in keys_of(type(value))}
     return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+        name: _plain(one, getattr(default, name))
+        for name, one in values.items()
+        if one != getattr(default, name)
     }
 
 
-_Section = Ssh | Job | Stop | Hang | Restart | Ends | Notify
-
-
-def _changed(value: _Section, default: _Section) -> dict[str, object]:
-    """Return the keys that differ from the defaults."""
-    values = {name: getattr(value, name) for name in keys_of(type(value))}
-    return {name: one for name, one in values.items() if one != getattr(default, name)}
+def _plain(value: Any, default: Any = None) -> object:  # noqa: ANN401  (of a setting)
+    """Return a value as YAML has it; of a list of sections, the defaults are the section's own."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if is_dataclass(value):
+        section: Any = type(value)
+        return _written(_changed(value, section() if default is None else default))
+    return value

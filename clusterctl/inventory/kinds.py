@@ -23,7 +23,8 @@ _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})(\.[0-9]{1,3})?")
 _DURATION = re.compile(r"((?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,3})?)([smhdw]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_CLUSTER = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
+_LONGEST_NAME = 24
+_CLUSTER = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{_LONGEST_NAME - 1}}}")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+_-]+)?")
 _SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -145,6 +146,11 @@ def sections(model: type[T], wanted: str) -> Kind[tuple[T, ...]]:
 def _mapping(names: Kind[str], wanted: str) -> Kind[tuple[tuple[str, str], ...]]:
     schema = {"type": "object", "patternProperties": {names.schema["pattern"]: WORD.schema}}
     return Kind(_shape(dict, wanted), schema, WORD, names)
+
+
+def cluster_name(text: str) -> str:
+    """Return a text as the name of a cluster; empty if nothing of it can be in one."""
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-")
 
 
 def _is_path(value: str) -> bool:

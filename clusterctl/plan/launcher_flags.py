@@ -175,6 +175,15 @@ def launcher_flag(flag: str) -> tuple[str, str, bool] | None:
     return None
 
 
+def passed_on(flag: str) -> str:
+    """Return the launcher that clusterctl passes a flag with a value on to; empty: to none."""
+    long = flag.startswith("--")  # a short one is rather another program's
+    names = ("torchrun", "accelerate launch") if long else ()
+    kinds = {name: _KINDS[name] for name in names}
+    fits = (name for name, one in kinds.items() if one.passes(flag) and flag not in one.switches)
+    return next(fits, "")
+
+
 def hosts_and_gpus(value: str) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the hosts of deepspeed's `host:0,1@host2:0,1`, and the different lists of GPUs."""
     hosts = [part.partition(":") for part in value.split("@")]

@@ -169,30 +169,24 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
     job = cluster.job
     hang = "job.hang" if job.hang != Hang() else "built-in"
     port = "network.master_port" if cluster.master_port else network.master_port_why
+    restart = "job.restart" if job.restart != Restart() else "built-in"
     found = (
         ("launcher", job.launcher, "job.launcher"),
         ("command", shlex.join(job.command), "job.command"),
         ("master_port", str(network.master_port), port),
-        *(() if job.max_time is None else (("max_time", f"{job.max_time:g} s", "job.max_time"),)),
+        ("max_time", f"{job.max_time:g} s" if job.max_time is not None else "", "job.max_time"),
         ("start_timeout", f"{job.start_timeout:g} s", "built-in"),
         ("lost_after", f"{job.lost_after:g} s", "built-in"),
-        (
-            "restarts",
-            str(job.restart.max),
-            "job.restart" if job.restart != Restart() else "built-in",
-        ),
-        *((("spares", str(len(cluster.spares)), "nodes"),) if cluster.spares else ()),
-        *(
-            (("min_nodes", str(job.restart.min_nodes), "job.restart"),)
-            if job.restart.min_nodes
-            else ()
-        ),
+        ("restarts", str(job.restart.max), restart),
+        ("spares", str(len(cluster.spares) or ""), "nodes"),
+        ("min_nodes", str(job.restart.min_nodes or ""), "job.restart"),
         ("hang_after", f"{job.hang.after:g} s", hang),
         ("hang_action", job.hang.action, hang),
     )
     return tuple(
         Setting(name=name, value=value, origin=cluster.origin(name, otherwise))
         for name, value, otherwise in found
+        if value
     )
 
 

@@ -11,19 +11,6 @@ from clusterctl.inventory.settings import Setting, setting, settings_of
 from clusterctl.values import dataclass
 
 
-def node_folder(text: str) -> str:
-    """Return an absolute path on the nodes, normalized.
-
-    Raises:
-        ValueError: it is relative, has `..` in it, or is the root.
-    """
-    parts = [part for part in text.split("/") if part not in {"", "."}]
-    if not text.startswith("/") or ".." in parts or not parts or not text.isprintable():
-        wanted = "an absolute path on the nodes, without .."
-        raise ValueError(f"expected {wanted}, found {text!r}")
-    return "/" + "/".join(parts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of one launch; None: not set, so the inventory or clusterctl decides.

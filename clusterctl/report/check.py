@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import groupby
 
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from clusterctl.checks.finding import ORDER, Finding, Status
@@ -16,7 +15,7 @@ from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.wording import counted
 from clusterctl.facts.network.pairwise import PairRate
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import GAP, columns, safe_line, safe_text
+from clusterctl.report.console import columns, print_table, safe_line, safe_text
 from clusterctl.report.ladder import print_ladder
 from clusterctl.verbs.preflight.check import CheckResult, LastGood, NodeRow
 
@@ -76,7 +75,7 @@ def _print_found(console: Console, result: CheckResult) -> None:
     if result.network.why:
         console.print(safe_text(f"network: {result.network.why}"))
     console.print()
-    console.print(_nodes(result.nodes, console.width))
+    _print_nodes(console, result.nodes)
     print_ladder(console, result)
     if any(node.collective and node.collective.pairs for node in result.facts.values()):
         _print_rates(console, result)
@@ -184,13 +183,8 @@ def print_choices(console: Console, result: CheckResult) -> None:
 
 def print_checks(console: Console, checks: Iterable[Check]) -> None:
     """Print every check in a line: its id, what passes, and whether a failure stops a launch."""
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    table.add_column("check", no_wrap=True)
-    table.add_column("stops", no_wrap=True)
-    table.add_column("passes if", overflow="fold")
-    for check in checks:
-        table.add_row(check.id, "yes" if check.blocks else "no", safe_text(check.title))
-    console.print(table)
+    rows = ((check.id, "yes" if check.blocks else "no", check.title) for check in checks)
+    print_table(console, ("check", "stops", "passes if"), rows, cut=("check", "stops"))
 
 
 def problems(result: CheckResult) -> tuple[Finding, ...]:
@@ -293,18 +287,15 @@ def gpus(row: NodeRow) -> str:
     return f"{row.gpus} x {name}" if name else str(row.gpus)
 
 
-def _nodes(rows: tuple[NodeRow, ...], width: int) -> Table:
-    cells = [_cells(group) for group in _alike(rows)]
-    shown = columns(cells, WANTED, width, enough=ENOUGH)
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for title in cells[0]:
-        if title in shown:
-            justify: JustifyMethod = "right" if title == "rank" else "left"
-            table.add_column(title, justify=justify, overflow="fold", max_width=shown[title])
-    for cell in cells:
-        styles = {"state": COLORS[cell["state"].lower()]}
-        table.add_row(*(safe_text(cell[t], styles.get(t, "")) for t in cell if t in shown))
-    return table
+def _print_nodes(console: Console, nodes: tuple[NodeRow, ...]) -> None:
+    cells = [_cells(group) for group in _alike(nodes)]
+    fits = columns(cells, WANTED, console.width, enough=ENOUGH)
+    widths = {title: fits[title] for title in cells[0] if title in fits}
+    rows = (
+        [safe_text(cell[t], COLORS[cell[t].lower()] if t == "state" else "") for t in widths]
+        for cell in cells
+    )
+    print_table(console, widths, rows, right=("rank",))
 
 
 def _print_rates(console: Console, result: CheckResult) -> None:
@@ -321,15 +312,12 @@ def _print_rates(console: Console, result: CheckResult) -> None:
         ("µs there and back", lambda rate: f"{rate.round_trip_s * 1e6:.0f}"),
     )
     for title, form in forms:
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-        table.add_column(title, no_wrap=True)
-        for name in measured:
-            table.add_column(safe_line(name), justify="right", overflow="fold")
-        for name, to in measured.items():
-            cells = (form(to[peer]) if peer in to else "-" for peer in measured)
-            table.add_row(safe_line(name), *cells)
+        rows = (
+            (name, *(form(to[peer]) if peer in to else "-" for peer in measured))
+            for name, to in measured.items()
+        )
         console.print()
-        console.print(table)
+        print_table(console, (title, *measured), rows, right=measured, cut=(title,))
 
 
 def _alike(rows: tuple[NodeRow, ...]) -> list[tuple[NodeRow, ...]]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rich.table import Table
+from rich.console import Console
 
 from clusterctl.checks.wording import size_of
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import GAP, Screen, safe_text
+from clusterctl.report.console import Screen, print_table, safe_text
 from clusterctl.report.lines import duration, utc
 from clusterctl.verbs.compare.comparison import Comparison, RunOutcome, Speedup
 from clusterctl.verbs.compare.differences import BLOCKS
@@ -26,7 +26,7 @@ def show_comparison(screen: Screen, found: Comparison, *, typed: str) -> None:
     out = screen.out
     heads = [one.short for one in found.runs]
     if found.differences:
-        out.print(_table(("differs", *heads), difference_rows(found)))
+        _print_rows(out, ("differs", *heads), difference_rows(found))
     else:
         out.print("nothing that is recorded differs")
     if found.all_same:
@@ -34,7 +34,7 @@ def show_comparison(screen: Screen, found: Comparison, *, typed: str) -> None:
     for line in gap_lines(found):
         out.print(safe_text(line))
     out.print()
-    out.print(_table(("result", *heads), result_rows(found)))
+    _print_rows(out, ("result", *heads), result_rows(found))
     for line in speedup_lines(found.speedups, found.runs):
         out.print(safe_text(line))
     if missing := [one.short for one in found.runs if not one.metrics]:
@@ -121,9 +121,9 @@ def speedup_lines(speedups: Sequence[Speedup], runs: Sequence[RunOutcome]) -> It
 
 def show_moments(screen: Screen, moments: Iterable[Moment]) -> None:
     """Print what happened in a run, a line each."""
-    rows = [(f"{utc(one.time)[:19]}Z", (where(one), moment_words(one))) for one in moments]
+    rows = [(f"{utc(one.time)[:19]}Z", where(one), moment_words(one)) for one in moments]
     if rows:
-        screen.out.print(_table(("when", "where", "what"), rows))
+        print_table(screen.out, ("when", "where", "what"), rows)
     else:
         screen.say(Notice(text="nothing that happened is recorded"))
 
@@ -138,10 +138,5 @@ def where(one: Moment) -> str:
     return fold_hosts(one.nodes) if one.nodes else "controller"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for head in heads:
-        table.add_column(safe_text(head), overflow="fold")
-    for title, cells in rows:
-        table.add_row(safe_text(title), *(safe_text(cell) for cell in cells))
-    return table
+def _print_rows(console: Console, heads: Sequence[str], rows: Iterable[Row]) -> None:
+    print_table(console, heads, ((title, *cells) for title, cells in rows))

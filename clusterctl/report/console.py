@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
@@ -143,11 +143,11 @@ class Progressing:
         if isinstance(event, Notice):
             self.screen.say(event)
         elif isinstance(event, Progress):
-            self._moving(progress_line(event))
+            self.move(progress_line(event))
         elif isinstance(event, CopyProgress):
-            self._moving(copy_line(event))
+            self.move(copy_line(event))
 
-    def _moving(self, text: str) -> None:
+    def move(self, text: str) -> None:
         """Show a progress line that the next one replaces."""
         if self.status is not None:
             self.status.update(safe_text(text))
@@ -178,6 +178,45 @@ def copy_line(event: CopyProgress) -> str:
 
 GAP = 2
 """Spaces after a column."""
+
+
+def print_table(
+    console: Console,
+    heads: Iterable[str] | Mapping[str, int],
+    rows: Iterable[Iterable[str | Text]],
+    *,
+    right: Collection[str] = (),
+    cut: Collection[str] = (),
+) -> None:
+    """Print untrusted cells in columns; elsewhere than on a terminal no line ends with spaces.
+
+    Args:
+        console: where.
+        heads: the titles, perhaps with the most that each column may take.
+        rows: the cells of each line.
+        right: the titles of columns of numbers.
+        cut: the titles of columns that are cut, not wrapped.
+    """
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for title in heads:
+        table.add_column(
+            safe_text(title),
+            justify="right" if title in right else "left",
+            max_width=heads[title] if isinstance(heads, Mapping) else None,
+            no_wrap=title in cut,
+            overflow="ellipsis" if title in cut else "fold",
+        )
+    for row in rows:
+        table.add_row(*(safe_text(cell) if isinstance(cell, str) else cell for cell in row))
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        console.file.write(f"{line.rstrip()}\n")
 
 
 def columns(

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.table import Table
 
 from clusterctl.facts.ladder import Ladder
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import GAP, safe_line
+from clusterctl.report.console import print_table
 from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.preflight.rungs import TITLES, RungRow, rung_rows
 
@@ -22,11 +21,9 @@ def print_ladder(console: Console, result: CheckResult) -> None:
     rows = rung_rows(result.facts)
     if not rows:
         return
-    table = _table("rung", "result", "seconds")
-    for row in rows:
-        table.add_row(TITLES[row.name], safe_line(_result(row)), f"{row.seconds:.1f}")
+    cells = ((TITLES[row.name], _result(row), f"{row.seconds:.1f}") for row in rows)
     console.print()
-    console.print(table)
+    print_table(console, ("rung", "result", "seconds"), cells, right=("seconds",))
     _print_gpus(console, result)
 
 
@@ -42,20 +39,21 @@ def _print_gpus(console: Console, result: CheckResult) -> None:
     }
     if not ladders or len(ladders) > FEW:
         return
-    titles = ("GPUs", "TFLOP/s", "memory GB/s", "Gb/s inside", "Gb/s across", "by")
-    table = _table("node", *titles)
-    for name, ladder in ladders.items():
-        table.add_row(
-            safe_line(name),
+    numbers = ("GPUs", "TFLOP/s", "memory GB/s", "Gb/s inside", "Gb/s across")
+    rows = (
+        (
+            name,
             str(len(ladder.gpus)),
             span(trial.tflops for trial in ladder.gpus),
             span(trial.memory_gb_s for trial in ladder.gpus),
             span(trial.gbps for trial in ladder.inside),
             span(rail.gbps for rail in ladder.rails),
-            safe_line(networks(ladder)),
+            networks(ladder),
         )
+        for name, ladder in ladders.items()
+    )
     console.print()
-    console.print(table)
+    print_table(console, ("node", *numbers, "by"), rows, right=numbers)
 
 
 def span(speeds: Iterable[float | None]) -> str:
@@ -73,13 +71,3 @@ def networks(ladder: Ladder) -> str:
     """Return by which networks NCCL reached other nodes: `IB`, or `-` if it did not say."""
     used = dict.fromkeys(rail.transport.network for rail in ladder.rails if rail.transport)
     return ", ".join(name for name in used if name) or "-"
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold")
-    for title in others:
-        table.add_column(
-            title, justify="left" if title in {"result", "by"} else "right", overflow="fold"
-        )
-    return table

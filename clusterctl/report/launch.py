@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.status import Status
 
 from clusterctl.checks.wording import counted
 from clusterctl.errors import ClusterError
@@ -11,7 +10,7 @@ from clusterctl.inventory.ranges import name_hosts
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
 from clusterctl.report.check import print_check, print_code_check, problems, summary
-from clusterctl.report.console import Screen, copy_line, listed, progress_line, safe_text
+from clusterctl.report.console import Progressing, Screen, listed, safe_text
 from clusterctl.report.copies import deletions
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import LinePrinter
@@ -46,12 +45,15 @@ class TerminalDisplay:
 
     screen: Screen
     lines: LinePrinter
-    _status: Status | None = None
     _events: EventPrinter = field(init=False)
+    _moving: Progressing = field(init=False)
 
     def __post_init__(self) -> None:
         """Make what prints the events of the run."""
         self._events = EventPrinter(screen=self.screen, lines=self.lines)
+        moves = self.screen.err.is_terminal and not self.screen.quiet
+        status = self.screen.err.status("") if moves else None
+        self._moving = Progressing(screen=self.screen, status=status)
 
     def ended(self, ended: RunResult) -> None:
         """Print how the run ended, and why."""
@@ -80,12 +82,10 @@ class TerminalDisplay:
 
     def show(self, event: Event) -> None:
         """Show one event."""
-        if isinstance(event, Progress):
-            self._moving(progress_line(event))
-        elif isinstance(event, CopyProgress):
-            self._moving(copy_line(event))
+        if isinstance(event, Progress | CopyProgress):
+            self._moving.show(event)
         elif isinstance(event, JoinProgress) and self.screen.err.is_terminal:
-            self._moving(_join_progress(event))
+            self._moving.move(_join_progress(event))
         elif not isinstance(event, Tick):
             if not isinstance(event, LogLines) or self.screen.out.is_terminal:
                 self.quiet()
@@ -117,20 +117,9 @@ class TerminalDisplay:
             case _:
                 self._events.show(event)
 
-    def _moving(self, text: str) -> None:
-        """Show a progress line that the next one replaces; nothing in a pipe."""
-        if self.screen.quiet or not self.screen.err.is_terminal:
-            return
-        if self._status is None:
-            self._status = self.screen.err.status("")
-            self._status.start()
-        self._status.update(safe_text(text))
-
     def quiet(self) -> None:
         """Remove the progress line."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        self._moving.quiet()
 
 
 def _is_well(event: Event) -> bool:

@@ -3,12 +3,11 @@
 import shlex
 
 from rich.console import Console
-from rich.table import Table
 
 from clusterctl.checks.wording import ago, left
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.quarantine import Quarantined
-from clusterctl.report.console import GAP, Screen, columns, safe_line, safe_text
+from clusterctl.report.console import Screen, columns, print_table, safe_line, safe_text
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.quarantine.quarantine import QuarantineList, when
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -23,12 +22,7 @@ def show_quarantine(screen: Screen, found: QuarantineList) -> None:
         return
     rows = [_row(one) for one in found]
     widths = columns(rows, list(rows[0]), screen.out.width, enough=_ENOUGH)
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for title, width in widths.items():
-        table.add_column(title, max_width=width, overflow="fold")
-    for row in rows:
-        table.add_row(*(safe_text(row[title]) for title in widths))
-    screen.out.print(table)
+    print_table(screen.out, widths, ([row[title] for title in widths] for row in rows))
 
 
 def _row(one: Quarantined) -> dict[str, str]:

@@ -4,11 +4,9 @@ import datetime as dt
 import time
 from collections.abc import Mapping
 
-from rich.table import Table
-
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.report.console import GAP, Screen, columns, safe_line, safe_text
+from clusterctl.report.console import Screen, columns, print_table, safe_line, safe_text
 from clusterctl.report.lines import day_and_time, duration
 from clusterctl.report.status import command_line, show_status
 from clusterctl.verbs.events import Notice
@@ -52,16 +50,10 @@ def _print_table(screen: Screen, runs: tuple[ListedRun, ...]) -> None:
     enough = {**ENOUGH, "why": MOST["why"]} if wide else ENOUGH
     wanted = [title for title in rows[0] if wide or title != "ended"]
     widths = columns(rows, wanted, screen.out.width, enough=enough)
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for title, width in widths.items():
-        cut = title in ENOUGH
-        table.add_column(
-            title, max_width=width, no_wrap=cut, overflow="ellipsis" if cut else "fold"
-        )
     for row in rows:
         row["command"] = shorten(row["command"], widths.get("command", 0))
-        table.add_row(*(safe_text(row[title]) for title in widths))
-    screen.out.print(table)
+    cells = ([row[title] for title in widths] for row in rows)
+    print_table(screen.out, widths, cells, cut=ENOUGH)
 
 
 def show_run(screen: Screen, run: OneRun) -> None:

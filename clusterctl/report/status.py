@@ -3,10 +3,10 @@
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import name_hosts
@@ -17,7 +17,7 @@ from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.node_run import Fell, LastLine, RayCluster, Straggler
 from clusterctl.model.run_record import Correction
 from clusterctl.model.usage import GpuUsage, Usage
-from clusterctl.report.console import Screen, safe_text
+from clusterctl.report.console import Screen, print_table, safe_text
 from clusterctl.report.lines import age, duration, utc
 from clusterctl.report.quarantine import show_quarantined
 from clusterctl.verbs.runs.run_state import BAD_ENDS, NodeAnswer
@@ -65,7 +65,7 @@ def show_status(screen: Screen, view: RunStatus, *, again: bool = False) -> None
 def _show_all(screen: Screen, view: RunStatus) -> None:
     _summary(screen.out, view)
     if view.nodes:
-        screen.out.print(_nodes(view))
+        _print_nodes(screen.out, view)
     if view.silent:
         screen.out.print(safe_text(f"{unanswered(view)}: what runs there is unknown", "magenta"))
         hints = [answer.error.hint for answer in view.silent if answer.error]
@@ -262,26 +262,25 @@ def unanswered(view: RunStatus) -> str:
     return f"{len(view.silent)} of {counted(len(view.nodes), 'node')} did not answer"
 
 
-def _nodes(view: RunStatus) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def _print_nodes(console: Console, view: RunStatus) -> None:
     usages = [
         _usage(one.node_run.usage if one.node_run else None) | _slow(view, one.node.name)
         for one in view.nodes
     ]
     # A column that no node has a word for is left out, such as the GPUs of CPU nodes.
     columns = [title for title in _USAGE if any(title in used for used in usages)]
-    for title in ("node", "state", "ranks", "joined", *columns, ""):
-        table.add_column(title)
-    for answer, used in zip(view.nodes, usages, strict=True):
-        table.add_row(
-            safe_text(answer.node.name),
+    rows: Iterator[list[str | Text]] = (
+        [
+            answer.node.name,
             safe_text(answer.state, STYLES.get(answer.state, "")),
-            safe_text(ranks.fold_ranks(rank.rank for rank in answer.ranks)),
-            safe_text(_joined(answer)),
-            *(safe_text(used.get(title, "")) for title in columns),
-            safe_text(_note(answer)),
-        )
-    return table
+            ranks.fold_ranks(rank.rank for rank in answer.ranks),
+            _joined(answer),
+            *(used.get(title, "") for title in columns),
+            _note(answer),
+        ]
+        for answer, used in zip(view.nodes, usages, strict=True)
+    )
+    print_table(console, ("node", "state", "ranks", "joined", *columns, ""), rows)
 
 
 def _slurm(job: Mapping[str, str]) -> str:

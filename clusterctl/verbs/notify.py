@@ -12,7 +12,7 @@ from clusterctl.plan.node_job import named_values
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit
-from clusterctl.verbs.launch.validate_job import require_secrets, require_webhooks
+from clusterctl.verbs.launch.validate_job import require_variables
 from clusterctl.verbs.rpc import Nodes, call_all, validated_answer
 from clusterctl.wire import SCHEMA, plain
 
@@ -52,8 +52,7 @@ def notify_test(
     if not job.notify:
         where = cluster.file or "the inventory"
         raise UsageError(f"job.notify: expected receivers in {where}, found none", hint=_EXAMPLE)
-    require_secrets(cluster)
-    require_webhooks(job)
+    require_variables(cluster)
     python = posixpath.dirname(master.python or "")
     composed = {
         "env": [[name, value, "asked"] for name, value in job.env],

@@ -19,7 +19,7 @@ from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
 from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
 from clusterctl.verbs.events import Emit, Event, Notice
 from clusterctl.verbs.launch.options import LaunchOptions
-from clusterctl.verbs.launch.validate_job import require_job, require_secrets, require_webhooks
+from clusterctl.verbs.launch.validate_job import require_job, require_variables
 from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.recorded_job import completed
 from clusterctl.verbs.runs.records import RunRecord
@@ -81,8 +81,7 @@ def resume(
     cluster = _with_job_of(before, cluster, overrides, emit=emit)
     require_job(cluster)
     if needs_secrets:
-        require_secrets(cluster)
-        require_webhooks(cluster.job)
+        require_variables(cluster)
     template = _template(cluster.job, checkpoint)
     ranks = _ranks(before, cluster, overrides)
     active = cluster.with_nodes(cluster.active)

@@ -41,6 +41,10 @@ PROGRAM = "-- train.py"
             "--launcher accelerate --config_file fsdp.yaml",
             "--launcher accelerate --launcher-args=--config_file=fsdp.yaml",
         ),
+        (
+            "--fsdp_sharding_strategy X",
+            "--launcher accelerate --launcher-args=--fsdp_sharding_strategy=X",
+        ),
         ("--multi_gpu", ""),
         ("--gpu_ids all", ""),
         ("--gpu_ids 0,1,2", "--gpus 3"),

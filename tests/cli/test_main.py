@@ -90,6 +90,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["chekc"], "error: there is no verb 'chekc'\nhint: clusterctl check\n"),
+        (["tpo", "--once"], "error: there is no verb 'tpo'\nhint: clusterctl top --once\n"),
         (["chekc", "--nodes", "2"], "hint: clusterctl check --nodes 2\n"),
         (["info"], "error: there is no verb info: status shows what a run is doing\n"),
         (["nvitop"], "hint: clusterctl top\n"),

@@ -77,7 +77,7 @@ def test_a_queued_job_is_asked_again_until_its_nodes_can_be(
             run=RUN, cluster="lab", nodes=(), remembered=RunEnd(state=state)
         ),
     )
-    monkeypatch.setattr(status, "_show", lambda args: 3 if args.run == RUN else 0)
+    monkeypatch.setattr(status, "_show", lambda args, _: 3 if args.run == RUN else 0)
     args = argparse.Namespace(run=None, watch=0.001, json=True, prometheus=False)
     assert status.run(args) == 3
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -17,10 +17,10 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.inventory.other_programs.export import (
+    FORMATS,
     to_accelerate,
     to_ansible,
-    to_deepspeed,
-    to_mpi,
+    to_hostfile,
     to_ssh_config,
 )
 from clusterctl.inventory.sources import load_source
@@ -61,7 +61,7 @@ def test_init_reads_the_hosts_of_an_ansible_inventory_again(
     ]
 
 
-@given(clusters(), st.sampled_from([to_deepspeed, to_mpi]))
+@given(clusters(), st.sampled_from([FORMATS["deepspeed"], FORMATS["mpi"]]))
 def test_init_reads_the_hosts_of_a_hostfile_again(
     tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, write: Callable[[Cluster], str]
 ) -> None:
@@ -108,7 +108,7 @@ def test_several_servers_of_one_host_have_names_of_their_own(tmp_path: Path) -> 
         "Host 10.0.0.9_2201", "  HostName 10.0.0.9", "  Port 2201",
     ]  # fmt: skip
     with pytest.raises(UsageError, match="expected each host once, since a hostfile has no ports"):
-        to_mpi(cluster)
+        to_hostfile("mpi", cluster)
 
 
 def test_this_machine_is_reached_without_ssh(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def gpus(cluster: Cluster, *counts: int | None) -> Cluster:
 def test_a_hostfile_needs_to_know_the_gpus() -> None:
     cluster = gpus(cluster_from_hosts("lab", ["gpu[01-02]"]), 8, None)
     with pytest.raises(UsageError) as caught:
-        to_deepspeed(cluster)
+        to_hostfile("deepspeed", cluster)
     assert "gpus: expected a number for --to deepspeed, found none for gpu02" in str(caught.value)
     assert caught.value.hint
 

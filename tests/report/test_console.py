@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from clusterctl.errors import NodeError
-from clusterctl.report.console import Screen, make_console, progress_line, safe_line, safe_text
+from clusterctl.report.console import (
+    Screen,
+    make_console,
+    print_table,
+    progress_line,
+    safe_line,
+    safe_text,
+)
 from clusterctl.verbs.events import Event, Notice, Progress
 
 
@@ -70,3 +77,10 @@ def test_a_terminal_gets_both_and_keeps_the_sentences() -> None:
             progress.show(event)
     assert "it is late" in err.getvalue()
     assert "\x1b[2K" in err.getvalue()  # the moving line is wiped
+
+
+def test_no_line_of_a_table_in_a_pipe_ends_with_spaces() -> None:
+    stream = io.StringIO()
+    rows = [("a", "x\x1b[2Jy"), ("a longer one", "")]
+    print_table(make_console(stream), {"run": 9, "why": 20}, rows, cut=("run",))
+    assert stream.getvalue() == "run        why\na          xy\na longer…\n"

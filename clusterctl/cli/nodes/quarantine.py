@@ -6,7 +6,7 @@ import shlex
 from functools import partial
 
 from clusterctl.api.session import Session
-from clusterctl.cli.shared.options import add_inventory, add_json, duration, load_all
+from clusterctl.cli.shared.options import add_inventory, add_json, load_all, read_as
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
 from clusterctl.report.console import Screen, safe_text
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--for",
         dest="seconds",
-        type=partial(duration, kinds.RUN_TIME),
+        type=partial(read_as, kinds.RUN_TIME),
         metavar="T",
         help="with add: how long, such as 12h, 3d or 2w (default: 7d)",
     )

@@ -5,7 +5,7 @@ import json
 
 from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.options import add_inventory, add_json, add_login
-from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, name_each_run, run_name
+from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, add_word, name_each_run
 from clusterctl.report.console import Screen
 from clusterctl.report.join import show_join
 from clusterctl.verbs.runs.find_run import SeveralLive
@@ -13,13 +13,7 @@ from clusterctl.verbs.runs.find_run import SeveralLive
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        type=run_name,
-        metavar="RUN",
-        help=f"{WHICH_TO_CHANGE}; omitted: the only live one",
-    )
+    add_word(parser, WHICH_TO_CHANGE, omitted="the only live one")
     add_inventory(parser)
     parser.add_argument(
         "--nodes",

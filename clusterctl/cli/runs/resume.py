@@ -12,9 +12,9 @@ from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn
 from clusterctl.cli.shared.options import load_all
 from clusterctl.cli.shared.run_option import (
     WHICH_TO_CHANGE,
+    add_word,
     has_inventory,
     known_cluster,
-    run_name,
     to_resume,
 )
 from clusterctl.cli.shared.submit import submit_and_follow, submits
@@ -23,13 +23,7 @@ from clusterctl.verbs.runs.records import Records
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        type=run_name,
-        metavar="RUN",
-        help=f"{WHICH_TO_CHANGE}; omitted: the newest",
-    )
+    add_word(parser, WHICH_TO_CHANGE, omitted="the newest")
     parser.add_argument(
         "--checkpoint", required=True, metavar="PATH|latest", help="the checkpoint to resume from"
     )

@@ -3,7 +3,7 @@
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from clusterctl.cli.shared.batch import batch_of, view_of_batch
 from clusterctl.cli.shared.options import add_json
@@ -69,15 +69,16 @@ def run(args: argparse.Namespace) -> int:
         if not _show_once(args, screen, view_of_batch(*found)):
             return 0
     try:
-        return _show(args)
+        return _show(args, screen)
     except SeveralLive as several:
         if args.json or args.watch:
             raise  # of one run
         runs = several.runs
     each_run = [argparse.Namespace(**{**vars(args), "run": run}) for run in runs]
     if args.prometheus:
-        return _expose([_ask(each) for each in each_run])
-    return max(_show(each) for each in each_run)
+        print(prometheus([_ask(each) for each in each_run]), end="")
+        return 0
+    return max(_show(each, screen) for each in each_run)
 
 
 def _ask(args: argparse.Namespace) -> RunStatus:
@@ -85,16 +86,7 @@ def _ask(args: argparse.Namespace) -> RunStatus:
         return run.status()
 
 
-def _expose(views: Sequence[RunStatus]) -> int:
-    """Print it for Prometheus; the text has a metric for nodes that do not answer: 0."""
-    print(prometheus(views), end="")
-    return 0
-
-
-def _show(args: argparse.Namespace) -> int:
-    if args.prometheus:
-        return _expose([_ask(args)])
-    screen = Screen()
+def _show(args: argparse.Namespace, screen: Screen) -> int:
     with open_run(args) as run:
 
         def ask() -> RunStatus:
@@ -104,7 +96,9 @@ def _show(args: argparse.Namespace) -> int:
                 return run.status(on_event=progress.show)
 
         view = watch(args, screen, ask)
-    return EXIT_SILENT if view.silent or not (view.known or view.remembered) else 0
+    told = not view.silent and (view.known or view.remembered)
+    # For Prometheus, a metric tells which nodes do not answer.
+    return 0 if told or args.prometheus else EXIT_SILENT
 
 
 def watch(args: argparse.Namespace, screen: Screen, ask: Callable[[], RunStatus]) -> RunStatus:
@@ -118,7 +112,7 @@ def watch(args: argparse.Namespace, screen: Screen, ask: Callable[[], RunStatus]
 def _show_once(args: argparse.Namespace, screen: Screen, view: RunStatus) -> bool:
     """Print a run's status; with `--watch`, wait unless the run is over, and return whether not."""
     if args.prometheus:
-        _expose([view])
+        print(prometheus([view]), end="")
     elif args.json:
         print(json.dumps(view.document(), indent=None if args.watch else 1), flush=True)
     else:

@@ -10,18 +10,11 @@ from clusterctl.plan.launcher_flags import (
     VISIBLE,
     hosts_and_gpus,
     launcher_flag,
+    passed_on,
     words_for_gpus,
 )
 from clusterctl.values import dataclass
 
-_TORCH = frozenset({
-    "--log-dir", "--monitor-interval", "--rdzv-backend", "--rdzv-conf", "--redirects",
-    "--start-method", "--tee",
-})  # fmt: skip
-_ACCELERATE = frozenset({
-    "--config-file", "--dynamo-backend", "--gradient-accumulation-steps", "--mixed-precision",
-})  # fmt: skip
-"""These and `_TORCH` have a value, and go to the launcher."""
 _OURS = {"-w": "--nodes", "-x": "--exclude"}
 _SLURM = frozenset({
     "--account", "--constraint", "--cpus-per-task", "--gres", "--mem", "--partition", "--qos",
@@ -78,11 +71,12 @@ def _needless(flag: str, name: str, value: str) -> Answer | None:
 
 
 def _passed_on(flag: str, name: str, value: str) -> Answer | None:
-    elastic = name == "--nnodes" and ":" in value
-    if not elastic and name not in _TORCH | _ACCELERATE:
+    elastic = (name == "--nnodes" and ":" in value) or name == "--rdzv-backend"
+    program = "torchrun" if elastic else passed_on(name)
+    if not program:
         return None
-    args = f"--launcher-args={shlex.quote(f'{flag}={value}')}"
-    launcher = ("--launcher", "accelerate") if name in _ACCELERATE else ()
+    args = f"--launcher-args={shlex.quote(f'{flag}={value}' if value else flag)}"
+    launcher = () if program == "torchrun" else ("--launcher", "accelerate")
     why = f"{flag} is the launcher's: --launcher-args passes it on"
     return Answer(why=why, words=(*launcher, args))
 

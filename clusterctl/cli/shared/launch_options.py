@@ -14,8 +14,8 @@ from clusterctl.cli.shared.options import (
     add_login,
     add_selection,
     add_setting,
-    duration,
     flag_or_variable,
+    read_as,
 )
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--wait",
         nargs="?",
-        type=partial(duration, kinds.DURATION),
+        type=partial(read_as, kinds.DURATION),
         const=_WAIT,
         metavar="T",
         help="wait until no one else uses the nodes, at most so long, such as 30m (default: 2h)",

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory import default_path, kinds, load
@@ -14,7 +14,9 @@ from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.kinds import Kind
 from clusterctl.inventory.load import DEFAULT, VARIABLE
 from clusterctl.inventory.problems import InvalidValue
-from clusterctl.plan.options import FLAGGED, node_folder
+from clusterctl.plan.options import FLAGGED
+
+T = TypeVar("T")
 
 
 def add_inventory(parser: argparse.ArgumentParser) -> None:
@@ -120,18 +122,6 @@ def given_workdir(args: argparse.Namespace) -> str | None:
     return cast("str | None", flag_or_variable(args, "workdir")[0])
 
 
-def workdir_argument(text: str) -> str:
-    """Read an absolute path on the nodes that is not the root.
-
-    Raises:
-        argparse.ArgumentTypeError: it is not one.
-    """
-    try:
-        return node_folder(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def flag_or_variable(args: argparse.Namespace, name: str) -> tuple[object, str]:
     """Return the value of a setting's flag, else of its variable, with the name of that.
 
@@ -152,11 +142,11 @@ def _reader(name: str) -> Callable[[str], object]:
     kind, bounds = FLAGGED[name].kind, FLAGGED[name].bounds
     if kind is kinds.TIMEOUT:
         return positive_seconds
-    if kind in (kinds.DURATION, kinds.RUN_TIME):
-        return partial(duration, cast("Kind[float]", kind))
+    if kind in (kinds.DURATION, kinds.RUN_TIME, kinds.FOLDER):
+        return partial(read_as, kind)
     if bounds:
         return whole(*bounds)
-    return {kinds.FOLDER: workdir_argument, kinds.WORDS: _words}.get(kind, str)
+    return _words if kind is kinds.WORDS else str
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -198,14 +188,14 @@ def seconds(text: str) -> float:
     return number
 
 
-def duration(kind: Kind[float], text: str) -> float:
-    """Read a time such as 90s or 5m.
+def read_as(kind: Kind[T], text: str) -> T:
+    """Read a value as the inventory has it, such as the time 90s.
 
     Raises:
         argparse.ArgumentTypeError: it is something else.
     """
     try:
-        return cast("float", kind.read(text))
+        return cast("T", kind.read(text))
     except InvalidValue as invalid:
         raise argparse.ArgumentTypeError(f"expected {invalid.wanted}, found {text!r}") from invalid
 

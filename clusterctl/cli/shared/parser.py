@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from clusterctl import __version__
-from clusterctl.cli.shared import fish
 from clusterctl.cli.shared.help_format import formatter
 from clusterctl.cli.shared.hint_commands import with_word
 
@@ -134,9 +133,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the command line, and what to type instead; end."""
-        what, hint = self._explained(message)
-        sys.stderr.write(f"error: {what}\nhint: {hint or f'{self.prog} --help'}\n")
-        sys.exit(EXIT_USAGE)
+        self._end(*self._explained(message), about="")
 
     def parse_known_args(  # type: ignore[override]  # argparse's overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -166,11 +163,7 @@ class Parser(argparse.ArgumentParser):
                 joined = f"{LAUNCHER_ARGS}={word}"
                 typed = self._typed((*self.words[: place - 1], joined, *self.words[place + 1 :]))
                 what = f"{LAUNCHER_ARGS}: expected the launcher's arguments, found {word}"
-                sys.stderr.write(
-                    f"error: {self.prog}: {what}, a flag of {self.prog}\n"
-                    f"hint: if it is the launcher's: {typed}\n"
-                )
-                sys.exit(EXIT_USAGE)
+                self._end(f"{what}, a flag of {self.prog}", f"if it is the launcher's: {typed}")
             found[-1] += f"={word}"
         return found
 
@@ -179,9 +172,9 @@ class Parser(argparse.ArgumentParser):
         wrong, *_ = rest
         if self.takes_command and not wrong.startswith("-"):
             what = f"expected `--` before the command, found {wrong!r} without it"
-            self._end(what, [*self._own_words(rest), "--", *rest])
+            self._end(what, self._typed([*self._own_words(rest), "--", *rest]))
         if not wrong.startswith("-"):
-            self._end(f"expected no further word, found {wrong!r}", None)
+            self._end(f"expected no further word, found {wrong!r}")
         flag = wrong.partition("=")[0]
         self._answer_foreign(rest)
         near = _nearest(flag, self._option_string_actions)
@@ -189,7 +182,7 @@ class Parser(argparse.ArgumentParser):
         if self.command and not near:  # it may be a flag of the command
             self.command = (*self.command, *rest)
             typed = self._own_words(rest)
-        self._end(f"expected a flag of it, found {flag}", typed)
+        self._end(f"expected a flag of it, found {flag}", self._typed(typed) if typed else "")
 
     def _answer_foreign(self, rest: Sequence[str]) -> None:
         """End because of a flag of another launcher, with what to type instead."""
@@ -202,8 +195,7 @@ class Parser(argparse.ArgumentParser):
         self.command = (*self.command, *unknown)
         why = "; ".join(answer.why for answer in answers)
         hint = next((answer.hint for answer in answers if answer.hint), self._typed(typed))
-        sys.stderr.write(f"error: {self.prog}: {why}\nhint: {hint}\n")
-        sys.exit(EXIT_USAGE)
+        self._end(why, hint)
 
     def _refuse_help_of_a_command(self) -> None:
         """End if `-h` stands behind a command without `--`: it is a flag of that command."""
@@ -231,10 +223,10 @@ class Parser(argparse.ArgumentParser):
         action = self._option_string_actions.get(self.words[place - 1]) if place else None
         return action is not None and action.nargs is None
 
-    def _end(self, what: str, typed: Sequence[str] | None) -> NoReturn:
-        """End with a message about this verb, and the words to type after it."""
-        hint = f"{self.prog} --help" if typed is None else self._typed(typed)
-        sys.stderr.write(f"error: {self.prog}: {what}\nhint: {hint}\n")
+    def _end(self, what: str, hint: str = "", *, about: str | None = None) -> NoReturn:
+        """End with a message about this verb, and what to type instead."""
+        where = f"{self.prog}: " if about is None else about
+        sys.stderr.write(f"error: {where}{what}\nhint: {hint or f'{self.prog} --help'}\n")
         sys.exit(EXIT_USAGE)
 
     def _typed(self, words: Sequence[str]) -> str:
@@ -309,7 +301,8 @@ def _nearest(wrong: str, known: Iterable[str]) -> str | None:
 
     known = tuple(known)
     begun = [each for each in known if each.startswith(wrong) and len(wrong) >= _BEGUN]
-    if len(begun) == 1:  # `--procs` for `--procs-per-node`
+    begun = begun or [each for each in known if sorted(each) == sorted(wrong)]
+    if len(begun) == 1:  # `--procs` for `--procs-per-node`, `tpo` for `top`
         return begun[0]
     cutoff = 0.81 if wrong.startswith("--") else 0.75  # the dashes are alike in all flags
     return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
@@ -326,12 +319,9 @@ class _PrintCompletion(argparse.Action):
         _option: object = None,
     ) -> None:
         assert isinstance(shell, str)
-        if shell == "fish":
-            sys.stdout.write(fish.completion(build_parser(VERBS)))
-        else:
-            import shtab  # noqa: PLC0415  (a tenth of a second, for this one flag)
+        import shtab  # noqa: PLC0415  (a tenth of a second, for this one flag)
 
-            sys.stdout.write(shtab.complete(build_parser(VERBS), shell) + "\n")
+        sys.stdout.write(shtab.complete(build_parser(VERBS), shell) + "\n")
         parser.exit()
 
 

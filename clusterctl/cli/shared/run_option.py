@@ -53,15 +53,15 @@ def run_name(text: str) -> str:
 
 def add_run(parser: argparse.ArgumentParser, which: str = WHICH) -> None:
     """Add `RUN` and `-i FILE`."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        type=run_name,
-        metavar="RUN",
-        help=f"{which}; omitted: the only live one, else the newest",
-    )
+    add_word(parser, which, omitted="the only live one, else the newest")
     add_inventory(parser)
     add_fanout(parser)
+
+
+def add_word(parser: argparse.ArgumentParser, which: str, *, omitted: str) -> None:
+    """Add `RUN`; its help says which run is meant, and which one if it is left out."""
+    text = f"{which}; omitted: {omitted}"
+    parser.add_argument("run", nargs="?", type=run_name, metavar="RUN", help=text)
 
 
 def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:

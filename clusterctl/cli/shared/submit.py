@@ -20,7 +20,7 @@ from clusterctl.verbs.batch.follow import Printed, follow
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.submit import plan_submission, submit
 from clusterctl.verbs.events import Event, Notice
-from clusterctl.verbs.launch.validate_job import require_job, require_secrets, require_webhooks
+from clusterctl.verbs.launch.validate_job import require_job, require_variables
 from clusterctl.verbs.runs.records import Records
 from clusterctl.wire import SCHEMA
 
@@ -39,8 +39,7 @@ def submit_and_follow(args: argparse.Namespace, cluster: Cluster, overrides: Opt
     cluster = effective(cluster, overrides)
     if args.verb == "launch":
         require_job(cluster)  # not inside of the job, perhaps hours later
-    require_secrets(cluster)
-    require_webhooks(cluster.job)
+    require_variables(cluster)
     records = Records()
     jobs = BatchJobs(records)
     submission = plan_submission(cluster, _words(args), records, nodes=_count(args))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import yaml
 
@@ -53,17 +54,8 @@ def exported_nodes(cluster: Cluster) -> tuple[ExportedNode, ...]:
     )
 
 
-def to_deepspeed(cluster: Cluster, _node: Node | None = None) -> str:
-    """Return a hostfile of DeepSpeed: `host slots=N`, the master first."""
-    return _hostfile(cluster, "deepspeed")
-
-
-def to_mpi(cluster: Cluster, _node: Node | None = None) -> str:
-    """Return a hostfile of Open MPI, which has the same lines."""
-    return _hostfile(cluster, "mpi")
-
-
-def _hostfile(cluster: Cluster, name: str) -> str:
+def to_hostfile(name: str, cluster: Cluster, _node: Node | None = None) -> str:
+    """Return a hostfile of DeepSpeed or Open MPI: `host slots=N`, the master first."""
     hosts = [node.host for node in cluster.nodes]
     twice = next((node for node in cluster.nodes if hosts.count(node.host) > 1), None)
     if twice is not None:
@@ -182,8 +174,8 @@ def _yaml(document: object) -> str:
 
 
 FORMATS: dict[str, Callable[[Cluster, Node | None], str]] = {
-    "deepspeed": to_deepspeed,
-    "mpi": to_mpi,
+    "deepspeed": partial(to_hostfile, "deepspeed"),
+    "mpi": partial(to_hostfile, "mpi"),
     "ansible": to_ansible,
     "ssh_config": to_ssh_config,
     "accelerate": to_accelerate,

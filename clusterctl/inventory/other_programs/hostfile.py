@@ -10,11 +10,10 @@ from pathlib import Path as FilePath
 
 from clusterctl.inventory.addresses import split_login
 from clusterctl.inventory.document import Document
+from clusterctl.inventory.kinds import cluster_name
 from clusterctl.inventory.problems import Path, Plain, Problems, nearest, printable
 
 _KEYS = {"slots": "gpus", "user": "user", "port": "port"}
-_UNFIT = re.compile(r"[^a-z0-9-]+")
-_NAME_LIMIT = 24
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _OTHER_FORMS = (
     (r"ssh\s+-p\s*(\d+)\s+(\S+)", r"\2 port=\1"),
@@ -97,5 +96,5 @@ def _node(words: list[str], number: int, problems: Problems) -> dict[str, object
 
 def _name(file: str) -> str:
     """Return a cluster name made of the file's; `hostfile` if that has no letters (/dev/fd/63)."""
-    name = _UNFIT.sub("-", FilePath(file).stem.lower()).strip("-")[:_NAME_LIMIT]
+    name = cluster_name(FilePath(file).stem)
     return name if re.search("[a-z]", name) else "hostfile"

@@ -1,25 +1,23 @@
 """What became of a batch job whose nodes cannot be asked: it is queued, starting or over."""
 
 import time
+from dataclasses import replace
 
 from clusterctl.errors import ClusterError
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.model.from_json import from_json
-from clusterctl.model.node_run import Resumed
 from clusterctl.model.run_record import RunEnd
 from clusterctl.safe_text import printable_words
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.runs.list_runs import (
-    ListedRun,
     RunList,
+    claimed_line,
     newest_first,
-    reason_of,
     recorded_line,
 )
 from clusterctl.verbs.runs.records import Records
-from clusterctl.verbs.runs.run_state import LIVE
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import plain
 
@@ -59,26 +57,16 @@ def batch_runs(records: Records, cluster: str) -> RunList:
     for batch in jobs.all(cluster):
         state = slurm.ask(batch.job) if jobs.exit_code(batch) is None else SlurmState()
         view = batch_status(batch, jobs, state)
-        record = known.pop(batch.run, None)
-        resumed = (record.resumed if record else None) or Resumed()
-        end = view.remembered
+        record, end = known.pop(batch.run, None), view.remembered
+        line = recorded_line(record, view, end) if record else claimed_line(view)
         lines.append(
-            ListedRun(
-                run=batch.run,
-                cluster=cluster,
-                state=view.state,
-                ended_by=view.ended_by,
+            replace(
+                line,
                 began=batch.began,
-                nodes=tuple(node.name for node in record.cluster.nodes) if record else (),
                 command=batch.command,
+                name=batch.name or line.name,
+                ended_by=view.ended_by,
                 verified=True,
-                name=batch.name or (str(record.options.get("name") or "") if record else ""),
-                parent=resumed.run,
-                checkpoint=resumed.checkpoint,
-                ended=end.ended if end else None,
-                reason="" if view.state in {"queued", *LIVE} else reason_of(view, end),
-                commit=record.commit if record else "",
-                dirty=bool(record and record.dirty),
             )
         )
     lines += [recorded_line(one, None, records.end(one)) for one in known.values()]

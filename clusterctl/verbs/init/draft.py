@@ -15,6 +15,7 @@ from clusterctl.inventory.addresses import own_user, split_login
 from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
+from clusterctl.inventory.kinds import cluster_name
 from clusterctl.inventory.problems import printable
 from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
 from clusterctl.own_files import write_named
@@ -90,9 +91,6 @@ def _included(word: str) -> list[Path]:
     except (OSError, ValueError, RuntimeError, IndexError):
         return []
 
-
-_UNFIT = re.compile(r"[^a-z0-9-]+")
-_NAME_LIMIT = 24
 
 _HEAD = """\
 # The machines of a cluster, how they are reached, and what runs on them.
@@ -291,8 +289,7 @@ def own_interpreter() -> str | None:
 
 def name_for(folder: Path) -> str:
     """Return a cluster's name made of a folder's."""
-    name = _UNFIT.sub("-", folder.absolute().name.lower()).strip("-")
-    return name[:_NAME_LIMIT].strip("-") or "cluster"
+    return cluster_name(folder.absolute().name) or "cluster"
 
 
 def expect_new(path: Path, *, overwrite: bool) -> None:

@@ -33,8 +33,7 @@ from clusterctl.verbs.launch.validate_job import (
     notice_words,
     require_job,
     require_script,
-    require_secrets,
-    require_webhooks,
+    require_variables,
     without_unused_spares,
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
@@ -153,8 +152,7 @@ def ready(cluster: Cluster, records: Records) -> None:
         UsageError: a variable that `env_from` names is not set here.
         ClusterError: no key to sign records with can be kept.
     """
-    require_secrets(cluster)
-    require_webhooks(cluster.job)
+    require_variables(cluster)
     require_key(records.root)
 
 

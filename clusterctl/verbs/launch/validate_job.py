@@ -180,14 +180,15 @@ def require_secrets(cluster: Cluster) -> None:
     _require_set("env_from", cluster.job.env_from)
 
 
-def require_webhooks(job: Job) -> None:
-    """Refuse to begin without the URLs that the run's events are posted to.
+def require_variables(cluster: Cluster) -> None:
+    """Refuse to begin without those secrets, and the URLs that the run's events are posted to.
 
     Raises:
-        UsageError: a variable that `webhook_from` names is not set here, or is no URL.
+        UsageError: one of the variables is not set here, or `webhook_from` names no URL.
     """
-    _require_set("webhook_from", job.webhooks)
-    for name in job.webhooks:
+    require_secrets(cluster)
+    _require_set("webhook_from", cluster.job.webhooks)
+    for name in cluster.job.webhooks:
         problem = problem_of(os.environ[name])
         if problem:  # without the value, which is a secret
             raise UsageError(

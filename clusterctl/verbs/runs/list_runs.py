@@ -237,7 +237,7 @@ def claimed_line(view: RunStatus) -> ListedRun:
         command=view.command,
         verified=False,
         name=view.name,
-        **_progressed(view, None),
+        **_progressed(view, view.remembered),
     )
 
 
