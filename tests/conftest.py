@@ -48,6 +48,7 @@ class MakeSandbox(Protocol):
 # `make test` plays the same examples every time; `make soak` searches for new ones.
 settings.register_profile(
     "clusterctl",
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -92,6 +93,10 @@ LONGEST = (
     "tests/cli/test_setup.py::test_it_is_made_once",
     "tests/cli/test_json.py::test_verbs_print_what_the_schema_says",
     "tests/cli/test_sharing.py",
+    "tests/cli/test_init_connects.py::test_three_commands",
+    "tests/cli/test_sync.py::test_launch_resume_and_sync",
+    "tests/cli/test_resume.py::test_resume_from_the_latest",
+    "tests/cli/test_launch.py::test_busy_nodes",
 )
 """The tests that take longest, by `make test`, longest first.
 
