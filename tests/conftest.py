@@ -48,6 +48,7 @@ class MakeSandbox(Protocol):
 # `make test` plays the same examples every time; `make soak` searches for new ones.
 settings.register_profile(
     "clusterctl",
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -76,26 +77,26 @@ pytest_plugins = ["tests.gpu_marker", "tests.leftovers", "tests.sshd_servers"]
 
 LONGEST = (
     "tests/cli/test_training_over_hosts.py",
-    "tests/cli/test_lost_node.py",
-    "tests/test_outputs.py::test_a_page_shows_what_its_commands_print[two-gpu-machines]",
     "tests/train/tools/test_smoke.py::test_the_toy_has",
-    "tests/train/data/test_hub.py::test_a_model_and_data_of_the_hub",
-    "tests/cli/test_status.py",
     "tests/cli/test_who_failed_first.py",
-    "tests/cli/test_resume.py::test_latest_is_of_the_run",
     "tests/cli/test_open_ports.py",
+    "tests/cli/test_spares.py",
+    "tests/cli/test_hang.py",
+    "tests/cli/test_quarantine.py::test_a_node_that_was_lost",
     "tests/cli/test_unverified.py",
     "tests/chaos/test_chaos.py::test_schedules_of_faults",
     "tests/chaos/test_healing.py::test_a_training_heals_itself",
     "tests/cli/test_push.py::test_an_interrupted_push",
-    "tests/test_outputs.py::test_a_page_shows_what_its_commands_print[resume-a-run]",
     "tests/cli/test_other_hosts.py",
     "tests/train/observe/test_slow_rank.py::test_a_slowed_rank",
     "tests/verbs/preflight/test_check.py::test_a_deep_check_names",
     "tests/cli/test_setup.py::test_it_is_made_once",
     "tests/cli/test_json.py::test_verbs_print_what_the_schema_says",
     "tests/cli/test_sharing.py",
-    "tests/node/supervisor/test_elastic.py",
+    "tests/cli/test_init_connects.py::test_three_commands",
+    "tests/cli/test_sync.py::test_launch_resume_and_sync",
+    "tests/cli/test_resume.py::test_resume_from_the_latest",
+    "tests/cli/test_launch.py::test_busy_nodes",
 )
 """The tests that take longest, by `make test`, longest first.
 

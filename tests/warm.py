@@ -1,13 +1,14 @@
 """`clusterctl` on a sandbox's controller, without Python's start and the imports of each command.
 
-One process per sandbox has imported clusterctl, and forks for each command: a process of its own
-with the command's words, environment, folder and pipes, which ends as Python ends. Half of a
-command's CPU time is what this saves. The pages of docs/, `Project.start` and the tests of main
-start Python itself.
+One process per test process has imported clusterctl, and forks for each command of any sandbox: a
+process of its own with the command's namespaces, words, environment, folder and pipes, which ends
+as Python ends. Half of a command's CPU time is what this saves. The pages of docs/, `Project.start`
+and the tests of main start Python itself.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 REQUEST_BYTES = 1 << 20
+NAMESPACES = ("net", "uts", "mnt")
 ROOMS = (
     "api", "checks", "cli", "facts", "inventory", "logs", "network", "plan", "report", "sync",
     "transport", "verbs",
@@ -38,21 +40,34 @@ class Warm:
     """The process that forks, as the tests see it."""
 
     command: Sequence[str]
-    """How Python is started on the controller's side; a descriptor's number follows."""
+    """How Python is started; a descriptor's number follows."""
     environment: Mapping[str, str]
     _started: tuple[subprocess.Popen[bytes], socket.socket] | None = field(default=None, init=False)
     _starting: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def run(
-        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float | None
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        seconds: float | None,
+        *,
+        inside: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end.
+
+        Args:
+            words: after `clusterctl`.
+            env: all variables.
+            cwd: its folder.
+            seconds: that it may take.
+            inside: a process in whose namespaces it runs, and whose root it sees.
 
         Raises:
             subprocess.TimeoutExpired: it takes longer than so many seconds.
         """
         until = None if seconds is None else time.monotonic() + seconds
-        asked = json.dumps([[*words], dict(env), str(cwd)]).encode()
+        asked = json.dumps([[*words], dict(env), str(cwd), inside]).encode()
         assert len(asked) < REQUEST_BYTES
         out, err, code = os.pipe(), os.pipe(), os.pipe()
         with ExitStack() as opened:
@@ -167,9 +182,25 @@ def _import_all() -> None:
             importlib.import_module(module.name)
 
 
+def _enter(process: Path) -> None:
+    """Enter the namespaces of a process, as `nsenter` does, which would start Python in them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = [os.open(process / "ns" / name, os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
+    root = os.open(process / "root", os.O_RDONLY | os.O_CLOEXEC)
+    for namespace in opened:
+        if libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    os.fchdir(root)
+    os.chroot(".")
+    for each in (*opened, root):
+        os.close(each)
+
+
 def _become(asked: bytes, streams: Sequence[int]) -> NoReturn:
     """Be the command: this process is the fork, and ends with SystemExit."""
-    words, env, cwd = json.loads(asked)
+    words, env, cwd, inside = json.loads(asked)
+    if inside is not None:
+        _enter(Path(f"/proc/{inside}"))
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream, number)
         os.close(stream)

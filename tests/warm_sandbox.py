@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from clusterctl.sandbox.netns import Netns
 from clusterctl.sandbox.sandbox import Sandbox
 from clusterctl.values import dataclass
 from tests import warm
@@ -20,21 +23,19 @@ OF_THIS_VERSION = (None, str(ROOT), str(LOCATION))
 START = [sys.executable, "-m", "clusterctl"]
 READ_AT_START = ("LANG", "LC_", "LD_", "PYTHON")
 """Variables that a running process does not read again begin so."""
+FORKS = warm.Warm([sys.executable, warm.__file__], {**os.environ, "PYTHONPATH": str(LOCATION)})
+atexit.register(FORKS.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSandbox(Sandbox):
-    """A sandbox, and the process that forks for it."""
-
-    forks: warm.Warm
+    """A sandbox for which a process forks that is there for all of them."""
 
     @classmethod
     def of(cls, started: Sandbox) -> WarmSandbox:
         """Return a sandbox as one of these."""
         same = {each.name: getattr(started, each.name) for each in fields(started)}
-        command = started.command([sys.executable, warm.__file__], cwd="/")
-        environment = started.environment() | {"PYTHONPATH": str(LOCATION)}
-        return cls(**same, forks=warm.Warm(command, environment))
+        return cls(**same)
 
     def run(
         self,
@@ -47,15 +48,11 @@ class WarmSandbox(Sandbox):
         """Run a command on the controller's side, as a sandbox does."""
         environment = self.environment() | (env or {})
         ours = [*argv[: len(START)]] == START and options.keys() <= {"timeout"}
-        if not ours or read_at_start(environment) != read_at_start(self.forks.environment):
+        if not ours or read_at_start(environment) != read_at_start(FORKS.environment):
             return Sandbox.run(self, argv, env=env, cwd=cwd, **options)
         folder, seconds = Path(cwd or Path.cwd()), options.get("timeout")
-        return self.forks.run(argv[len(START) :], environment, folder, seconds)
-
-    def down(self) -> None:
-        """Stop the sandbox and remove all of it."""
-        self.forks.close()
-        Sandbox.down(self)
+        inside = self.backend._controller_pid() if isinstance(self.backend, Netns) else None
+        return FORKS.run(argv[len(START) :], environment, folder, seconds, inside=inside)
 
 
 def read_at_start(environment: Mapping[str, str]) -> dict[str, str | None]:
