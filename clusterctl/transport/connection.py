@@ -97,10 +97,14 @@ class Connection(ABC):
             if self._closed:  # as after Ctrl-C, while a thread was still reading
                 Connection.close(self)
 
-        return AgentCall(
-            self.node, stream, request, timeouts=self._timeouts, timeout=timeout, stayed=stayed,
-            keep=keep,
-        )  # fmt: skip
+        try:
+            return AgentCall(
+                self.node, stream, request, timeouts=self._timeouts, timeout=timeout,
+                stayed=stayed, keep=keep,
+            )  # fmt: skip
+        except BaseException:
+            stream.close()  # nobody else knows of it
+            raise
 
 
 class LocalConnection(Connection):

@@ -16,10 +16,12 @@ from clusterctl.transport.stream import Stream
 
 class Counting(LocalConnection):
     started = 0
+    newest: Stream
 
     def start_agent(self) -> Stream:
         self.started += 1
-        return super().start_agent()
+        self.newest = super().start_agent()
+        return self.newest
 
     def ask(self, *, stay: bool, op: str = "hello", answers: str = "python") -> Reply:
         with closing(self.call(Request(op=op, args={}, stay=stay))) as call:
@@ -76,3 +78,10 @@ def test_an_agent_whose_call_is_closed_meanwhile_does_not_stay(connection: Count
         call._closed = True  # type: ignore[attr-defined]  # what another thread's close does first
         assert list(call.messages())
     assert not connection._staying
+
+
+def test_an_agent_that_cannot_be_asked_is_ended(connection: Counting) -> None:
+    with pytest.raises(KeyError):
+        connection.call(Request(op="no-such-operation", args={}))
+    with pytest.raises(BrokenPipeError):
+        connection.newest.send(b"x", 1.0)
