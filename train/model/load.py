@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import get_peft_model
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig
@@ -19,6 +18,7 @@ from train.data.collate import MULTIPLE
 from train.errors import ConfigError, exit_code
 from train.model import export, kinds, lora_targets, memory, nf4, placement, quantized, vision
 from train.model.kinds import Weights
+from train.model.peft import get_peft_model, without_bitsandbytes
 from train.model.quantized import Scheme
 
 BUILT_IN = ("sdpa", "eager")
@@ -89,7 +89,8 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
 def with_adapters(config: Config, network: Any) -> Any:
     """Return a model with LoRA's adapters in float32, as the configuration wants them."""
     targets = lora_targets.find(config, network)
-    network = get_peft_model(network, lora_targets.lora(config, targets))
+    with without_bitsandbytes():
+        network = get_peft_model(network, lora_targets.lora(config, targets))
     for parameter in network.parameters():
         if parameter.requires_grad:  # PEFT copies modules_to_save in the base's dtype
             parameter.data = parameter.data.float()

@@ -16,12 +16,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from peft import LoraConfig
-
 from train.config.config import Config
 from train.errors import ConfigError
 from train.model import export, vision
 from train.model.kinds import Kinds
+from train.model.peft import LoraConfig
 
 EVERY = ("all-linear",)
 KEYS = {
@@ -110,17 +109,16 @@ def _named(config: Config, network: Any) -> Config:
 def _renamed(network: Any) -> frozenset[str]:
     """Return the last parts of names that PEFT takes for routed experts or the router."""
     try:
-        from peft.utils import transformers_weight_conversion as peft
+        from peft.utils import transformers_weight_conversion as renaming
     except ImportError:  # a PEFT that does not rename; `verify` would notice if one does
         return frozenset()
-    kinds = getattr(peft, "_MODEL_TO_CONVERSION_PATTERN", {})
-    names = getattr(peft, "_MOE_TARGET_MODULE_MAPPING", {})
+    kinds = getattr(renaming, "_MODEL_TO_CONVERSION_PATTERN", {})
+    names = getattr(renaming, "_MOE_TARGET_MODULE_MAPPING", {})
     return frozenset(names.get(kinds.get(getattr(network.config, "model_type", "")), ()))
 
 
 def _is_refused(network: Any, name: str) -> bool:
     """Return whether PEFT puts no adapter on modules of this name: `out_proj` next to Mamba's."""
-    from peft import LoraConfig
     from peft.tuners import tuners_utils
 
     check = getattr(tuners_utils, "_check_lora_target_modules_mamba", None)

@@ -6,7 +6,6 @@ buffers. Adapters put on a sharded model would train unsynchronized on each rank
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from train.data.encoding import IGNORED
 from train.distributed import host_memory
 from train.distributed.process_group import Ranks
 from train.errors import ConfigError, explain_oom
-from train.model import adapters, kinds, memory, nf4, preference, quantized, slices
+from train.model import adapters, memory, nf4, preference, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.layout import Layout
@@ -40,7 +39,7 @@ from train.model.load import (
     packing_refusal,
     unusable,
 )
-from train.model.parallelize import distribute, shard, verify_sharded
+from train.model.parallelize import distribute, replicate, shard, verify_sharded
 
 LEAK = {True: 1e-4, False: 5e-2}
 """What another first document may change of a packed row's second, as a share of the largest logit,
@@ -289,15 +288,7 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
             remarks += (MASKED,)
         forward = network
         if laid.name == "ddp":
-            forward = DistributedDataParallel(
-                network,
-                device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
-                # Each rank has read the same files and drawn the same adapters.
-                init_sync=False,
-                **_no_sync_of_buffers(),
-                gradient_as_bucket_view=True,
-                find_unused_parameters=_may_skip_weights(config, network, dtype),
-            )
+            forward = replicate(network, config, ranks.device, dtype)
         model = Model(
             network,
             forward,
@@ -314,31 +305,6 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
         if config.batching == "packed":
             model.try_packing()
     return model
-
-
-def _may_skip_weights(config: Config, network: nn.Module, dtype: torch.dtype) -> bool:
-    """Return whether a step may give a trained weight no gradient: DDP would wait for it.
-
-    An expert may get no token on a rank. Some models have weights that they never use.
-    """
-    if config.trust_remote_code or "routed experts" in kinds.count(network).trained:
-        return True
-    trained = [p for p in network.parameters() if p.requires_grad]
-    device = trained[0].device
-    tokens = torch.arange(2, device=device).unsqueeze(0)
-    with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-        output = network(input_ids=tokens, use_cache=False)
-    output.logits.float().sum().backward()
-    skipped = any(weight.grad is None for weight in trained)
-    network.zero_grad(set_to_none=True)
-    return skipped
-
-
-def _no_sync_of_buffers() -> dict[str, Any]:
-    """Return DDP's argument that leaves buffers alone, whose name depends on torch's version."""
-    known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    return {name: False}
 
 
 def _materialized(

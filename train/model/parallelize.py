@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -13,10 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.parallel import DistributedDataParallel
 
 from train import versions
 from train.config.config import Config
 from train.errors import ConfigError, ModelError
+from train.model import kinds
 from train.model.load import base_of
 
 SEPARATE_EXPERT = re.compile(r"experts\.\d+\.")
@@ -154,3 +157,43 @@ def verify_sharded(network: nn.Module, layout: str) -> None:
             f"(and {len(alone) - 1} others): each rank would train its own"
         )
         raise ModelError(message)
+
+
+def replicate(
+    network: nn.Module, config: Config, device: torch.device, dtype: torch.dtype
+) -> DistributedDataParallel:
+    """Return what sums the gradients of ranks that hold the whole model each."""
+    return DistributedDataParallel(
+        network,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        # Each rank has read the same files and drawn the same adapters.
+        init_sync=False,
+        **_no_sync_of_buffers(),
+        gradient_as_bucket_view=True,
+        find_unused_parameters=_may_skip_weights(config, network, dtype),
+    )
+
+
+def _may_skip_weights(config: Config, network: nn.Module, dtype: torch.dtype) -> bool:
+    """Return whether a step may give a trained weight no gradient: DDP would wait for it.
+
+    An expert may get no token on a rank. Some models have weights that they never use.
+    """
+    if config.trust_remote_code or "routed experts" in kinds.count(network).trained:
+        return True
+    trained = [p for p in network.parameters() if p.requires_grad]
+    device = trained[0].device
+    tokens = torch.arange(2, device=device).unsqueeze(0)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        output = network(input_ids=tokens, use_cache=False)
+    output.logits.float().sum().backward()
+    skipped = any(weight.grad is None for weight in trained)
+    network.zero_grad(set_to_none=True)
+    return skipped
+
+
+def _no_sync_of_buffers() -> dict[str, Any]:
+    """Return DDP's argument that leaves buffers alone, whose name depends on torch's version."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return {name: False}

@@ -168,9 +168,9 @@ def load_base(name: str, dtype: Any = "auto", **how: Any) -> Any:
 
 def load_adapter(base: Any, adapter: Path) -> Any:
     """Return the base with a trained adapter, which must have weights for all its layers."""
-    from peft import PeftModel
+    from train.model.peft import PeftModel, without_bitsandbytes
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), without_bitsandbytes():
         # peft asks transformers by a deprecated name.
         warnings.filterwarnings("ignore", message=".is_gradient_checkpointing")
         # A layer without a weight would run as the base's, under the adapter's name.

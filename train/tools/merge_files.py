@@ -85,10 +85,13 @@ def _changes(base: Path, adapter: Path) -> Iterator[tuple[str, Callable[[Tensor]
     The model is made without its weights: only the adapter has some.
     """
     import torch
-    from peft import PeftModel
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import ModulesToSaveWrapper
     from transformers import AutoConfig
+
+    from train.model.peft import PeftModel, without_bitsandbytes
+
+    with without_bitsandbytes():
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.utils.other import ModulesToSaveWrapper
 
     shape = AutoConfig.from_pretrained(base, local_files_only=True)
     for key in QUANTIZATION:
@@ -102,7 +105,8 @@ def _changes(base: Path, adapter: Path) -> Iterator[tuple[str, Callable[[Tensor]
         path, _, own = name.rpartition(".")
         nothing = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
         setattr(plain.get_submodule(path), own, torch.nn.Parameter(nothing, requires_grad=False))
-    network = PeftModel.from_pretrained(plain, str(adapter), low_cpu_mem_usage=True)
+    with without_bitsandbytes():
+        network = PeftModel.from_pretrained(plain, str(adapter), low_cpu_mem_usage=True)
     names = (n for n, p in network.named_parameters() if p.is_meta and ".default" in n)
     if lacking := next(names, None):
         raise ValueError(f"no {lacking} in {adapter}")

@@ -20,6 +20,8 @@ from train.observe.records import NAME, read
 from train.tools.merge import ADAPTER, load_adapter, load_base, loaded
 
 STEPS, SAVED = 4, 2
+HELD_OUT = 16
+"""Samples of each evaluation: all of the toy's would take longer than its training."""
 LIMIT = 300.0
 LAUNCHER_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
@@ -68,6 +70,9 @@ def _stages(folder: Path, keys: list[str], processes: int) -> Iterator[str]:
     from train.tools import demo_assets
 
     demo_assets.make(folder, pretrain=0, steps=STEPS)
+    held_out = folder / "eval.jsonl"
+    lines = held_out.read_text(encoding="utf-8").splitlines(keepends=True)
+    held_out.write_text("".join(lines[:HELD_OUT]), encoding="utf-8")
     yield "made a toy model and data"
     common = [*keys, f"--max-steps={STEPS}", "--eval-steps=2", "--global-batch-size=4"]
     common += ["--set=seq_len=64", f"--save-steps={SAVED}"]

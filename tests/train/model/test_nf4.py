@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.lazy_torch import torch
 from tests.train.outcome import close
-from tests.train.world import World
+from tests.train.world import World, context
 from train.config.config import Config
 from train.errors import ConfigError
 
@@ -92,3 +93,21 @@ def test_it_is_refused_without_its_package(
         load.count_weights(replace(base, load_in_4bit=True), tiny / "model")
     with pytest.raises(ConfigError, match="load_in_4bit: expected method: lora, found full"):
         replace(base, load_in_4bit=True, method="full")
+
+
+@needs_it
+def test_only_a_base_of_4_bits_makes_a_rank_import_bitsandbytes() -> None:
+    with ProcessPoolExecutor(1, mp_context=context()) as pool:
+        assert pool.submit(_found_with_adapters).result() == (False, True)
+
+
+def _found_with_adapters() -> tuple[bool, bool]:
+    """Return whether a LoRA rank has imported it, and whether PEFT finds it afterwards."""
+    from peft.import_utils import is_bnb_available
+
+    from train.model.peft import LoraConfig, get_peft_model, without_bitsandbytes
+
+    layers: Any = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with without_bitsandbytes():
+        get_peft_model(layers, LoraConfig(target_modules=["0"]))
+    return "bitsandbytes" in sys.modules, is_bnb_available()

@@ -40,7 +40,7 @@ def test_the_toy_has_what_another_model_and_a_longer_training_need_by_itself(
         assert process.exitcode is not None, log.read_text()
         return subprocess.CompletedProcess(argv, process.exitcode, log.read_text(), "")
 
-    # The soak above starts Python, and evaluates 529 samples: longer than the toy's training.
+    # The soak above starts Python, and tokenizes all of the toy's data.
     monkeypatch.setattr(subprocess, "run", forked)
     samples = demo_assets._samples
     monkeypatch.setattr(demo_assets, "_samples", lambda: itertools.islice(samples(), 200))
