@@ -103,7 +103,7 @@ class Connection(ABC):
                 stayed=stayed, keep=keep,
             )  # fmt: skip
         except BaseException:
-            stream.close()  # nobody else knows of it
+            stream.close()  # no call will close it
             raise
 
 
