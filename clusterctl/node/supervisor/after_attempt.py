@@ -43,7 +43,7 @@ def look(
     """Return what the master needs to know, as `parse_after` reads it.
 
     `failed` are the ranks, or the launcher, that failed here by themselves, and when. `lost` are
-    nodes that nobody reaches.
+    nodes that fell silent.
     """
     progress = run_progress(record.paths, job.get("progress") or ()) or {}
     return {

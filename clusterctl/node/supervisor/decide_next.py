@@ -94,7 +94,7 @@ def decide_next(
         lacks = error.lacks
     found = agree({node: sights[node] for node in nodes if node in sights}, job["run"])
     decision = decide(ends, limits, found, checks, seed=job["run"])
-    bad = blamed(end, own_checks)  # of a dead link, nobody knows whose fault it is
+    bad = blamed(end, own_checks)  # a dead link may be the fault of either node
     now = {node: {"why": why[:WHY_LIMIT], "time": time.time()} for node, why in bad.items()}
     kept = {**read_json(paths.attempts).get("blamed", {}), **now}
     write_json(
