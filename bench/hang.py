@@ -32,7 +32,7 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang.life import SAMPLE_SECONDS
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import living_descendants
-from clusterctl.node.supervisor.hang_watch import HangWatch
+from clusterctl.node.supervisor.watch.hang_watch import HangWatch
 from clusterctl.sandbox import netns
 from clusterctl.sandbox.sandbox import Sandbox
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from clusterctl.node.supervisor.shutdown import FAILURE_GRACE, Cause, Phases
+from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.supervisor import Supervisor
 
 
@@ -20,7 +20,8 @@ class Finisher(Supervisor):
         self._next.give_up("the supervisor had died")
         self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
         self.began = saved.get("began", self.began)
-        self._stop_file = saved.get("stop_file", "")
+        self._ending.takes_over = True
+        self._ending.stop_file = saved.get("stop_file", "")
         self._ranks.restore(saved.get("ranks", ()))
         self._housekeeping.start_heartbeat()
         end, node = saved.get("end"), self._job["node"]
@@ -29,13 +30,4 @@ class Finisher(Supervisor):
             return
         if end["state"] != "finished":  # the others may not have heard
             self._peers.send_ending(Cause.read({**end, "node": node})._asdict())
-        self._end = {**end, "reason": "%s; %s" % (end["reason"], reason)}
-        phases = Phases(term=0.0, kill=FAILURE_GRACE)
-        self._ending = self._shutdown(phases)
-
-    def _others_know(self, *, late: bool) -> bool:
-        # Those that had ended before do not come again, and are unknown.
-        if self._peers.all_done:
-            return True
-        finished = self._end is not None and self._end["state"] == "finished"
-        return late and (self._peers.acknowledged or not finished)
+        self._ending.go_on({**end, "reason": "%s; %s" % (end["reason"], reason)})

@@ -11,8 +11,8 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import Process, ProcessKey, living_descendants
 from clusterctl.node.supervisor.log_space import LogSpace
-from clusterctl.node.supervisor.log_watch import LogWatch
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
+from clusterctl.node.supervisor.watch.log_watch import LogWatch
 from clusterctl.node.supervisor.worlds.nested_launchers import NestedLaunchers
 
 HEARTBEAT_SECONDS = 1.0

@@ -1,54 +1,38 @@
-"""Supervises a run on one node: starts it, watches it, ends it, records how it ended."""
+"""Supervises a run on one node: starts it, and decides what ends it by all that is reported."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.history.sampler import Sampler
 from clusterctl.node.peer_link.messages import ORDERED, REASON_LIMIT, PeerMessage
 from clusterctl.node.peer_link.peer_link import connect
-from clusterctl.node.run.files import ray_folder, stop_file
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
-from clusterctl.node.run.processes.containers import started_by_client
-from clusterctl.node.run.processes.processes import Process, living_descendants, send_all
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.around.commands import AroundCommands
 from clusterctl.node.supervisor.around.notifier import Notifier
 from clusterctl.node.supervisor.around.time_limit import seconds_left, watch_time
-from clusterctl.node.supervisor.hang_judge import HangJudge
-from clusterctl.node.supervisor.hang_watch import HangWatch
-from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS, Housekeeping
+from clusterctl.node.supervisor.ending import Ending
+from clusterctl.node.supervisor.housekeeping import Housekeeping
 from clusterctl.node.supervisor.master_attempt import MasterAttempt
 from clusterctl.node.supervisor.members import Members
-from clusterctl.node.supervisor.next_attempt import GO, OVER, Attempt, NextAttempt
-from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
+from clusterctl.node.supervisor.next_attempt import Attempt, NextAttempt
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.ranks.spawn import Spawner
-from clusterctl.node.supervisor.shutdown import (
-    FAILURE_GRACE,
-    LEFTOVER_GRACE,
-    Cause,
-    Phases,
-    Shutdown,
-)
-from clusterctl.node.supervisor.start_watch import StartWatch
+from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.watch.hang_judge import HangJudge
+from clusterctl.node.supervisor.watch.hang_watch import HangWatch
+from clusterctl.node.supervisor.watch.start_watch import StartWatch
 
-SETTLE_POLL = 0.05
-RELAY_SECONDS = 5.0
-"""How long a failure waits until the other nodes have heard of it."""
-MOST_COMMANDS, COMMAND_LIMIT = 4, 100
-"""Processes left running that are named, and characters of each command."""
-RECORD_SECONDS = 60.0
-"""How long an end that no disk takes is kept and answered from memory."""
+BEGIN_POLL = 0.05
 
 
 class Supervisor:
@@ -72,23 +56,14 @@ class Supervisor:
             OSError: the link's address cannot be listened on.
         """
         self.loop = loop = EventLoop()
-        self.done = False
-        self._job, self._record, self._spawner = job, record, spawner
+        self._job, self._record = job, record
         self.began = job.get("began") or time.time()
         self._key = processes.key_of(os.getpid())
-        self._failure_grace: float = job["stop"].get("failure_grace", FAILURE_GRACE)
-        # How the run ends here: nothing of it yet.
-        self._ending: Optional[Shutdown] = None
-        self._end: Optional[Dict[str, Any]] = None
-        self._stop_file = ""
-        self._settled = False
-        """The run is over on all nodes, as far as they tell: what is left is done alone."""
         self._spares = set(job.get("spares") or ())
         """The nodes that stand by, and whose end is not the run's."""
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
-        self._echo = EchoGrace(loop, self._end_here, self._hang.timed_out)
         gpus, rdma = self._hang.gpus.latest, lambda: self._hang.rdma
         sampler = Sampler(record.paths.samples, self._ranks.snapshots, gpus, rdma)
         scans = self._hang.scan, sampler.scan
@@ -102,6 +77,8 @@ class Supervisor:
             loop, job, record, self._peers, self._housekeeping.guard, self._save, self._notify.waits
         )
         self._next = NextAttempt(attempt) if job["node_rank"] else MasterAttempt(attempt)
+        parts = self._ranks, self._hang, self._next, self._around, self._notify
+        self._ending = Ending(attempt, spawner, *parts)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
         watched = self._ranks.gathering, self._peers
@@ -148,7 +125,7 @@ class Supervisor:
 
     def _before_ended(self, why: str) -> None:
         """Start the ranks once the job's first command has ended well on all nodes."""
-        if self._ending is not None:
+        if self._ending.begun:
             return
         if why:
             self._record.event("before-failed", message=why)
@@ -158,10 +135,10 @@ class Supervisor:
         self._begin()
 
     def _begin(self) -> None:
-        if self._ending is not None:
+        if self._ending.begun:
             return
         if not self._peers.all_ready or (self._job["node_rank"] and not self._peers.begun):
-            self.loop.call_later(SETTLE_POLL, self._begin)
+            self.loop.call_later(BEGIN_POLL, self._begin)
             return
         self._peers.send_begin()
         self._record.event("begin")
@@ -174,7 +151,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Handle events until the run is over here."""
-        while not self.done:
+        while not self._ending.over:
             self.loop.run_once()
 
     def snapshot(self) -> Dict[str, Any]:
@@ -189,7 +166,7 @@ class Supervisor:
             "lock": self._job["lock"],
             "cgroup": self._job.get("cgroup", ""),
             "link_port": self.link_port,
-            "stop_file": self._stop_file,
+            "stop_file": self._ending.stop_file,
             "state": self._state(),
             "began": self.began,
             "ranks": self._ranks.snapshots(),
@@ -200,7 +177,7 @@ class Supervisor:
             **self._hang.account,
             **self._next.account,
             "notify_problem": self._notify.problem,
-            "end": self._end,
+            "end": self._ending.account,
         }
 
     def handle_request(  # noqa: PLR0911  (one for each question)
@@ -222,7 +199,7 @@ class Supervisor:
         if ask == "dump":
             return self._hang.dump(request["order"])
         if ask == "join":
-            over = self._ending is not None and not self._next.may_follow
+            over = self._ending.begun and not self._next.may_follow
             answer = self._members.answer(request, over=over)
             if "token" in answer:  # its earlier part is over, though that may not have been noted
                 self._next.note_lost(request["joins"])
@@ -258,30 +235,12 @@ class Supervisor:
 
     def rank_ended(self) -> None:
         """Look whether that was all that an end waits for."""
-        if self._ending is not None:
-            self._ending.check()
-        elif self._echo.cause is not None and self._ranks.all_over:
-            self._end_here(self._echo.cause)
+        self._ending.rank_ended()
         self._save()
 
     def ranks_succeeded(self) -> None:
         """Every rank ended well; what they left behind gets a moment, then the same end."""
-        if self._echo.cause is not None:
-            return  # `rank_ended` ends it
-        self._ranks.stopping = True
-        self._set_end("finished", "rank", "all ranks ended with exit code 0", 0)
-        term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
-        phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
-        if self._ranks.gathering.nobody_joined():
-            where = self._job["master"]
-            self._record.event("never-joined", master="%s:%d" % (where["address"], where["port"]))
-        self._ending = self._shutdown(phases, on_term=self._leftovers)
-
-    def _leftovers(self, left: List[Process]) -> None:
-        """Record what successful ranks left running, and is ended now."""
-        words = [processes.command_of(process.pid).split() for process in left]
-        commands = [" ".join(each)[:COMMAND_LIMIT] for each in words]
-        self._record.event("leftovers-ended", count=len(left), commands=commands[:MOST_COMMANDS])
+        self._ending.ranks_succeeded()
 
     # What the link reports of other nodes.
 
@@ -303,27 +262,18 @@ class Supervisor:
     def master_over(self, state: str) -> None:
         """End what only served the master's processes: no one needs it any longer."""
         self._next.master_finished = state == "finished"
-        if not self._job.get("ends_with_master"):
-            return
-        at_once = Phases(term=0.0, kill=self._failure_grace)
-        if self._ending is not None:
-            self._ending.hasten(at_once)
-        elif state == "finished":  # of any other end the master has told before, and why
-            self._ranks.stopping = True
-            reason = "the run has finished on node %s" % self._job["master"]["node"]
-            self._set_end(state, "master", reason, 0)
-            self._ending = self._shutdown(at_once)
+        if self._job.get("ends_with_master"):
+            self._ending.follow_master(state)
 
     def peer_lost(self, node: str, words: str) -> None:
         """End the run, unless it is one that continues without this node."""
-        if self._settled:
+        if self._ending.settled:
             return
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
         self._next.note_lost(node)
-        ends = self._ending is not None or self._echo.cause is not None
-        if ends and self._peers.others_over:  # it left after its end, and had told us why
-            return
+        if self._ending.certain and self._peers.others_over:
+            return  # it left after its end, and had told us why
         if self._continues_without(node, reason):
             return
         own = self._job["node"]
@@ -347,7 +297,7 @@ class Supervisor:
         if node in self._spares:
             self._members.leave(node)
             self._next.drop_spare(node)
-        elif self._ending is not None or not self._members.leave(node):
+        elif self._ending.begun or not self._members.leave(node):
             return False
         if not known:  # however often it tells us
             self._record.event("peer-left", peer=node, message=words)
@@ -357,14 +307,14 @@ class Supervisor:
         """End with another node, and note why that ends."""
         cause = Cause.read(message)
         self._next.see(cause)
-        if self._ending is not None and cause.refuses:
+        if self._ending.begun and cause.refuses:
             return  # it makes this end final, and hastens nothing
-        if cause.ordered or self._ending is not None:
-            self._end_here(cause)
+        if cause.ordered or self._ending.begun:
+            self._ending.begin(cause)
         else:
             reason = "%s: %s" % (cause.node, cause.reason)
             end = Cause("peer", reason, cause.node, lines_grace=cause.lines_grace)
-            self._end_here(end, late=cause.by == "start-timeout")
+            self._ending.begin(end, late=cause.by == "start-timeout")
             self._record.event(
                 "peer-bad-end",
                 peer=cause.node,
@@ -384,12 +334,12 @@ class Supervisor:
 
     def run_hung(self, judgement: PeerMessage) -> None:
         """Note that the run is hung, or runs again."""
-        if self._ending is None:
+        if not self._ending.begun:
             self._hang.take(judgement)
 
     def run_slow(self, judged: List[PeerMessage]) -> None:
         """Note which ranks of this node keep the others waiting."""
-        if self._ending is None:
+        if not self._ending.begun:
             self._hang.slow.take(judged)
 
     # What the system ends.
@@ -406,140 +356,21 @@ class Supervisor:
         return self._ranks.all_started and not set(self._peers.missing) - set(self._spares)
 
     def _is_ending(self) -> bool:
-        return self._ending is not None
+        return self._ending.begun
 
     def _end_everywhere(self, cause: Cause) -> None:
-        if self._settled:
+        if self._ending.settled:
             return
         cause = cause._replace(reason=cause.reason[:REASON_LIMIT])
         self._next.see(cause)
         self._peers.send_ending(cause._asdict())
-        self._end_here(cause, late=cause.by == "start-timeout")
-
-    def _end_here(self, cause: Cause, *, late: bool = False) -> None:
-        """End the run on this node; act first, write later: a disk may be slow."""
-        if self._ending is None:
-            if self._echo.delays(cause, over=self._ranks.all_over):
-                return
-            if cause.ordered and self._echo.cause is not None:
-                self._end_here(self._echo.cause)  # it failed before
-        own = self._job["stop"]["grace"] if cause.ordered else self._failure_grace
-        phases = cause.phases(own)
-        if self._ending is not None:
-            self._ending.hasten(phases)
-            return
-        self._ranks.stopping = True
-        why_late = self._ranks.gathering.lateness() if late else ""
-        requested = self._ranks.request_end(cause)
-        problem = ""
-        if cause.ordered:
-            name = self._job["stop"]["file"]
-            self._stop_file, problem = stop_file.try_create(self._job["workdir"], name)
-        if not requested:
-            phases = Phases(term=0.0, kill=self._failure_grace)
-        self._set_end(cause.state, cause.by, cause.reason, cause.exit_code)
-        self._ending = self._shutdown(phases)
-        if cause.ordered:
-            self._record.event("stop-ordered", message=cause.reason, problem=problem)
-        if why_late:
-            self._record.event("late", message=why_late)
-        self._save()
-
-    def _shutdown(
-        self, phases: Phases, on_term: Optional[Callable[[List[Process]], None]] = None
-    ) -> Shutdown:
-        remove = self._spawner.container_remover if started_by_client(self._job) else None
-        return Shutdown(self.loop, self._living, phases, self._all_exited, remove, on_term)
-
-    def _living(self) -> List[Process]:
-        """Return the run's processes on this node; those that tell of its end are none of them."""
-        return self._notify.without(living_descendants())
-
-    def _set_end(self, state: str, by: str, reason: str, exit_code: Optional[int]) -> None:
-        end = {"state": state, "reason": reason, "exit_code": exit_code, "by": by}
-        self._end = {**end, "time": time.time()}
-
-    def _all_exited(self, left: List[Process]) -> None:
-        """Nothing of the run is left on this node: settle with the others, then leave."""
-        assert self._end is not None
-        self._ranks.resolve_exit_codes()
-        self._end["over"] = time.time()
-        self._end["left"] = [process.pid for process in left]
-        self._end["stacks"] = self._hang.stacks_kept
-        if self._job["launcher"] == "ray":
-            ray_folder.clean(self._record.paths.folder)
-        stop_file.remove(self._stop_file)  # left there it would stop the next run
-        oom = bool(self._ranks.oom_kills())
-        self._next.look(self._end, oom=oom, blame=self._hang.blame, then=self._tell_end)
-
-    def _tell_end(self) -> None:
-        assert self._end is not None
-        self._peers.send_bye(self._end["state"], self._next.after)
-        self._settle(time.monotonic() + RELAY_SECONDS)
-
-    def _settle(self, until: float) -> None:
-        """Stay until all other nodes ended, or know of our end."""
-        assert self._end is not None
-        late = time.monotonic() > until
-        becomes = self._next.poll(late=late)
-        if becomes == GO:
-            self._record.event("end", attempt=self._job["attempt"], **self._end)
-            self._next.announce()
-            self._notify.give_up("the next attempt began before it was sent")
-            self._leave()
-        elif becomes == OVER and self._others_know(late=late):
-            is_good = self._end["state"] == "finished" and self._next.heard_nothing
-            if is_good and self._job["node_rank"] == 0:  # on all nodes: the others have ended
-                self._hang.finished()
-            if self._end["by"] in ("rank", "launcher", "peer"):  # which may only echo that
-                for silent in self._peers.silent():
-                    self._record.event("peer-silent", **silent)
-            self._end.update(self._next.verdict)
-            state = "failed" if self._end["state"] == "finished" and not is_good else ""
-            self._settled = True
-            self._peers.close()
-            then = partial(self._tell_people, state or self._end["state"])
-            self._around.after(state or self._end["state"], then)
-        else:
-            self.loop.call_later(SETTLE_POLL, lambda: self._settle(until))
-
-    def _tell_people(self, state: str) -> None:
-        assert self._end is not None
-        note, first = self._end.get("no_restart", ""), self._next.first_cause
-        self._notify.end(state, first, note, self._leave_end)
-
-    def _leave_end(self) -> None:
-        """Write the end; nothing may be left of the commands that ran after it."""
-        assert self._end is not None
-        with contextlib.suppress(OSError):
-            send_all(living_descendants(), signal.SIGKILL)
-        self._record.event("end", **self._end)
-        self._write_end(time.monotonic() + RECORD_SECONDS)
-
-    def _others_know(self, *, late: bool) -> bool:
-        """Tell whether the other nodes know of our end, or had their time to hear of it."""
-        if self._end is not None and self._end["state"] == "finished":
-            return self._peers.all_done
-        return self._peers.acknowledged or late
-
-    def _write_end(self, until: float) -> None:
-        assert self._end is not None
-        value = {"schema": 1, **self._end, "ranks": self._ranks.snapshots()}
-        self._save()
-        if self._record.end(value) or time.monotonic() > until:
-            self._leave()
-        else:
-            self.loop.call_later(HEARTBEAT_SECONDS, lambda: self._write_end(until))
-
-    def _leave(self) -> None:
-        self._save()
-        self._peers.close()
-        self.done = True
+        self._ending.begin(cause, late=cause.by == "start-timeout")
 
     def _state(self) -> str:
         if self.again is not None:
             return "starting"
-        if self._end is not None:
-            return "running" if self._end["state"] == "finished" else "stopping"
+        end = self._ending.account
+        if end is not None:
+            return "running" if end["state"] == "finished" else "stopping"
         started = self._job.get("standby") or self._ranks.all_started
         return "running" if started else "starting"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node.supervisor.ending import Ending
 from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.shutdown import Cause
 
@@ -20,19 +21,17 @@ class World:
         self.told: list[dict[str, Any]] = []
         self.everywhere: list[Cause] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.phases: list[object] = []
+        self.ended: list[dict[str, Any]] = []
         self.taken: list[object] = []
         made: Any = Finisher.__new__(Finisher)
-        made._shutdown = self.phases.append
+        made._ending = SimpleNamespace(takes_over=False, stop_file="", go_on=self.ended.append)
         made._ranks = SimpleNamespace(stopping=False, restore=self.taken.extend)
         made._record = SimpleNamespace(
             event=lambda kind, **details: self.events.append((kind, details))
         )
-        made._peers = SimpleNamespace(
-            send_ending=self.told.append, all_done=False, acknowledged=False
-        )
+        made._peers = SimpleNamespace(send_ending=self.told.append)
         made._job = {"node": "a", "stop": {"grace": 9.0, "signal": "USR1", "file": "STOP"}}
-        made.began, made._end = 50.0, None
+        made.began = 50.0
         self.final: list[str] = []
         made._next = SimpleNamespace(give_up=self.final.append)
         made._housekeeping = SimpleNamespace(start_heartbeat=lambda: None)
@@ -58,7 +57,8 @@ def test_a_supervisor_that_died_amid_the_run_ends_it_everywhere() -> None:
     assert world.events == [("supervisor-died", {"time": 99.0, "message": REASON, "pid": 7})]
     assert world.taken == [{"rank": 0}]
     assert world.finisher._ranks.stopping
-    assert (world.finisher.began, world.finisher._stop_file) == (5.0, "S")
+    ending = world.finisher._ending
+    assert (world.finisher.began, ending.stop_file, ending.takes_over) == (5.0, "S", True)
 
 
 @pytest.mark.parametrize(("state", "by"), [("stopped", "stop"), ("failed", "rank")])
@@ -70,17 +70,16 @@ def test_an_end_that_had_begun_stays_and_is_told_again(state: str, by: str) -> N
     (told,) = world.told
     assert (told["by"], told["reason"], told["node"], told["exit_code"]) == (by, "why", "a", 3)
     assert told["grace"] is None, "the others' ranks are asked as their own job says"
-    assert (world.finisher._end["state"], world.finisher._end["by"]) == (state, by)
-    assert world.finisher._end["reason"] == f"why; {REASON}"
-    assert len(world.phases) == 1
+    (end,) = world.ended
+    assert (end["state"], end["by"], end["reason"]) == (state, by, f"why; {REASON}")
 
 
 def test_a_good_end_is_nobodys_failure() -> None:
     world = World()
     world.finish(end_of("finished", "rank"))
     assert (world.everywhere, world.told) == ([], [])
-    assert world.finisher._end["state"] == "finished"
-    assert len(world.phases) == 1
+    (end,) = world.ended
+    assert end["state"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_it_stays_until_the_others_know_or_had_their_time(
     known: bool,  # noqa: FBT001
 ) -> None:
     """Those that ended before do not come again: after a bad end nobody is waited for long."""
-    world = World()
-    world.finisher._end = end_of(state, "rank")
-    world.finisher._peers = SimpleNamespace(acknowledged=settled, all_done=all_over)
-    assert world.finisher._others_know(late=late) is known
+    made: Any = Ending.__new__(Ending)
+    made.takes_over, made.account = True, end_of(state, "rank")
+    made._peers = SimpleNamespace(acknowledged=settled, all_done=all_over)
+    assert made._others_know(late=late) is known

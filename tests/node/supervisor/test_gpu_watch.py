@@ -13,8 +13,8 @@ import pytest
 from clusterctl.inventory.cluster import Hang, Job
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang import nvml
-from clusterctl.node.supervisor import gpu_watch
-from clusterctl.node.supervisor.gpu_watch import (
+from clusterctl.node.supervisor.watch import gpu_watch
+from clusterctl.node.supervisor.watch.gpu_watch import (
     FRESH_SECONDS,
     RETRY_SECONDS,
     GpuWatch,

@@ -16,9 +16,9 @@ from clusterctl.inventory.cluster import Hang, Job, Stop
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import processes
-from clusterctl.node.supervisor import hang_watch
 from clusterctl.node.supervisor.apart import run_apart
-from clusterctl.node.supervisor.hang_watch import HangWatch
+from clusterctl.node.supervisor.watch import hang_watch
+from clusterctl.node.supervisor.watch.hang_watch import HangWatch
 from tests.node.conftest import Head, Run
 from tests.waiting import wait_until
 

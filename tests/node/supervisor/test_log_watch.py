@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths, times_of
-from clusterctl.node.supervisor.log_watch import LogWatch
+from clusterctl.node.supervisor.watch.log_watch import LogWatch
 
 
 def test_each_write_to_a_log_has_its_own_time(tmp_path: Path) -> None:

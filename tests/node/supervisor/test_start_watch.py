@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterctl.node.event_loop import EventLoop
-from clusterctl.node.supervisor import start_watch
-from clusterctl.node.supervisor.start_watch import StartWatch
+from clusterctl.node.supervisor.watch import start_watch
+from clusterctl.node.supervisor.watch.start_watch import StartWatch
 
 AWAY = "rank 0 does not reach b"
 

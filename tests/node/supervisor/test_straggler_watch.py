@@ -12,8 +12,9 @@ from clusterctl.node.hang.sample import RankSample
 from clusterctl.node.hang.slow_reasons import NONE
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import Process
-from clusterctl.node.supervisor import apart, straggler_watch
-from clusterctl.node.supervisor.straggler_watch import MOST_LOOKS, StragglerWatch
+from clusterctl.node.supervisor import apart
+from clusterctl.node.supervisor.watch import straggler_watch
+from clusterctl.node.supervisor.watch.straggler_watch import MOST_LOOKS, StragglerWatch
 from tests.node.conftest import Head
 
 PID = 100

@@ -576,24 +576,17 @@ def test_a_process_that_a_launcher_starts_outside_of_the_world_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    ("over", "ends", "echoes", "lost"),
-    [
-        (True, True, False, False),
-        (True, False, True, False),
-        (False, True, False, True),
-        (True, False, False, True),
-    ],
+    ("over", "certain", "lost"), [(True, True, False), (False, True, True), (True, False, True)]
 )
 def test_a_master_that_left_after_its_end_is_not_lost(
-    *, over: bool, ends: bool, echoes: bool, lost: bool
+    *, over: bool, certain: bool, lost: bool
 ) -> None:
     """It waits some seconds for a rank that is slow to exit, and has told why it ends."""
     causes: list[Cause] = []
     events: list[str] = []
     made: Any = Supervisor.__new__(Supervisor)
-    made._settled, made._ending = False, "it ends" if ends else None
+    made._ending = SimpleNamespace(settled=False, certain=certain)
     made._job = {"link": {"lost_after": 5.0}, "node": "b", "node_rank": 1}
-    made._echo = SimpleNamespace(cause="an echo" if echoes else None)
     made._peers = SimpleNamespace(others_over=over)
     made._next = SimpleNamespace(note_lost=lambda _: None)
     made._record = SimpleNamespace(event=lambda kind, **_: events.append(kind))

@@ -11,8 +11,8 @@ from typing import Callable
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peers import Peers
-from clusterctl.node.supervisor.hang_watch import HangWatch
 from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.watch.hang_watch import HangWatch
 
 JUDGE_SECONDS = 1.0
 HUNG_GRACE = 5.0

@@ -26,8 +26,8 @@ from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, key_of
 from clusterctl.node.supervisor.apart import Helper, run_apart
-from clusterctl.node.supervisor.gpu_watch import GpuWatch
-from clusterctl.node.supervisor.straggler_watch import Judged, StragglerWatch
+from clusterctl.node.supervisor.watch.gpu_watch import GpuWatch
+from clusterctl.node.supervisor.watch.straggler_watch import Judged, StragglerWatch
 
 DUMP_SECONDS = 20.0
 """How long stacks may take: those that take them keep within their own limit."""

@@ -1,0 +1,1 @@
+"""What a supervisor watches in its ranks: start, life, pace, GPUs and printed lines."""
