@@ -49,6 +49,7 @@ def take_call() -> dict[str, object]:
     line()
     line()
     marker = exactly(int(exactly(12)))
+    exactly(int(exactly(12)))  # the loader
     exactly(int(exactly(12)))  # the sources
     exactly(int(exactly(12)))  # what is compiled
     os.write(1, marker)
