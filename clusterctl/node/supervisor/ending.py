@@ -82,7 +82,7 @@ class Ending:
     def begin(self, cause: Cause, *, late: bool = False) -> None:
         """End the run on this node; act first, write later: a disk may be slow.
 
-        `late`: by the start timeout, so the record shall say what was missing here.
+        `late`: by the start timeout, so the record says what was missing here.
         """
         if self._shutdown is None:
             if self._echo.delays(cause, over=self._ranks.all_over):
@@ -142,8 +142,8 @@ class Ending:
             self._note(state, "master", reason, 0)
             self._shut_down(at_once)
 
-    def go_on(self, account: Dict[str, Any]) -> None:
-        """Go on with an end that another supervisor had begun, and left by dying."""
+    def resume(self, account: Dict[str, Any]) -> None:
+        """Continue an end that another supervisor had begun before it died."""
         self.account = account
         self._shut_down(Phases(term=0.0, kill=FAILURE_GRACE))
 

@@ -30,4 +30,4 @@ class Finisher(Supervisor):
             return
         if end["state"] != "finished":  # the others may not have heard
             self._peers.send_ending(Cause.read({**end, "node": node})._asdict())
-        self._ending.go_on({**end, "reason": "%s; %s" % (end["reason"], reason)})
+        self._ending.resume({**end, "reason": "%s; %s" % (end["reason"], reason)})

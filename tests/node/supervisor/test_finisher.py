@@ -24,7 +24,7 @@ class World:
         self.ended: list[dict[str, Any]] = []
         self.taken: list[object] = []
         made: Any = Finisher.__new__(Finisher)
-        made._ending = SimpleNamespace(takes_over=False, stop_file="", go_on=self.ended.append)
+        made._ending = SimpleNamespace(takes_over=False, stop_file="", resume=self.ended.append)
         made._ranks = SimpleNamespace(stopping=False, restore=self.taken.extend)
         made._record = SimpleNamespace(
             event=lambda kind, **details: self.events.append((kind, details))
