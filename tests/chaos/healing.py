@@ -182,6 +182,8 @@ def play(stage: Stage, schedule: Healing) -> Played:
         return played
     _do_faults(target, schedule, played, limit)
     stage.finish_what_is_due()
+    # A stop that is slow to start would find a training that has finished.
+    stage.wait(lambda: all(verb.over() for verb in target.stops), LAST_WAIT)
     limit.write_text(str(STEPS))
     played.run = target.run
     if not stage.wait(lambda: _over(target), END, strictly=False):
