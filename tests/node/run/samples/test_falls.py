@@ -1,4 +1,4 @@
-"""A fall of use is told once it lasts; a steady or a bursty job has none."""
+"""A fall of use is reported once it lasts; steady or bursty use is no fall."""
 
 from __future__ import annotations
 
