@@ -4,28 +4,25 @@ import atexit
 import contextlib
 import os
 import sys
-import threading
 from typing import NoReturn
 
-from clusterctl.cli.shared.main import EXIT_INTERRUPTED, main
+from clusterctl.cli.shared.main import main
 
 
 def run() -> NoReturn:
-    """Exit with the command's code, at once if a thread still waits for a node, or after SIGINT.
+    """Exit with the command's code at once, without the time in which Python clears every module.
 
-    Python would end such a daemon thread wherever it is. If that is in C++ or Rust code, glibc
-    aborts the process: `FATAL: exception not rethrown`. And an interrupt that came while `exec`
-    ran a string, as the making of a dataclass does, ends Python with SIGINT after `-m`, although it
-    was caught (CPython's `unhandled_keyboard_interrupt`).
+    Python would end a daemon thread that still waits for a node wherever it is. If that is in C++
+    or Rust code, glibc aborts the process: `FATAL: exception not rethrown`. And an interrupt that
+    came while `exec` ran a string, as the making of a dataclass does, ends Python with SIGINT after
+    `-m`, although it was caught (CPython's `unhandled_keyboard_interrupt`).
     """
     code = main()
-    if code == EXIT_INTERRUPTED or threading.active_count() > 1:
-        atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself would run
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself would run
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,9 @@ ROOMS = (
     "transport", "verbs",
 )  # fmt: skip
 
+SENT = ("", "collect-facts", "read", "sync-compare", "start", "status", "stop", "tail")
+"""The operations that commands ask nodes for most."""
+
 
 @dataclass
 class Warm:
@@ -175,11 +178,15 @@ def serve(link: socket.socket) -> None:
 
 
 def _import_all() -> None:
-    """Import what commands import, but for nodes' code and the sandbox."""
+    """Import what commands import, but for the sandbox, and read what they send to nodes."""
     for room in ROOMS:
         package = importlib.import_module(f"clusterctl.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"clusterctl.{room}."):
             importlib.import_module(module.name)
+    agent: Any = importlib.import_module("clusterctl.transport.agent")
+    for op in SENT:
+        for stayed in (False, True):
+            agent.modules_for(op, stayed=stayed)
 
 
 def _enter(process: Path) -> None:
@@ -213,7 +220,6 @@ def _become(asked: bytes, streams: Sequence[int]) -> NoReturn:
     time.tzset()
     sys.argv[:] = ["clusterctl", *words]
     sys.path[0] = cwd
-    gc.unfreeze()
     main: Any = importlib.import_module("clusterctl.__main__")
     sys.exit(main.run())
 
