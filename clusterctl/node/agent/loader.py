@@ -1,15 +1,18 @@
 """The agent's sources as one value: read from files, imported from memory, written as a program.
 
 The controller sends them on stdin, where nothing is installed; a run keeps them as one file in
-its folder, so that it is looked after by the same code for as long as it lives.
+its folder, so that it is looked after by the same code for as long as it lives. What its processes
+compile is kept for later runs, as Python keeps .pyc files with the hash of their source.
 """
 
 from __future__ import annotations
 
 import _frozen_importlib_external
+import _imp
 import binascii
 import marshal
 import os
+import stat
 import sys
 import zlib
 
@@ -34,14 +37,18 @@ ENTRY = "clusterctl.node.agent.loader"
 MAGIC: bytes = _frozen_importlib_external.MAGIC_NUMBER
 """Of the bytecode: Pythons with the same one run the same code objects, as with .pyc files."""
 
+_HASH_BYTES = 8
+_KEPT_LIMIT = 1024 * 1024
+
 _installed: Optional[Importer] = None
 
 
 class Importer:
     """Imports the agent's modules from memory."""
 
-    def __init__(self, sources: Sources, compiled: bytes = b"") -> None:
-        self.compiled = b""
+    def __init__(self, sources: Sources, compiled: bytes = b"", kept: str = "") -> None:
+        self.kept = kept
+        """The folder that holds what was compiled; empty: there is none."""
         self.codes: Dict[str, bytes] = {}
         self.take(sources, compiled)
         self._own = zlib.decompress(sources[ENTRY])
@@ -51,7 +58,6 @@ class Importer:
         self.sources = sources
         self.packages = {package for name in sources for package in _packages_of(name)}
         if compiled.startswith(MAGIC):
-            self.compiled = compiled
             codes = zlib.decompress(compiled[len(MAGIC) :])
             self.codes.update(marshal.loads(codes))  # noqa: S302  (clusterctl's)
 
@@ -74,12 +80,50 @@ class Importer:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module: what the controller compiled, else its source."""
+        """Run a module: what the controller or an earlier process compiled, else its source."""
         name = module.__name__
-        if name in self.codes:
-            exec(marshal.loads(self.codes[name]), module.__dict__)  # noqa: S102, S302  (clusterctl's)
+        code = self.codes.get(name) or self.read_kept(name)
+        if code:
+            exec(marshal.loads(code), module.__dict__)  # noqa: S102, S302  (clusterctl's)
         elif name not in self.packages:
-            exec(self.compile(name), module.__dict__)  # noqa: S102
+            compiled = self.compile(name)
+            exec(compiled, module.__dict__)  # noqa: S102
+            self.keep({name: marshal.dumps(compiled)})
+
+    def read_kept(self, name: str) -> bytes:
+        """Return the code of a module if file and folder are this user's alone, else nothing."""
+        if not self.kept or name in self.packages:
+            return b""
+        path = self._kept_file(name)
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", 0) as file:
+                folder, seen = os.lstat(self.kept), os.fstat(file.fileno())
+                if not (stat.S_ISDIR(folder.st_mode) and stat.S_ISREG(seen.st_mode)):
+                    return b""
+                if any(one.st_uid != os.getuid() or one.st_mode & 0o022 for one in (folder, seen)):
+                    return b""
+                data = file.read(_KEPT_LIMIT)
+        except OSError:
+            return b""
+        code = data[2 * _HASH_BYTES :]
+        whole = data[: 2 * _HASH_BYTES] == _hash(self.sources[name]) + _hash(code)
+        return code if whole else b""
+
+    def keep(self, codes: Dict[str, bytes]) -> None:
+        """Keep compiled modules; where there is no room or no private folder, none from now on."""
+        if not self.kept:
+            return
+        from clusterctl.own_files import make_private, replace_file  # noqa: PLC0415
+
+        try:
+            make_private(os.path.dirname(self.kept), self.kept)
+            for name, code in codes.items():
+                replace_file(self._kept_file(name), _hash(self.sources[name]) + _hash(code) + code)
+        except OSError:
+            self.kept = ""
+
+    def _kept_file(self, name: str) -> str:
+        return "%s/%s.%s" % (self.kept, name, MAGIC[:2].hex())
 
     def compile(self, name: str) -> CodeType:
         """Return the code object of a module's source."""
@@ -88,6 +132,11 @@ class Importer:
     def get_source(self, name: str) -> str:
         """Return a module's text, for tracebacks too."""
         return zlib.decompressobj(zdict=self._own).decompress(self.sources[name]).decode()
+
+
+def _hash(data: bytes) -> bytes:
+    """Return Python's own hash of sources, of another bytecode another one."""
+    return _imp.source_hash(int.from_bytes(MAGIC, "little"), data)
 
 
 def _packages_of(name: str) -> List[str]:
@@ -100,10 +149,10 @@ def file_of(name: str) -> str:
     return "<clusterctl>/" + name.replace(".", "/") + ".py"
 
 
-def install(sources: Sources, compiled: bytes = b"") -> None:
-    """Let this process import the agent's modules from `sources`, or as they were `compiled`."""
+def install(sources: Sources, compiled: bytes = b"", kept: str = "") -> None:
+    """Let this process import the agent's modules from `sources`, or as they were compiled."""
     global _installed  # noqa: PLW0603  (one agent a process, by nature)
-    _installed = Importer(sources, compiled)
+    _installed = Importer(sources, compiled, kept)
     sys.meta_path.insert(0, _installed)
     # This text was run before it could be imported; the module must know what is installed.
     sys.modules[ENTRY] = ModuleType(ENTRY)
@@ -139,41 +188,43 @@ def read_sources() -> Sources:
     return sources
 
 
-def program(modules: Sequence[str] = ()) -> bytes:
+def program(modules: Sequence[str] = (), kept: str = "") -> bytes:
     """Return the agent, or only some modules of it, as the text of one file.
 
     `python3 -X utf8 -I -S FILE module:function ARG…` calls the function with the arguments. A few
-    modules are short enough for `python3 -c TEXT`. All of them come as this process has them:
-    compiled too, if they came so.
+    modules are short enough for `python3 -c TEXT`.
+
+    Args:
+        modules: which; empty: all.
+        kept: the folder in which its processes keep what they compile; empty: nowhere.
     """
     sources = read_sources()
-    compiled = b""
     if modules:
         sources = {name: sources[name] for name in (ENTRY, *modules)}
-    elif _installed is not None:
-        compiled = _installed.compiled
-    return text_of(sources, compiled)
+    if _installed is not None and kept and not os.path.lexists(kept):
+        _installed.kept = kept
+        _installed.keep(_installed.codes)  # those that the controller compiled
+    return text_of(sources, kept)
 
 
-def text_of(sources: Sources, compiled: bytes = b"") -> bytes:
+def text_of(sources: Sources, kept: str = "") -> bytes:
     """Return the program that imports its modules from these."""
-    parts = (marshal.dumps(sources, 2), compiled)
-    return _PROGRAM % tuple(binascii.b2a_base64(part, newline=False) for part in parts)
+    return _PROGRAM % (binascii.b2a_base64(marshal.dumps(sources, 2), newline=False), kept)
 
 
 def is_this_agent(text: bytes) -> bool:
-    """Tell whether a program has the sources of this process, compiled or not."""
-    return text.partition(_COMPILED)[0] == program().partition(_COMPILED)[0]
+    """Tell whether a program has the sources of this process, wherever what it compiles is kept."""
+    return text.partition(_KEPT)[0] == program().partition(_KEPT)[0]
 
 
-_COMPILED = b"\ncompiled = "
+_KEPT = b"\nkept = "
 # Python reads a long text in base64 ten times as fast as one with `\\x00`.
 _PROGRAM = b"""import binascii, marshal, sys, zlib
 sources = marshal.loads(binascii.a2b_base64(b"%s"))
-compiled = binascii.a2b_base64(b"%s")
+kept = %a
 space = {"__name__": "clusterctl.node.agent.loader"}
 exec(compile(zlib.decompress(sources[space["__name__"]]), "<clusterctl>/loader.py", "exec"), space)
-space["install"](sources, compiled)
+space["install"](sources, kept=kept)
 module, _, function = sys.argv[1].partition(":")
 sys.exit(getattr(__import__(module, fromlist=[function]), function)(*sys.argv[2:]))
 """

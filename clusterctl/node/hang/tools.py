@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Optional, Tuple
 
-FOLDER, PREFIX = ".tools", "py-spy-"
+PREFIX = "py-spy-"
 SIZE_LIMIT = 32 * 1024 * 1024
 """Bytes that the program may have."""
 
@@ -28,7 +28,7 @@ class WrongToolError(Exception):
 
 def has_tool(paths: NodePaths, digest: str) -> bool:
     """Tell whether a program with that name is there, this user's alone; no hash is checked."""
-    folder = _folder(paths)
+    folder = paths.tools
     try:
         require_private(folder)
     except OSError:
@@ -59,7 +59,7 @@ def keep_tool(paths: NodePaths, digest: str, program: bytes) -> None:
     """
     if _hash(program) != digest:
         raise WrongToolError("what came is not py-spy with hash %s" % digest)
-    folder = _folder(paths)
+    folder = paths.tools
     make_private(os.path.dirname(folder), folder)
     own = PREFIX + digest
     replace_file(os.path.join(folder, own), program, mode=0o700)
@@ -78,7 +78,7 @@ def find_tool(paths: NodePaths, programs: Iterable[str]) -> Tuple[Optional[str],
         paths: of the run's folder.
         programs: of the job, such as its interpreter: py-spy may be in the same folder.
     """
-    folder = _folder(paths)
+    folder = paths.tools
     problem = "py-spy is not on this node"
     for name in list_folder(folder):
         path, digest = os.path.join(folder, name), name[len(PREFIX) :]
@@ -98,9 +98,3 @@ def find_tool(paths: NodePaths, programs: Iterable[str]) -> Tuple[Optional[str],
         if os.path.isabs(program) and found:
             return found, ""
     return None, problem
-
-
-def _folder(paths: NodePaths) -> str:
-    """Return the folder in the state folder, which all runs share."""
-    run = os.path.dirname(paths.folder)
-    return os.path.join(os.path.dirname(os.path.dirname(run)), FOLDER)

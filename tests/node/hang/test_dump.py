@@ -100,7 +100,7 @@ def test_py_spy_is_sent_once_and_tells_where_a_rank_and_its_children_are(
     assert functions(worker)[0] == "load"
     assert "hunter2" not in json.dumps(answer)
     assert not run.call(0, "dump", words)[-1].head.get("needs_tool"), "it is kept"
-    kept = Path(run.paths().folder).parents[2] / tools.FOLDER / (tools.PREFIX + own.words["hash"])
+    kept = Path(run.paths().tools) / (tools.PREFIX + own.words["hash"])
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
     assert list(Path(run.paths().hang).iterdir()) == [], "no answer is left"
 

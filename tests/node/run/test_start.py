@@ -124,7 +124,7 @@ def test_a_long_run_keeps_its_files_from_cleaners(
         b"FRESH_SECONDS = 86400.0",
         b"FRESH_SECONDS = 0.2",
     )
-    monkeypatch.setattr(loader, "program", lambda: often)
+    monkeypatch.setattr(loader, "program", lambda **_: often)
     run = make_run(SLEEP)
     start_here(*run.start_request(0))
     run.wait_for_log(0, b"here")

@@ -70,6 +70,10 @@ class NodePaths:
         self.nccl = os.path.join(folder, "nccl")
         self.hang = os.path.join(folder, "hang")
         self.samples = os.path.join(folder, "samples.jsonl")
+        state = self._levels()[0]
+        self.tools = os.path.join(state, ".tools")
+        self.compiled = os.path.join(state, ".compiled")
+        """What all runs share: py-spy, and compiled modules of agents."""
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> NodePaths:

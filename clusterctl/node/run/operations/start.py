@@ -287,7 +287,7 @@ def write_files(paths: NodePaths, job: NodeJob) -> None:
     """
     try:
         with open(os.open(paths.agent, WRITE, 0o600), "wb") as file:
-            file.write(loader.program())
+            file.write(loader.program(kept=paths.compiled))
         write_json(paths.job, job)
         with open(os.open(paths.hostfile, WRITE, 0o600), "w") as hosts:
             hosts.write(job["hostfile"])
