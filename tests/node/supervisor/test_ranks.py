@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.supervisor.shutdown import Cause
 
@@ -46,6 +48,7 @@ class World:
             "launcher": "torchrun",
             "launcher_argv": ["x"],
             "launcher_decides": decides,
+            "container": [],
         }
         self.ranks = Ranks(
             loop,
@@ -181,3 +184,19 @@ def test_each_end_that_nobody_knows_yet_is_looked_for_as_long_as_the_others(
     live(0.1)
     (last,) = [details for kind, details in world.events if details.get("exit_code") is not None]
     assert (last["rank"], last["exit_code"]) == (1, 3)
+
+
+def test_a_launcher_is_killed_once_it_is_known_how_all_its_ranks_ended() -> None:
+    world = World(procs=2)
+    launcher = subprocess.Popen(["sleep", "60"])
+    world.ranks._launcher = processes.key_of(launcher.pid)
+    for rank in (0, 1):
+        world.report(rank)
+    world.end(0, signal.SIGKILL)
+    world.ranks.end_launcher()
+    world.end(1, None)  # how, its log may tell soon
+    world.ranks.end_launcher()
+    assert launcher.poll() is None
+    world.ranks.resolve_exit_codes()
+    world.ranks.end_launcher()
+    assert launcher.wait(10) == -signal.SIGKILL

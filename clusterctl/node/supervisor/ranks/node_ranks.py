@@ -129,6 +129,16 @@ class Ranks:
             processes.send(self._launcher, signal.SIGCONT)
         return True
 
+    def end_launcher(self) -> None:
+        """KILL a launcher that has no rank left and would only report; it takes a second to exit.
+
+        Its log is read before for how the ranks ended. A container's client and Ray end in order.
+        """
+        job = self._job
+        in_order = job["container"] or job.get("launcher_program")
+        if self._launcher and self._ranks and self._all_ended and not (self._unknown or in_order):
+            processes.send(self._launcher, signal.SIGKILL)
+
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""
         if self.stopping:
