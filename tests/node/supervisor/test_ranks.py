@@ -18,6 +18,7 @@ from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.supervisor.shutdown import Cause
+from tests.waiting import wait_until
 
 
 class World:
@@ -200,3 +201,20 @@ def test_a_launcher_is_killed_once_it_is_known_how_all_its_ranks_ended() -> None
     world.ranks.resolve_exit_codes()
     world.ranks.end_launcher()
     assert launcher.wait(10) == -signal.SIGKILL
+
+
+def test_ranks_that_began_before_a_node_was_lost_are_killed_with_all_below_them() -> None:
+    world = World(procs=2)
+    script = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    old, new = (subprocess.Popen(script, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    with old, new:
+        for number, each in enumerate((old, new)):
+            world.ranks._ranks[number].has_started(processes.key_of(each.pid))
+        world.ranks._ranks[0].began = 5.0
+        helper = processes.key_of(int(old.stdout.readline()))  # type: ignore[union-attr]
+        world.ranks.end_older(10.0, "node3")
+        assert old.wait(10) == -signal.SIGKILL
+        wait_until(lambda: not processes.alive(helper))
+        assert new.poll() is None
+        world.ranks.end_older(time.time() + 1, "node3")
+        assert new.wait(10) == -signal.SIGKILL
