@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
 
-from clusterctl.checks.wording import size_of
+from clusterctl.checks.wording import counted, size_of
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.report.console import Screen, print_table, safe_text
 from clusterctl.report.lines import duration, utc
@@ -14,6 +14,8 @@ from clusterctl.verbs.compare.timeline import Moment
 from clusterctl.verbs.events import Notice
 
 NOT_RECORDED = "not recorded"
+_FILES = 5
+"""Of a commit that are named."""
 
 Row = tuple[str, tuple[str, ...]]
 
@@ -31,7 +33,7 @@ def show_comparison(screen: Screen, found: Comparison, *, typed: str) -> None:
         out.print("nothing that is recorded differs")
     if found.all_same:
         out.print(safe_text(f"same: {found.all_same}"))
-    for line in gap_lines(found):
+    for line in (*commit_lines(found), *gap_lines(found)):
         out.print(safe_text(line))
     out.print()
     _print_rows(out, ("result", *heads), result_rows(found))
@@ -49,6 +51,18 @@ def difference_rows(found: Comparison) -> list[Row]:
         (f"{one.block}: {one.what}", tuple(NOT_RECORDED if v is None else v for v in one.values))
         for one in found.differences
     ]
+
+
+def commit_lines(found: Comparison) -> Iterator[str]:
+    """Yield which files the commits differ in, and the command that shows how."""
+    shorts = {one.run: one.short for one in found.runs}
+    for one in found.commits:
+        between = f"{found.runs[0].short} and {shorts[one.run]}"
+        files = ", ".join(one.files[:_FILES])
+        more = f" and {len(one.files) - _FILES} more" if len(one.files) > _FILES else ""
+        changed = f"{counted(len(one.files), 'file')} changed{files and ': '}{files}{more}"
+        yield f"code: between the commits of {between}, {changed}"
+        yield f"  to see how: {one.command}"
 
 
 def gap_lines(found: Comparison) -> Iterator[str]:

@@ -86,6 +86,13 @@ class Worktree:
         names = [path_text(name) for name in filter(None, new.stdout.split(b"\0"))]
         return shown + "".join(f"# new file: {name!r}\n" for name in names)
 
+    def changed(self, before: str, after: str) -> tuple[str, ...] | None:
+        """Return the files below the folder that two commits differ in; None: one is not here."""
+        words = ("diff", "--name-only", "--relative", "--no-renames", "-z", before, after)
+        done = _run(self.folder, *words, "--", ".")
+        names = filter(None, done.stdout.split(b"\0"))
+        return None if done.returncode else tuple(map(path_text, names))
+
     def _without_own_filters(self) -> list[str]:
         """Return options against filters of the clone's own; those of the user are trusted."""
         options: list[str] = []

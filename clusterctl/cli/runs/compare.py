@@ -10,6 +10,7 @@ from clusterctl.report.compare import show_comparison, show_moments
 from clusterctl.report.console import Screen
 from clusterctl.report.html.compare import compare_page
 from clusterctl.report.html.frame import require_html, write
+from clusterctl.verbs.compare.commits import commit_changes
 from clusterctl.verbs.compare.comparison import compare_runs
 from clusterctl.verbs.compare.story import Story
 from clusterctl.wire import SCHEMA, plain
@@ -25,7 +26,7 @@ def compare(args: argparse.Namespace, screen: Screen) -> int:
         stories.append(_story(args, screen))
     if len({story.run for story in stories}) < len(stories) or len(stories) == 1:
         raise UsageError("expected different runs, found one twice", hint="clusterctl runs")
-    found = compare_runs(stories)
+    found = compare_runs(stories, commit_changes(stories))
     if args.report is not None:
         write(args.report, compare_page(found, stories))
     if args.json:

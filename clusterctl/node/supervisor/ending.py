@@ -127,6 +127,8 @@ class Ending:
     def rank_ended(self) -> None:
         """Look whether that was all that it waits for."""
         if self._shutdown is not None:
+            if self._next.may_follow:  # its report would only delay the next attempt
+                self._ranks.end_launcher()
             self._shutdown.check()
         elif self._echo.cause is not None and self._ranks.all_over:
             self.begin(self._echo.cause)

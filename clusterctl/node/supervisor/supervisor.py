@@ -33,6 +33,8 @@ from clusterctl.node.supervisor.watch.hang_watch import HangWatch
 from clusterctl.node.supervisor.watch.start_watch import StartWatch
 
 BEGIN_POLL = 0.05
+LEFT_SECONDS = 3.0
+"""How long the ranks of an elastic run have to notice a lost node by closed connections."""
 
 
 class Supervisor:
@@ -275,6 +277,9 @@ class Supervisor:
         if self._ending.certain and self._peers.others_over:
             return  # it left after its end, and had told us why
         if self._continues_without(node, reason):
+            if self._job.get("elastic") and node not in self._spares:
+                began = time.time() - seconds
+                self.loop.call_later(LEFT_SECONDS, lambda: self._ranks.end_older(began, node))
             return
         own = self._job["node"]
         self._end_everywhere(Cause(by="lost", reason=reason, node=own, lost=node))

@@ -4,7 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from clusterctl.checks.wording import size_of
 from clusterctl.logs.metrics import Metrics
-from clusterctl.report.compare import difference_rows, gap_lines, result_rows, speedup_lines
+from clusterctl.report.compare import (
+    commit_lines,
+    difference_rows,
+    gap_lines,
+    result_rows,
+    speedup_lines,
+)
 from clusterctl.report.html.frame import escaped, framed, page, table
 from clusterctl.report.html.plot import line_plot
 from clusterctl.verbs.compare.comparison import Comparison
@@ -33,7 +39,10 @@ def compare_page(found: Comparison, stories: Sequence[Story]) -> str:
     results = [(title, *cells) for title, cells in result_rows(found)]
     body = (
         f"{faster}<h2>What differs</h2>\n{differs}"
-        + "".join(f"<p>{escaped(line)}</p>\n" for line in (*notes, *gap_lines(found)))
+        + "".join(
+            f"<p>{escaped(line)}</p>\n"
+            for line in (*notes, *commit_lines(found), *gap_lines(found))
+        )
         + f"<h2>What came of it</h2>\n{table(('', *heads), results)}"
         + plots({head: one.metrics for head, one in zip(heads, stories, strict=True)})
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field, replace
 
 from clusterctl.inventory.ranges import name_hosts
@@ -47,7 +47,9 @@ def node_line(top: Top, one: TopNode) -> Line:
     ranks = [each.rank for each in answer.ranks]
     slow = [each for node, each in top.status.stragglers if node == name]
     fell = [each for node, each in top.status.fell if node == name]
-    notes = [f"rank {each.rank} slow ({each.lost_percent} %)" for each in slow]
+    awaited = [rank for rank in ranks if rank in _awaited(top)]
+    notes = [f"rank {fold_ranks(awaited)}: others wait"] if awaited else []
+    notes += [f"rank {each.rank} slow ({each.lost_percent} %)" for each in slow]
     notes += [f"use fell to {each.now:.0f} %" for each in fell]
     notes += [f"slowed: {now.slowed}"] if now.slowed else []
     why = answer.error or (answer.end.reason if answer.end else "")
@@ -55,7 +57,7 @@ def node_line(top: Top, one: TopNode) -> Line:
         why = answer.left_out.why
     notes += [str(why)] if why else []
     use = now.percent if now.percent is not None else now.cpu_percent
-    bad = float(BAD.get(one.state, 0)) + 20 * bool(slow) + 10 * bool(fell or now.slowed)
+    bad = float(BAD.get(one.state, 0)) + 20 * bool(slow or awaited) + 10 * bool(fell or now.slowed)
     total = now.gpu_memory_total_bytes or now.memory_total_bytes
     used = now.gpu_memory_bytes or now.memory_bytes
     return Line(
@@ -84,11 +86,18 @@ def node_line(top: Top, one: TopNode) -> Line:
     )
 
 
+def _awaited(top: Top) -> Collection[int | None]:
+    """Return the ranks for which the others of a hung run wait, as the verdict has it."""
+    verdict = top.status.verdict if top.status.hung else None
+    return verdict.ranks if verdict else ()
+
+
 def rank_line(top: Top, node: TopNode, one: RankNow) -> Line:
     """Return the line of a rank, or of a GPU whose rank is unknown."""
     name = node.answer.node.name
     label = f"rank {one.rank}" if one.rank is not None else f"GPU {one.gpu}"
-    notes = [
+    notes = ["others wait"] if one.rank in _awaited(top) else []
+    notes += [
         f"slow ({each.lost_percent} %): {each.reason}"
         for where, each in top.status.stragglers
         if (where, each.rank) == (name, one.rank)

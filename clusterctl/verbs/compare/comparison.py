@@ -1,10 +1,11 @@
 """Compares runs: what differs between them, and what came of it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from clusterctl.values import dataclass
+from clusterctl.verbs.compare.commits import CommitChange
 from clusterctl.verbs.compare.differences import (
     Difference,
     compare,
@@ -117,14 +118,16 @@ class Comparison:
     """At steps that all runs recorded."""
     all_same: str
     """What is equal, in one line."""
+    commits: tuple[CommitChange, ...]
+    """Of the runs with another commit than the first, if git knows both here."""
 
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `runs compare --json` prints."""
         return {"schema": SCHEMA, **plain(self)}
 
 
-def compare_runs(stories: Sequence[Story]) -> Comparison:
-    """Compare two runs or more."""
+def compare_runs(stories: Sequence[Story], commits: Iterable[CommitChange] = ()) -> Comparison:
+    """Compare two runs or more; `commits`: how their code differs, by git."""
     compared = compare(stories)
     runs = tuple(outcome(story) for story in stories)
     return Comparison(
@@ -135,6 +138,7 @@ def compare_runs(stories: Sequence[Story]) -> Comparison:
         speedups=tuple(filter(None, (_speedup(runs, one) for one in runs[1:]))),
         losses=_losses(stories),
         all_same=summary_of_same(compared),
+        commits=tuple(commits),
     )
 
 

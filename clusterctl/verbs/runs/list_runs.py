@@ -295,7 +295,8 @@ def reason_of(view: RunStatus | None, end: RunEnd | None) -> str:
         rank = "" if cause.rank is None else f", rank {cause.rank}"
         text = f"{cause.node or '?'}{rank}: {cause.message}"
     else:
-        ends = [(one.node.name, one.end) for one in view.nodes if one.end] if view else []
+        asked = view.nodes if view else ()
+        ends = [(one.node.name, one.end) for one in asked if one.end and not one.left_out]
         own = [(node, one) for node, one in ends if one.by != "peer" and one.reason]
         own.sort(key=lambda each: each[1].time or 0.0)
         alike = len({one.reason for _, one in own}) == 1

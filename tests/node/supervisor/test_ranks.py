@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes import processes
 from clusterctl.node.supervisor.ranks.node_ranks import EXIT_CODE_SECONDS, Ranks
 from clusterctl.node.supervisor.shutdown import Cause
+from tests.waiting import wait_until
 
 
 class World:
@@ -46,6 +49,7 @@ class World:
             "launcher": "torchrun",
             "launcher_argv": ["x"],
             "launcher_decides": decides,
+            "container": [],
         }
         self.ranks = Ranks(
             loop,
@@ -181,3 +185,36 @@ def test_each_end_that_nobody_knows_yet_is_looked_for_as_long_as_the_others(
     live(0.1)
     (last,) = [details for kind, details in world.events if details.get("exit_code") is not None]
     assert (last["rank"], last["exit_code"]) == (1, 3)
+
+
+def test_a_launcher_is_killed_once_it_is_known_how_all_its_ranks_ended() -> None:
+    world = World(procs=2)
+    launcher = subprocess.Popen(["sleep", "60"])
+    world.ranks._launcher = processes.key_of(launcher.pid)
+    for rank in (0, 1):
+        world.report(rank)
+    world.end(0, signal.SIGKILL)
+    world.ranks.end_launcher()
+    world.end(1, None)  # how, its log may tell soon
+    world.ranks.end_launcher()
+    assert launcher.poll() is None
+    world.ranks.resolve_exit_codes()
+    world.ranks.end_launcher()
+    assert launcher.wait(10) == -signal.SIGKILL
+
+
+def test_ranks_that_began_before_a_node_was_lost_are_killed_with_all_below_them() -> None:
+    world = World(procs=2)
+    script = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    old, new = (subprocess.Popen(script, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    with old, new:
+        for number, each in enumerate((old, new)):
+            world.ranks._ranks[number].has_started(processes.key_of(each.pid))
+        world.ranks._ranks[0].began = 5.0
+        helper = processes.key_of(int(old.stdout.readline()))  # type: ignore[union-attr]
+        world.ranks.end_older(10.0, "node3")
+        assert old.wait(10) == -signal.SIGKILL
+        wait_until(lambda: not processes.alive(helper))
+        assert new.poll() is None
+        world.ranks.end_older(time.time() + 1, "node3")
+        assert new.wait(10) == -signal.SIGKILL

@@ -14,6 +14,7 @@ from clusterctl.logs.progress_line import JobProgress
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import NodeRun
+from clusterctl.model.verdict import Verdict
 from clusterctl.report.top.look import Look
 from clusterctl.report.top.render import render
 from clusterctl.verbs.runs.run_state import NodeAnswer
@@ -123,6 +124,21 @@ def test_what_is_wrong_is_said_above_the_table() -> None:
     assert "on node02: GPU 3, from 97 % to 12 %" in text
     hung = [node(n, hung={"since": NOW - 400, "quiet_s": 300.0}) for n in range(2)]
     assert "hung: no rank has shown a sign of life for 7 min" in shown(top_of(*hung))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_rank_for_which_a_hung_run_waits_is_on_top(width: int) -> None:
+    top = top_of(*(node(n, hung={"since": NOW - 400, "quiet_s": 300.0}) for n in range(64)))
+    found = Verdict(kind="elsewhere", ranks=(489,), nodes=("node62",), text="rank 489 sleeps")
+    top = replace(top, status=replace(top.status, verdict=found))
+    lines = shown(top, width=width)
+    first, rest = [line for line in lines if "hung  " in line and "node" in line][-2:]
+    assert first.startswith("node62")
+    assert "rank 489: others" in first
+    assert "63 nodes" in rest
+    one = replace(top, nodes=top.nodes[61:62])
+    (rank,) = [line for line in shown(one, width=200) if line.endswith("  others wait")]
+    assert rank.startswith("  rank 489 ")
 
 
 @pytest.mark.parametrize("height", [1, 5, 10, 24, 50])

@@ -118,3 +118,15 @@ def test_a_run_that_no_node_tells_of_has_the_same_state(
     gone = "unreachable" if dead else "lost"
     expected = "finished" if remembered == "finished" else gone
     assert (listed.state, shown.state) == (expected, expected)
+
+
+def test_why_a_run_ended_is_not_told_by_a_node_that_was_left_out_before() -> None:
+    out = {"node": "b", "attempt": 2, "why": "b: the node was lost"}
+    stopped = {"state": "stopped", "by": "stop", "reason": "stopped by ada", "time": 90.0}
+    again = {"attempt": 2, "attempts": 4, "left_out": [out], "end": stopped}
+    nodes = {
+        "a": {"status": [Message({"node": part("a", "stopped", **again)})]},
+        "b": {"status": [Message({"node": part("b", "lost", end=over("lost", "lost"))})]},
+    }
+    _, view = finish(status, FakePool(CLUSTER, nodes), RUN, CLUSTER)
+    assert (view.state, list_runs.reason_of(view, None)) == ("stopped", "stopped by ada")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol
@@ -128,6 +130,32 @@ class Ranks:
             processes.send(self._launcher, signal.SIGTERM)
             processes.send(self._launcher, signal.SIGCONT)
         return True
+
+    def end_launcher(self) -> None:
+        """KILL a launcher that has no rank left and would only report; it takes a second to exit.
+
+        Its log is read before for how the ranks ended. A container's client and Ray end in order.
+        """
+        job = self._job
+        in_order = job["container"] or job.get("launcher_program")
+        if self._launcher and self._ranks and self._all_ended and not (self._unknown or in_order):
+            processes.send(self._launcher, signal.SIGKILL)
+
+    def end_older(self, moment: float, lost: str) -> None:
+        """KILL the ranks that began before, so that an elastic launcher starts all without a node.
+
+        A host without power closes no connection: they would wait for it until a timeout of theirs.
+        """
+        running = [rank for rank in self._ranks.values() if rank.running]
+        old = [rank.key[0] for rank in running if (rank.began or moment) < moment]
+        if self.stopping or not old:
+            return
+        words = "%s is lost: its peers here are killed, and the launcher starts again without it\n"
+        with contextlib.suppress(OSError):  # a full disk, or it cannot be checked now
+            os.write(1, (words % lost).encode())
+            table = processes.process_table()
+            both = {*old, *processes.descendants(old, table)} & set(table)
+            processes.send_all([table[pid] for pid in both], signal.SIGKILL)
 
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""
