@@ -78,11 +78,13 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         all_names = printable(fold_hosts(node.name for node in cluster.nodes))
-        near = nearest(unknown[0], sorted(known))
+        near = nearest(unknown[0], sorted(known.difference(wanted)))
+        meant = (near or "" if name == unknown[0] else name for name in wanted)
+        kept = [name for name in meant if name in known]
         raise UsageError(
             f"{option}: expected nodes of {cluster.file or cluster.name} ({all_names}), "
             f'found "{printable(fold_hosts(unknown))}"',
-            hint=f"{option} {near}" if near else _example(cluster, option),
+            hint=f"{option} {fold_hosts(kept)}" if near else _example(cluster, option),
         )
     return tuple(node for node in cluster.nodes if node.name in wanted or node.host in wanted)
 

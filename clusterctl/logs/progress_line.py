@@ -17,6 +17,12 @@ _BAR = re.compile(
     r"(?<![\d.])(\d{1,12})/(\d{1,12}) \[[\d:]{1,20}<([\d:]{1,20}|\?)"
     r"(?:,[ \t]{0,9}(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s))?"
 )
+_OTHER_BAR = re.compile(
+    r"(?:\b(?:shards|files|examples|Map|Filter)\b|\b(?:download|fetch|generat|tokeniz|load|sav|writ"
+    r"|evaluat|validat|predict|group|pack)ing\b)[^|]{0,200}\|[^|]{0,500}\|[ \t]{0,9}$",
+    re.IGNORECASE,
+)
+"""What is before the numbers of a bar that is none of the training's steps."""
 _EPOCH = re.compile(r"['\"]epoch['\"]: ['\"]?(\d{1,9}(?:\.\d{1,9})?)")
 _SECONDS_A_STEP = re.compile(r"\| (\d{1,9}\.\d{1,4})s \|")
 _ETA = re.compile(r"\bETA: (\d{1,9}(?::\d\d){1,2})(?!\S)")
@@ -43,7 +49,11 @@ class JobProgress:
 def progress_in(line: str) -> JobProgress | None:
     """Return what a line tells; None: it is no such line."""
     line = line[:_LIMIT]
-    bars = [found for found in _BAR.finditer(line) if int(found[2])]
+    bars = [
+        found
+        for found in _BAR.finditer(line)
+        if int(found[2]) and not _OTHER_BAR.search(line[: found.start()])
+    ]
     if bars:
         return _of_bar(bars[-1])
     words, epoch = STEP.search(line), _EPOCH.search(line)

@@ -1,4 +1,4 @@
-"""Finds where a job's script assigns the variables that the launcher sets for each rank.
+"""Finds where a job's script assigns what the launcher sets for each rank, or starts ranks itself.
 
 Such lines come from examples for one machine: `os.environ["MASTER_ADDR"] = "localhost"`.
 """
@@ -13,6 +13,12 @@ _LOCAL_ENDPOINT = re.compile(r"tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d
 
 _LOCAL_TEXT = re.compile(r"""MASTER_ADDR\W+(?:localhost|127(?:\.\d+){3}|::1)["']""")
 
+_LAUNCHES = {
+    "LaunchConfig": ("min_nodes", "max_nodes", "rdzv_backend", "rdzv_endpoint"),
+    "notebook_launcher": ("num_nodes", "num_nodes", "rdzv_backend", "master_addr"),
+}
+"""How a program starts ranks: its parameters for the fewest and most nodes, the way, the place."""
+
 _Bindings = dict[str, list[ast.expr | None]]
 _DEPTH, _MOST_VALUES = 8, 4
 """How many variables and parts a text is followed through, and how many values of each."""
@@ -24,7 +30,12 @@ def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
     A line that keeps a value that is there is left out: `setdefault`, a value that is made of
     `os.environ`, and what a condition or an `except` chooses, except `if __name__ == ...`.
     """
-    return tuple(sorted({(line, n) for line, n in _in(_parse(text).body) if n in RENDEZVOUS}))
+    found = (
+        (statement.lineno, name)
+        for statement in _in(_parse(text).body)
+        for name in _assigned(statement)
+    )
+    return tuple(sorted({(line, name) for line, name in found if name in RENDEZVOUS}))
 
 
 def assigns_local(text: str, line: int) -> bool:
@@ -55,6 +66,56 @@ def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str
         if given is not None and (match := _LOCAL_ENDPOINT.match(_beginning(given, bound))):
             found.append((call.lineno, match[0]))
     return tuple(sorted(set(found)))
+
+
+def own_launches(text: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+    """Return the lines that start ranks from Python, how, and torchrun's words for the same.
+
+    What a condition chooses is left out, and so is a value that is computed.
+    """
+    if not any(name in text for name in (*_LAUNCHES, "torch.distributed")):
+        return ()
+    tree = _parse(text)
+    bound, found = _bindings(tree), []
+    calls = (node for one in _in(tree.body) for node in ast.walk(one) if isinstance(node, ast.Call))
+    for call in calls:
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        first = call.args[0] if call.args else None
+        if name in _LAUNCHES:
+            found.append((call.lineno, name, _words_of_launch(call, name, bound)))
+        elif name == "main" and "torch.distributed" in text and isinstance(first, ast.List):
+            words = (_beginning(one, bound) or "$" for one in first.elts)
+            found.append((call.lineno, "torch.distributed.run.main", tuple(words)))
+    return tuple(found)
+
+
+def _words_of_launch(call: ast.Call, name: str, bound: _Bindings) -> tuple[str, ...]:
+    fewest, most, backend, endpoint = _LAUNCHES[name]
+    given = {each.arg: each.value for each in call.keywords}
+    if name == "LaunchConfig":
+        given |= dict(zip((fewest, most), call.args, strict=False))
+    elif None not in given:  # no `**options`
+        given = {fewest: ast.Constant(1), endpoint: ast.Constant("127.0.0.1"), **given}
+    least, top = (_number(given.get(key), bound) for key in (fewest, most))
+    words = []
+    if least and top:
+        words.append(f"--nnodes={least}" if least == top else f"--nnodes={least}:{top}")
+    elif top == "1":  # the fewest cannot be more
+        words.append("--nnodes=1")
+    if endpoint in given:
+        flag = "--rdzv-endpoint" if name == "LaunchConfig" else "--master-addr"
+        words.append(f"{flag}={_beginning(given[endpoint], bound) or '$'}")
+    elif None not in given and _beginning(given.get(backend, ast.Constant(0)), bound) == "c10d":
+        words.append("--rdzv-endpoint=localhost")
+    return tuple(words)
+
+
+def _number(value: ast.expr | None, bound: _Bindings) -> str:
+    """Return a literal number; empty: it is computed."""
+    values = bound.get(value.id, []) if isinstance(value, ast.Name) else [value]
+    found = {str(one.value) if isinstance(one, ast.Constant) else "" for one in values}
+    number = found.pop() if len(found) == 1 else ""
+    return number if number.isdecimal() else ""
 
 
 def _flags(args: Sequence[str]) -> set[str]:
@@ -147,7 +208,8 @@ def _parse(text: str) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-def _in(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+def _in(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that no condition decides of."""
     for statement in body:
         if isinstance(statement, ast.If):
             if _is_main(statement.test):
@@ -160,7 +222,7 @@ def _in(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
         ):
             yield from _in(statement.body)
         else:
-            yield from ((statement.lineno, name) for name in _assigned(statement))
+            yield statement
 
 
 def _is_main(test: ast.expr) -> bool:

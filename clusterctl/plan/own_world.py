@@ -6,7 +6,7 @@ Such words come from examples for one machine, such as `--standalone` and NODE_R
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
 
 from clusterctl.inventory.cluster import Cluster
@@ -233,7 +233,7 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
     elif script.nodes != 1:
         if start.name.split()[0] in READ_ENVIRONMENT:
             yield from _assignments(script, step, call.env)
-        for message, fix in _alone(script, start, call):
+        for message, fix in alone(start, script.nodes, script.variables, call.around):
             way = _way_out(script, call, once=False)
             fatal = call.sure and not _has_config(start)
             yield Problem(where=where, message=message, hint=fix + way, fatal=fatal)
@@ -288,9 +288,13 @@ def _reaches_others(script: _Script, where: str, call: Call, what: str, *, fatal
     )
 
 
-def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str]]:
+def alone(
+    start: Start,
+    nodes: int | None,
+    variables: Collection[str] = (),
+    around: tuple[tuple[str, ...], ...] = (),
+) -> Iterator[tuple[str, str]]:
     """Yield what keeps the nodes of a script's launcher apart, and how to change it."""
-    nodes = script.nodes
     counts = start.value("--nnodes", "--num-machines", "--num-nodes")
     rank = start.value("--node-rank", "--machine-rank")
     backend = start.value("--rdzv-backend")
@@ -312,7 +316,7 @@ def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str
             f'write "$NODE_RANK" instead of {rank}',
         )
     address = start.value("--master-addr", "--main-process-ip")
-    if backend == "c10d" and not endpoint and "PET_RDZV_ENDPOINT" not in script.variables:
+    if backend == "c10d" and not endpoint and "PET_RDZV_ENDPOINT" not in variables:
         yield (
             (
                 "with --rdzv-backend=c10d torchrun ignores --master-addr and --node-rank,"
@@ -330,7 +334,7 @@ def _alone(script: _Script, start: Start, call: Call) -> Iterator[tuple[str, str
         yield from _accelerate_alone(start, counts)
     if name == "mpirun":
         yield f"mpirun without other hosts starts ranks of this node only: {_ALONE}", "replace it"
-    inside = any(posixpath.basename(words[0]) in DOCKER_LIKE for words in call.around)
+    inside = any(posixpath.basename(words[0]) in DOCKER_LIKE for words in around)
     if inside and name in {"torchrun", "tune run"} and not counts:
         yield (
             f"{name} in a container does not get NNODES: {_ALONE}",
@@ -390,8 +394,8 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
         return plain and f"\n{before}{plain}"
     again = once_a_node(script.cluster.job.command)
     start = start_of(call.words)
-    several = script.nodes != 1
-    fixes = [fix for _, fix in _alone(script, start, call)] if start and several else []
+    apart = start and alone(start, script.nodes, script.variables, call.around)
+    fixes = [fix for _, fix in apart or () if script.nodes != 1]
     if not fixes:
         return f"to run it once per node: {again}"
     return f"to run it once per node: {'; '.join(fixes)}; then: {again}" + (

@@ -198,11 +198,12 @@ def _template(job: Job, checkpoint: str) -> tuple[str, ...]:
         if any(PLACEHOLDER in word for word in template):
             return template
     folder = "" if job.checkpoints else "checkpoints: FOLDER, "
-    path = "--checkpoint PATH " if folder and checkpoint == LATEST else ""
+    unknown = bool(folder) and checkpoint == LATEST
+    how = "with its path for PATH: --checkpoint PATH" if unknown else "type it now:"
     raise UsageError(
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
         f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"type it now: {path}-- {shlex.join(job.command)}"
+        hint=f"{how} -- {shlex.join(job.command)}"
         f" --resume-from-checkpoint '{PLACEHOLDER}'"
         "\nor write it into the inventory:"
         f' job: {{{folder}resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}'

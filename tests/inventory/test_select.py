@@ -68,7 +68,7 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
             "gpu[01-02,8]",
             None,
             '--nodes: expected nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "gpu8"',
-            "--nodes gpu07",
+            "--nodes gpu[01-02,07]",
         ),
         (
             None,

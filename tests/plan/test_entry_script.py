@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from clusterctl.plan.entry_script import (
     assigns_local,
     local_endpoints,
+    own_launches,
     rendezvous_assignments,
 )
 
@@ -170,3 +171,25 @@ def test_no_text_breaks_it(text: str) -> None:
 )
 def test_an_address_of_each_nodes_own_is_told_from_others(line: str, *, local: bool) -> None:
     assert assigns_local(f"import os\n{line}\n", 2) is local
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("LaunchConfig(1, 1, 8)", "--nnodes=1"),
+        ("LaunchConfig(min_nodes=ONE, max_nodes=ONE, nproc_per_node=8)", "--nnodes=1"),
+        ("LaunchConfig(min_nodes=n, max_nodes=1, nproc_per_node=8)", "--nnodes=1"),
+        ("LaunchConfig(1, 4, 8)", "--nnodes=1:4"),
+        ("LaunchConfig(n, n, 8, rdzv_backend='c10d')", "--rdzv-endpoint=localhost"),
+        ("LaunchConfig(n, n, 8, rdzv_endpoint=f'localhost:{p}')", "--rdzv-endpoint=localhost:"),
+        ("LaunchConfig(n, n, 8, rdzv_backend='c10d', rdzv_endpoint=e)", "--rdzv-endpoint=$"),
+        ("LaunchConfig(**options)", ""),
+        ("notebook_launcher(f, num_processes=8)", "--nnodes=1 --master-addr=127.0.0.1"),
+        ("notebook_launcher(f, **options)", ""),
+        ("torch.distributed.run.main(['--standalone', x])", "--standalone $"),
+    ],
+)
+def test_how_a_program_starts_ranks_itself_is_found(line: str, words: str) -> None:
+    text = f"ONE = 1\ndef main():\n    x = {line}\n    if debug:\n        LaunchConfig(1, 1, 1)"
+    ((number, _, found),) = own_launches(text)
+    assert (number, " ".join(found)) == (3, words)

@@ -201,7 +201,7 @@ def test_a_job_that_cannot_be_told_is_an_error() -> None:
     [
         ("out", "latest", "type it now: -- "),
         ("", "/c/1", "type it now: -- "),
-        ("", "latest", "type it now: --checkpoint PATH -- "),
+        ("", "latest", "with its path for PATH: --checkpoint PATH -- "),
     ],
 )
 def test_the_hint_asks_for_a_path_where_latest_has_no_folder(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 _FLAG = re.compile(
     r"(?P<before>(?:[^:]+: )?)(?P<flag>--?[a-z][a-z-]*)(?: (?P<value>'[^']*'|[^\s'\"]+))?"
 )
-_COMMAND = re.compile(r"(?P<before>(?:[^:]+: )?)-- (?P<command>\S.*)")
+_COMMAND = re.compile(
+    r"(?P<before>(?:[^:]+: )?)(?:(?P<flag>--[a-z-]+) (?P<value>\S+) )?-- (?P<command>\S.*)"
+)
 _LAUNCH = re.compile(
     r"(?P<before>[^`]*?)clusterctl launch (?P<flags>(?:\S.*? )?)-- (?P<command>\S.*)"
 )
@@ -21,12 +23,14 @@ def complete_hint(hint: str, words: Sequence[str]) -> str:
     """Return a hint that is only a flag as the whole command: `--nodes 3` as typed with it.
 
     Args:
-        hint: a line of `--flag value`, of `-- COMMAND`, or of a launch of another program, which
-            keeps the options that were typed, alone or as `why: …`; any other stays.
+        hint: a line of `--flag value`, of `-- COMMAND` (also after such a flag), or of a launch of
+            another program, which keeps the options that were typed, alone or as `why: …`; any
+            other stays.
         words: what was typed, without the program's name.
     """
     ours = words[: words.index("--")] if "--" in words else words
     if ran := _COMMAND.fullmatch(hint):
+        ours = with_flag(ours, ran["flag"], [ran["value"]]) if ran["flag"] else ours
         return f"{ran['before']}{shlex.join(('clusterctl', *ours))} -- {ran['command']}"
     if words[:1] == ["launch"] and (launch := _LAUNCH.fullmatch(hint)):
         ours = _launch(ours[1:], shlex.split(launch["flags"]))

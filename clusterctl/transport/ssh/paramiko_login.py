@@ -301,7 +301,8 @@ def _auth_failure(
     elif tried:
         words += f"the server took none of: {', '.join(tried)}"
         target = f"{endpoint.user}@{endpoint.hostname}"
-        hint = f"try: {shlex.join(['ssh-copy-id', '-p', str(endpoint.port), target])}"
+        command = shlex.join(["ssh-copy-id", "-p", str(endpoint.port), target])
+        hint = f"correct `user` in the inventory, or try: {command}"
     elif "publickey" not in allowed:
         words, hint = f"{words}the server takes no keys", ""
     else:

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.errors import UsageError
@@ -18,12 +19,14 @@ from clusterctl.plan.calls import in_folder
 from clusterctl.plan.entry_script import (
     assigns_local,
     local_endpoints,
+    own_launches,
     rendezvous_assignments,
 )
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
 from clusterctl.verbs.events import Emit, Notice
+from clusterctl.verbs.runs.join_failure import IN_PYTHON
 from clusterctl.wire import plain
 
 _SCRIPT_LIMIT = 1 << 20
@@ -306,11 +309,12 @@ def _of_programs(
     """
     if launchers.find_launcher(cluster.job.launcher).one_driver:
         return
-    several = len(cluster.nodes) != 1
+    nodes = len(cluster.nodes)
+    several = nodes != 1
     for script, *args in dict.fromkeys(programs):
         text = _text(source / script)
         for line, name in rendezvous_assignments(text):
-            apart = len(cluster.nodes) > 1 and name == "MASTER_ADDR" and assigns_local(text, line)
+            apart = nodes > 1 and name == "MASTER_ADDR" and assigns_local(text, line)
             yield own_world.Problem(
                 where=f"{script}:{line}",
                 message=f"it assigns {name}, which the launcher sets for each rank: the ranks"
@@ -325,6 +329,12 @@ def _of_programs(
                 hint='write init_method="env://", which reads the address of the launcher',
                 fatal=False,
             )
+        for line, name, words in own_launches(text) if several else ():
+            start = start_of(("torchrun", *words))
+            alone = own_world.alone(replace(start, name=name), nodes or None) if start else ()
+            for message, _ in alone:
+                where, fatal = f"{script}:{line}", nodes > 1
+                yield own_world.Problem(where=where, message=message, hint=IN_PYTHON, fatal=fatal)
 
 
 def _text(path: Path) -> str:

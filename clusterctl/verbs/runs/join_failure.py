@@ -15,6 +15,7 @@ from clusterctl.logs.first_cause import (
     FirstCause,
 )
 from clusterctl.logs.known_errors import FAULTY_GPU
+from clusterctl.node.supervisor.worlds.judge_world import OWN_STORE
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_state import NodeAnswer
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -25,6 +26,12 @@ LOST_REMEDY = "clusterctl check names the node that does not answer; --exclude l
 WORLD_REMEDY = (
     "let the script give its launcher --nnodes=$NNODES --node-rank=$NODE_RANK"
     " --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT, which clusterctl sets on each node"
+)
+IN_PYTHON = (
+    "let clusterctl start the ranks: call the function itself, without a launcher of Python's\n"
+    "or start the program once per node (--launcher direct --procs-per-node 1), and give its"
+    ' launcher all nodes: min_nodes=max_nodes=int(os.environ["NNODES"]), rdzv_backend="c10d",'
+    ' rdzv_endpoint="{MASTER_ADDR}:{MASTER_PORT}".format(**os.environ)'
 )
 
 
@@ -89,7 +96,8 @@ def cause_of_ends(view: RunStatus) -> FirstCause | None:
         by, when = answer.end.by, float(answer.end.time or 0.0)
         reason = answer.end.reason or by
         if by == "world":
-            return _cause(answer.node.name, "world", reason, WORLD_REMEDY, when=when)
+            remedy = IN_PYTHON if OWN_STORE in reason else WORLD_REMEDY
+            return _cause(answer.node.name, "world", reason, remedy, when=when)
         if by == "hang":
             remedy = f"the stacks of all ranks were kept: clusterctl dump {view.run}"
             return _cause(answer.node.name, "hang", reason, remedy, when=when)

@@ -60,5 +60,9 @@ def test_a_launcher_that_is_killed_ends_the_run_and_its_ranks(make_run: Callable
     (launcher,) = [one for one in table if one.parent == run.pid_of_supervisor()]
     processes.send(launcher.key, signal.SIGKILL)
     end = run.ended()["end"]
-    assert (end["state"], end["by"], end["exit_code"]) == ("failed", "rank", 128 + 9)
+    assert (end["state"], end["by"], end["exit_code"]) == ("failed", "launcher", 128 + 9)
+    assert end["reason"] == "the launcher was killed by signal 9"
+    assert [event["ordered"] for event in run.events() if event["kind"] == "rank-ended"] == [
+        True
+    ] * 2
     assert not run.left()

@@ -140,6 +140,45 @@ def test_what_may_well_join_the_planned_world(members: list[Member], meeting: Me
     assert other_world(members, meeting) is None
 
 
+def launches(
+    *come: TcpSocket, meets_at: str = "10.0.0.2", name: str = "python own.py", store: bool = True
+) -> list[Member]:
+    """Return a program that starts ranks of its own, by elastic_launch: one has met its store."""
+    own = TcpSocket(ESTABLISHED, 700, 40000, "3", 0, meets_at, local=meets_at)
+    here = rank(
+        (name, [listens(700), listens(701), own, *come], {}),
+        ("python -c spawn_main", [meets(meets_at, 700)], {}),
+    )
+    return [here[0]._replace(threads=("pt_tcpstore_uv",) if store else ()), here[1]]
+
+
+def test_a_program_whose_own_processes_meet_at_its_store_is_another_world(tmp_path: Path) -> None:
+    found = "a rendezvous of the program's own processes at port 700"
+    for meeting in (MASTER, WORKER):
+        for address in ("10.0.0.2", "127.0.0.1"):
+            members = launches(meets_at=address)
+            assert other_world(members, meeting) == (1, found)
+            assert other_world(members, meeting, {1}) is None
+    other = TcpSocket(ESTABLISHED, 700, 5, "4", 0, "10.0.0.3", local="10.0.0.2")
+    joined = meets("10.0.0.1", 29500)
+    for members in (launches(other), launches(joined), launches(store=False)):
+        assert other_world(members, WORKER) is None
+    assert other_world(launches(), ALONE) is None
+    waits = rank(("python own.py --standalone", list(LOCAL), {"PET_NNODES": "2"}))
+    assert other_world(waits, WORKER) is None
+    agent = [waits[0]._replace(threads=("pt_elastic", "pt_tcpstore_uv"))]
+    assert other_world(agent, WORKER) == (1, "a rendezvous of its own at localhost:29400")
+    text = "from x import elastic_launch\n\nelastic_launch(config, train)()\n"
+    (tmp_path / "own.py").write_text(text)
+    members = launches()
+    assert script_line(members, 1, str(tmp_path)) == "own.py:3: python own.py"
+    (tmp_path / "run.sh").write_text("python own.py\ntorchrun x.py\n")
+    shell = rank(("bash run.sh", [], {}))[0]._replace(pid=9)
+    below = [shell, members[0]._replace(parent=9), members[1]]
+    assert more_to_come(below, 1, str(tmp_path))
+    assert not more_to_come(members, 1, str(tmp_path))
+
+
 def test_a_store_of_c10d_on_the_master_is_where_the_others_come_to() -> None:
     here = rank(("sh x", [], {}), ("torchrun --nnodes 2 x.py", list(LOCAL), {}))
     assert other_world(here, MASTER) is None

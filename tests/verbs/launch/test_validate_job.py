@@ -165,6 +165,15 @@ def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path:
     assert noticed(cluster(command=("elsewhere.py",)), tmp_path) == []
 
 
+def test_a_program_that_starts_ranks_of_one_node_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("elastic_launch(\n    LaunchConfig(1, 1, 8), f)()\n")
+    with pytest.raises(UsageError, match=r"LaunchConfig starts 1 node: each") as refused:
+        noticed(cluster(command=("train.py",)), tmp_path, force=False)
+    assert "call the function itself" in str(refused.value.hint)
+    one = replace(CLUSTER, nodes=CLUSTER.nodes[:1], job=replace(CLUSTER.job, command=("train.py",)))
+    assert noticed(one, tmp_path, force=False) == []
+
+
 def test_a_program_that_meets_at_localhost_is_noticed_with_its_line(tmp_path: Path) -> None:
     text = 'import torch.distributed as d\nd.init_process_group("gloo", "tcp://127.0.0.1:29500")\n'
     (tmp_path / "train.py").write_text(text)

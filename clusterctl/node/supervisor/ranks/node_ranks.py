@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.launcher_reaction import is_reaction
@@ -78,6 +78,8 @@ class Ranks:
         self.gathering = Gathering(loop, job, record, self._ranks, self._elsewhere)
         self._unknown: Dict[int, Unknown] = {}
         """Ranks that ended we do not know how."""
+        self._with_launcher: List[Tuple[Rank, Status]] = []
+        """Ranks that were killed as their launcher died, which is not known to have ended."""
         self._next_look: Optional[Timer] = None
         """When the launcher's log is read for them again."""
         self.stopping = False
@@ -226,6 +228,25 @@ class Ranks:
         self._children.watch_child(pid, lambda status: self._rank_ended(rank, status))
 
     def _rank_ended(self, rank: Rank, status: Status) -> None:
+        # A launcher's death kills its ranks, whose ends may be known before its own.
+        killed = status is None or code_and_signal(status)[1] == signal.SIGKILL
+        if killed and self._launcher is not None and self._has_died(self._launcher):
+            self._with_launcher.append((rank, status))
+            self._loop.call_later(EXIT_CODE_SECONDS, self._take_killed)
+            return
+        self._take_end(rank, status)
+
+    @staticmethod
+    def _has_died(key: ProcessKey) -> bool:
+        """Tell whether a process's first thread has ended; what others do cannot keep its ranks."""
+        process = processes.read(key[0])
+        return process is None or process.start != key[1] or process.state in "ZXx"
+
+    def _take_killed(self) -> None:
+        while self._with_launcher:
+            self._take_end(*self._with_launcher.pop(0))
+
+    def _take_end(self, rank: Rank, status: Status) -> None:
         rank.has_ended(status)
         ordered = self.stopping
         if rank.exit_code is None:
@@ -291,9 +312,12 @@ class Ranks:
         if code == 0:
             for rank in self._ranks.values():
                 rank.exit_code = rank.exit_code or 0
+        if number is None:  # it ended because of its ranks
+            self._take_killed()
         self._read_exit_codes(last=True)
         if not self.stopping:
             self._explain_launcher_end(code, number)
+        self._take_killed()
         self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
         self._events.rank_ended()
 
@@ -307,7 +331,9 @@ class Ranks:
         if failed:
             self._events.rank_failed(self._cause_of(min(failed, key=lambda rank: rank.ended or 0)))
         else:
-            reason, node = "the launcher ended with exit code %d" % code, self._job["node"]
+            how = "ended with exit code %d" % code
+            how = how if number is None else "was killed by signal %d" % number
+            reason, node = "the launcher " + how, self._job["node"]
             self._events.rank_failed(
                 Cause("launcher", reason, node, exit_code=code, killed_by=number)
             )

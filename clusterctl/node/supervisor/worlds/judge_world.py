@@ -1,7 +1,8 @@
 """Tells the world that was planned from another one in which a node would train alone. Pure.
 
 What is certain ends the run: a store of a node's own at the planned port, a launcher that meets
-itself, ranks of a launcher that counts fewer nodes. A program may have worlds besides the planned
+itself, ranks of a launcher that counts fewer nodes, a Python program whose own processes meet at
+its store (elastic_launch, notebook_launcher). A program may have worlds besides the planned
 one, such as a server that it starts: what a Python program starts before it joins proves nothing.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Container, Dict, List, NamedTuple, Optional, Tuple
+from typing import Container, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
@@ -36,6 +37,12 @@ _ONE_NODE = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+" + _ONE)
 _ALONE = re.compile("--standalone|" + _ONE_NODE.pattern)
 _SEVERAL = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+(?!%s)" % _ONE)
 _TEXT_FOLLOWS = re.compile("-[a-z]*c")
+_LAUNCHES = ("elastic_launch(", "notebook_launcher(", "launch_agent(", "torch.distributed.run")
+"""How a Python program becomes a launcher itself."""
+
+
+OWN_STORE = "a rendezvous of the program's own processes"
+"""What is found of a program that is a launcher itself."""
 
 
 class Meeting(NamedTuple):
@@ -118,6 +125,9 @@ def other_world(
         pid = (launcher or member).pid
         if pid in passed:
             continue
+        host, port = _own_store(member, by_pid)
+        if host and host not in passed and not has_joined(rank, meeting):
+            return OtherWorld(host, "%s at port %d" % (OWN_STORE, port))
         if meeting.port in member.listens_on and not (meeting.is_master or meeting.elastic):
             return OtherWorld(pid, "a rendezvous of its own at port %d" % meeting.port)
         if launcher is None:
@@ -171,24 +181,42 @@ def _counts_fewer(member: Member, meeting: Meeting) -> str:
     return "RANK=%s of WORLD_SIZE=%s on %d %s, at %s" % (given["RANK"], world, nodes, what, where)
 
 
+def _own_store(member: Member, by_pid: Dict[int, Member]) -> Tuple[int, int]:
+    """Return which program above a process holds the torch store that it meets at, and the port.
+
+    0, 0: none, or processes of other nodes are there too.
+    """
+    for host in _above(member, by_pid):
+        ports = {port for _, port in _connected(member)}.intersection(host.listens_on)
+        if not (ports and host.has_store) or host.is_launcher:
+            continue
+        there = [each for each in host.sockets if each.state == ESTABLISHED]
+        come = [each for each in there if each.local_port in ports]
+        if all(is_loopback(each.remote) or each.remote == each.local for each in come):
+            return host.pid, min(ports)
+    return 0, 0
+
+
+def _above(member: Member, by_pid: Dict[int, Member]) -> Iterator[Member]:
+    """Yield the processes that led to one, the nearest first."""
+    above = by_pid.get(member.parent)
+    while above is not None:
+        yield above
+        above = by_pid.get(above.parent)
+
+
 def _launcher_above(member: Member, by_pid: Dict[int, Member]) -> Optional[Member]:
     """Return the launcher that a process is, or that started it; None: there is none."""
-    above: Optional[Member] = member
-    while above is not None:
-        if split_launcher(above.words):
-            return above
-        above = by_pid.get(above.parent)
-    return None
+    own = (member, *_above(member, by_pid))
+    return next((each for each in own if each.is_launcher), None)
 
 
 def _programs_above(launcher: Member, by_pid: Dict[int, Member]) -> bool:
     """Tell whether a Python program of the user's started a launcher: it may join by itself."""
-    above = by_pid.get(launcher.parent)
-    while above is not None:
+    for above in _above(launcher, by_pid):
         program = os.path.basename(above.words[0]) if above.words else ""
-        if PYTHON.fullmatch(program) and not split_launcher(above.words):
+        if PYTHON.fullmatch(program) and not above.is_launcher:
             return DEEPSPEED_NODE not in above.words
-        above = by_pid.get(above.parent)
     return False
 
 
@@ -196,17 +224,23 @@ def script_line(rank: List[Member], pid: int, workdir: str) -> str:
     """Return `SCRIPT:LINE: COMMAND` of the launcher in the script that started it, if known."""
     by_pid = {member.pid: member for member in rank}
     member = by_pid.get(pid)
-    launcher = _launcher_above(member, by_pid) if member is not None else None
-    if launcher is None:
+    if member is None:
         return ""
-    name = (split_launcher(launcher.words) or ("",))[0].partition(" ")[0]
+    launcher = _launcher_above(member, by_pid) or member
+    if not (launcher.is_launcher or launcher.has_store):
+        return ""
+    named = split_launcher(launcher.words)
+    names: Tuple[str, ...] = _LAUNCHES
+    above: Optional[Member] = launcher
+    if named is not None:
+        names = (named[0].partition(" ")[0], "torch.distributed.run", "torch.distributed.launch")
+        above = by_pid.get(launcher.parent)
     shown = " ".join(launcher.words).strip()[:SHOWN]
-    above = by_pid.get(launcher.parent)
     for word in above.words[1:] if above is not None else ():
         path = os.path.join(workdir, word)
         if word.startswith("-") or not os.path.isfile(path):
             continue
-        number = _line_with(path, name)
+        number = _line_with(path, names)
         return "%s:%d: %s" % (word, number, shown) if number else shown
     return shown
 
@@ -218,18 +252,18 @@ def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
     """
     by_pid = {member.pid: member for member in rank}
     launcher = by_pid.get(pid)
-    if launcher is None or _wants_several(launcher):
+    called = launcher is not None and launcher.is_launcher
+    if launcher is None or (called and _wants_several(launcher)):
         return False
-    above, seen = by_pid.get(launcher.parent), {""}
-    while above is not None:
+    seen = {""}
+    for above in _above(launcher, by_pid):
         text = _script_text(above.words, workdir)
         if text not in seen:
             calls = [each for each in _commands(text) if _CALL.match(each)]
-            later = calls[1:] if len(seen) == 1 else calls  # one call has been made
+            later = calls[1:] if called and len(seen) == 1 else calls  # one call has been made
             if not all(map(_ALONE.search, later)):
                 return True
             seen.add(text)
-        above = by_pid.get(above.parent)
     return False
 
 
@@ -257,9 +291,8 @@ def _commands(text: str) -> List[str]:
     return re.split(r"[\n;|&]+", without_comments)
 
 
-def _line_with(path: str, name: str) -> int:
+def _line_with(path: str, names: Tuple[str, ...]) -> int:
     """Return the number of the first line of a script that calls a launcher; 0: none does."""
-    names = (name, "torch.distributed.run", "torch.distributed.launch")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file.read(MAX_SCRIPT).splitlines(), 1):

@@ -7,10 +7,11 @@ Python under it.
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterable, List, NamedTuple, Set
+from typing import Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
+from clusterctl.node.supervisor.worlds.launcher_names import split_launcher
 from clusterctl.node.tcp_sockets import LISTEN, TcpSocket, read_tcp, sockets_of
 
 MAX_WORDS = 16384
@@ -27,11 +28,23 @@ class Member(NamedTuple):
     """As it was given; what the process itself changed is not seen."""
     words: List[str]
     """Its argument list."""
+    threads: Tuple[str, ...] = ()
+    """Those that torch named (since 2.5) in a process that listens."""
 
     @property
     def listens_on(self) -> List[int]:
         """The ports that it holds."""
         return [each.local_port for each in self.sockets if each.state == LISTEN]
+
+    @property
+    def has_store(self) -> bool:
+        """It holds a torch store."""
+        return any(name.startswith("pt_tcpstore") for name in self.threads)
+
+    @property
+    def is_launcher(self) -> bool:
+        """It starts ranks: by its words, or as a program that calls torchrun's `main`."""
+        return "pt_elastic" in self.threads or split_launcher(self.words) is not None
 
 
 def look(pids: Iterable[int]) -> Dict[int, List[Member]]:
@@ -60,4 +73,15 @@ def _member(process: processes.Process, inodes: Set[str], by_inode: Dict[str, Tc
         raw = processes.read_proc(pid, "environ")
         words = processes.read_proc(pid, "cmdline")[:MAX_WORDS]
     environment = {os.fsdecode(n): os.fsdecode(v) for n, v in parse_environ(raw).items()}
-    return Member(pid, process.parent, held, environment, os.fsdecode(words).split("\0"))
+    threads = _threads(pid) if any(each.state == LISTEN for each in held) else ()
+    words_of = os.fsdecode(words).split("\0")
+    return Member(pid, process.parent, held, environment, words_of, threads)
+
+
+def _threads(pid: int) -> Tuple[str, ...]:
+    try:
+        tasks = os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return ()
+    names = (os.fsdecode(processes.read_proc(pid, "task/%s/comm" % task)) for task in tasks)
+    return tuple(name.strip() for name in names if name.startswith("pt_"))
