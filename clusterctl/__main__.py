@@ -1,13 +1,18 @@
 """`clusterctl` and `python -m clusterctl`: run the command, then leave whatever still waits."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import os
 import sys
 import threading
-from typing import NoReturn
 
 from clusterctl.cli.shared.main import EXIT_INTERRUPTED, main
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def run() -> NoReturn:
