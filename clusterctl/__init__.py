@@ -11,8 +11,8 @@ The Python API, next to the command:
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterctl.api.flags import LaunchFlags
     from clusterctl.api.report import CheckReport

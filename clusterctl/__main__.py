@@ -1,12 +1,17 @@
 """`clusterctl` and `python -m clusterctl`: run the command, then leave whatever still waits."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import os
 import sys
-from typing import NoReturn
 
 from clusterctl.cli.shared.main import main
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def run() -> NoReturn:

@@ -16,10 +16,15 @@ ClusterError                 1   the verb failed
 and it becomes a value in that node's reply.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any, ClassVar
 
 from clusterctl.safe_text import printable_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
 
 OPERATION = "operation"
 """The phase of an error that the node's operation answers."""

@@ -162,9 +162,10 @@ def _read() -> loader.Sources:
 
 
 @functools.cache
-def compiled_for(op: str) -> bytes:
+def compiled_for(op: str, known: frozenset[str] = frozenset()) -> bytes:
     """Return what an operation imports as code objects; nodes with another bytecode compile."""
-    codes = {name: marshal.dumps(code) for name, code in modules_of(op).items()}
+    had = {name for each in known for name in modules_of(each)}
+    codes = {name: marshal.dumps(code) for name, code in modules_of(op).items() if name not in had}
     return loader.MAGIC + zlib.compress(marshal.dumps(codes))
 
 
@@ -194,17 +195,24 @@ def opening(marker: bytes, python: str | None, op: str = "") -> tuple[bytes, byt
     return f"exec({_STUB!r})\n{plain}\n".encode() + _sized(marker), modules
 
 
-def further(op: str) -> bytes:
-    """Return what is written before the frame of a request to an agent that has stayed."""
+def further(op: str, known: frozenset[str]) -> bytes:
+    """Return what is written before the frame of a request to an agent that has stayed.
+
+    Args:
+        op: the operation that the frame will ask for.
+        known: those that it was asked for, whose modules it has.
+    """
     with _reading:
-        return modules_for(op, stayed=True)
+        return modules_for(op, known)
 
 
 @functools.cache
-def modules_for(op: str, *, stayed: bool = False) -> bytes:
+def modules_for(op: str, known: frozenset[str] = frozenset()) -> bytes:
     """Return the sources that an operation needs, and what it imports as it was compiled."""
-    parts = marshal.dumps(sources_for(op), 2), compiled_for(op) if op else b""
-    if stayed:
+    had = {name for each in known for name in sources_for(each)}
+    sources = {name: text for name, text in sources_for(op).items() if name not in had}
+    parts = marshal.dumps(sources, 2), compiled_for(op, known) if op else b""
+    if known:
         return Message({"modules": len(parts[0])}, b"".join(parts)).encode()
     compiled_loader = loader.MAGIC + marshal.dumps(_code(loader.ENTRY))
     return b"".join(map(_sized, (compiled_loader, *parts)))

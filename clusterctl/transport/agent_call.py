@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from clusterctl.errors import OLDER, OPERATION, NodeError
 from clusterctl.inventory.cluster import Node
@@ -31,6 +31,16 @@ JSON_SHARE = 8
 logger = logging.getLogger(__name__)
 
 
+class Stayed(NamedTuple):
+    """An agent that waits for another request."""
+
+    stream: Stream
+    marker: bytes
+    since: float
+    known: frozenset[str]
+    """The operations that it was asked for: it has their modules."""
+
+
 class AgentCall(Call):
     """A call that speaks the frames of `wire` on a `Stream`."""
 
@@ -42,8 +52,8 @@ class AgentCall(Call):
         *,
         timeouts: Timeouts,
         timeout: float = math.inf,
-        stayed: bytes = b"",
-        keep: Callable[[Stream, bytes], object] | None = None,
+        stayed: Stayed | None = None,
+        keep: Callable[[Stayed], object] | None = None,
     ) -> None:
         """Send the agent and the request; `reply()` reports what went wrong.
 
@@ -53,8 +63,8 @@ class AgentCall(Call):
             request: what to do.
             timeouts: the limit of each phase.
             timeout: seconds for the whole of it.
-            stayed: the marker of an agent that is there already; empty: it is to be sent.
-            keep: receives the stream and the marker of an agent that stays.
+            stayed: the agent, if it is there already; None: it is to be sent.
+            keep: receives an agent that stays.
         """
         self.node, self._op = node, request.op
         self._stream = stream
@@ -68,7 +78,8 @@ class AgentCall(Call):
         """When the next answer must have come."""
         self._rests_until = -math.inf
         """Until when it need not give a sign of life: it has said that it waits for us."""
-        self._marker = stayed or agent.fresh_marker()
+        self._marker = stayed.marker if stayed else agent.fresh_marker()
+        self._known = frozenset((request.op, *(stayed.known if stayed else ())))
         self._keep = keep if request.stay else None
         self._kept = False
         """The stream is another call's by now."""
@@ -98,7 +109,7 @@ class AgentCall(Call):
         self._send_failed = False
         """A message was sent in part: no further one would be understood."""
         opening = (
-            (agent.further(request.op),)
+            (agent.further(request.op, stayed.known),)
             if stayed
             else agent.opening(self._marker, node.python, request.op)
         )
@@ -223,7 +234,8 @@ class AgentCall(Call):
                 if self._closed:  # by another thread, which may have seen either
                     self._stream.close()
                 else:
-                    self._keep(self._stream, self._marker)
+                    since = time.monotonic()
+                    self._keep(Stayed(self._stream, self._marker, since, self._known))
         if ended or self._turn_until in message.head:
             self.end_turn()
         return message

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from clusterctl.inventory.cluster import Node
 from clusterctl.safe_text import printable_words
 from clusterctl.transport import agent
-from clusterctl.transport.agent_call import AgentCall
+from clusterctl.transport.agent_call import AgentCall, Stayed
 from clusterctl.transport.interface import Call, Request, Timeouts
 from clusterctl.transport.ssh.control_master import ControlMaster
 from clusterctl.transport.stream import ExitInfo, ProcessStream, Stream
@@ -34,8 +34,8 @@ class Connection(ABC):
         """Waits for a turn to start an agent; the connector sets it."""
         self.login_seconds = 0.0
         """How long the login took once its turn had come."""
-        self._staying: list[tuple[Stream, bytes, float]] = []
-        """Agents that wait for another request: stream, marker, since when."""
+        self._staying: list[Stayed] = []
+        """Agents that wait for another request."""
         self._closed = False
 
     @property
@@ -54,8 +54,8 @@ class Connection(ABC):
     def close(self) -> None:
         """Close the connection; what runs detached on the node lives on."""
         self._closed = True
-        for stream, _, _ in self._staying:
-            stream.close()
+        for each in self._staying:
+            each.stream.close()
 
     def call(self, request: Request, *, timeout: float = math.inf) -> Call:
         """Start an operation of the agent on the node, in turn; wait until the agent speaks.
@@ -81,19 +81,19 @@ class Connection(ABC):
         """Ask an agent that has stayed; None: there is none that takes the request."""
         with suppress(IndexError):  # another thread takes them too
             while True:
-                stream, marker, since = self._staying.pop()
-                if time.monotonic() - since < STAYS_SECONDS:
-                    call = self._agent_call(stream, request, timeout, stayed=marker)
+                stayed = self._staying.pop()
+                if time.monotonic() - stayed.since < STAYS_SECONDS:
+                    call = self._agent_call(stayed.stream, request, timeout, stayed=stayed)
                     if call.await_agent():
                         return call
-                stream.close()
+                stayed.stream.close()
         return None
 
     def _agent_call(
-        self, stream: Stream, request: Request, timeout: float, *, stayed: bytes = b""
+        self, stream: Stream, request: Request, timeout: float, *, stayed: Stayed | None = None
     ) -> AgentCall:
-        def keep(stream: Stream, marker: bytes) -> None:
-            self._staying.append((stream, marker, time.monotonic()))
+        def keep(agent: Stayed) -> None:
+            self._staying.append(agent)
             if self._closed:  # as after Ctrl-C, while a thread was still reading
                 Connection.close(self)
 

@@ -47,20 +47,27 @@ def test_one_agent_answers_as_long_as_it_is_asked_to_stay(connection: Counting) 
 def test_an_agent_of_another_python_gets_the_sources_of_each_question(
     connection: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "compiled_for", lambda _: b"")
+    monkeypatch.setattr(agent, "compiled_for", lambda *_: b"")
     monkeypatch.setattr(agent, "modules_for", agent.modules_for.__wrapped__)
     assert connection.ask(stay=True).ok
     assert connection.ask(stay=True, op="read", answers="answers").ok
     assert connection.started == 1
 
 
+def test_an_agent_that_stays_gets_each_module_once() -> None:
+    first, known = "collect-facts", frozenset({"collect-facts", "sync-compare"})
+    assert len(agent.further(first, known)) < 100
+    again, new = (len(agent.modules_for("start", ops)) for ops in (frozenset(), known))
+    assert again - new > 100_000
+
+
 def test_an_agent_that_has_gone_is_replaced(connection: Counting) -> None:
     assert connection.ask(stay=True).ok
-    ((stream, marker, since),) = connection._staying
-    stream.close()
+    (stayed,) = connection._staying
+    stayed.stream.close()
     assert connection.ask(stay=True).ok
     assert connection.started == 2
-    connection._staying[0] = (connection._staying[0][0], marker, since - 100)
+    connection._staying[0] = connection._staying[0]._replace(since=stayed.since - 100)
     assert connection.ask(stay=False).ok
     assert connection.started == 3
 
@@ -68,9 +75,9 @@ def test_an_agent_that_has_gone_is_replaced(connection: Counting) -> None:
 def test_an_agent_whose_answer_comes_after_the_end_does_not_stay(connection: Counting) -> None:
     connection.close()
     assert connection.ask(stay=True).ok
-    ((stream, _, _),) = connection._staying
+    (stayed,) = connection._staying
     with pytest.raises(BrokenPipeError):
-        stream.send(b"x", 1.0)
+        stayed.stream.send(b"x", 1.0)
 
 
 def test_an_agent_whose_call_is_closed_meanwhile_does_not_stay(connection: Counting) -> None:

@@ -1,10 +1,16 @@
 """How help is formatted: with colors on a terminal, by rich, which takes long to import."""
 
+from __future__ import annotations
+
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def formatter(prog: str) -> argparse.HelpFormatter:
@@ -14,6 +20,11 @@ def formatter(prog: str) -> argparse.HelpFormatter:
 
 class _Plain(argparse.RawDescriptionHelpFormatter):
     """The layout of rich-argparse."""
+
+    def __init__(self, prog: str) -> None:
+        """Take the width as `shutil` does where there is no terminal; its import takes long."""
+        columns = os.environ.get("COLUMNS", "")
+        super().__init__(prog, width=((int(columns) if columns.isdecimal() else 0) or 80) - 2)
 
     def start_section(self, heading: str | None) -> None:
         """Begin a section: `Options`."""

@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,8 +18,6 @@ GARBAGE_THRESHOLD = 50_000
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
-logger = logging.getLogger("clusterctl")
-
 
 def _verb_of(argv: Sequence[str]) -> str | None:
     for word in argv:
@@ -35,16 +32,6 @@ def split_command(argv: list[str]) -> tuple[list[str], list[str]]:
         return argv, []
     at = argv.index("--")
     return argv[:at], argv[at + 1 :]
-
-
-class _Lines(logging.Formatter):
-    """Log lines that look like our other messages: `warning: …`; the module only with `-v`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        where = "" if record.levelno >= logging.WARNING else f"{record.name}: "
-        lines = super().format(record).splitlines()
-        text = "\n".join(map(strip_controls, lines))
-        return f"{record.levelname.lower()}: {where}{text}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,14 +66,12 @@ def _run(argv: list[str]) -> int:
     except SystemExit as exit_request:
         sys.stdout.flush()
         return exit_request.code if isinstance(exit_request.code, int) else EXIT_USAGE
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING - 10 * min(args.verbose, 2))
-    if args.quiet:
-        logging.getLogger("clusterctl.messages").setLevel(logging.WARNING)
     if args.verb is None:
         parser.print_help()
         return EXIT_USAGE
+    from clusterctl.cli.shared.log_lines import log_to_stderr  # noqa: PLC0415  (--help needs it not)
+
+    log_to_stderr(args.verbose, quiet=args.quiet)
     return _do(args)
 
 
@@ -106,7 +91,11 @@ def _do(args: argparse.Namespace) -> int:
     except Exception as problem:
         if cannot_write(problem):
             return give_up(problem)
-        logger.exception("this is a bug in clusterctl; please report it with the lines below")
+        import logging  # noqa: PLC0415  (--help needs it not)
+
+        logging.getLogger("clusterctl").exception(
+            "this is a bug in clusterctl; please report it with the lines below"
+        )
         return EXIT_BUG
     assert isinstance(code, int)
     return code

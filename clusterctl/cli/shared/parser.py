@@ -1,5 +1,7 @@
 """The command line's grammar: the verbs, their parser, help and shell completion."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import importlib
@@ -9,11 +11,14 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
 
 from clusterctl import __version__
 from clusterctl.cli.shared.help_format import formatter
 from clusterctl.cli.shared.hint_commands import with_word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 VERBS: dict[str, str] = {
     "init": "probe hosts and write hosts.yaml",

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
-    from typing import Dict, List, Optional, Sequence
+    from typing import Dict, List, Optional, Sequence, Set
 
     Sources = Dict[str, bytes]
     """Module name → its source, deflated, with the loader's own text as zlib's dictionary.
@@ -50,13 +50,15 @@ class Importer:
         self.kept = kept
         """The folder that holds what was compiled; empty: there is none."""
         self.codes: Dict[str, bytes] = {}
+        self.sources: Sources = {}
+        self.packages: Set[str] = set()
         self.take(sources, compiled)
         self._own = zlib.decompress(sources[ENTRY])
 
     def take(self, sources: Sources, compiled: bytes) -> None:
-        """Take what an operation needs; what another Python compiled is of no use."""
-        self.sources = sources
-        self.packages = {package for name in sources for package in _packages_of(name)}
+        """Take what an operation needs, too; what another Python compiled is of no use."""
+        self.sources.update(sources)
+        self.packages.update(package for name in sources for package in _packages_of(name))
         if compiled.startswith(MAGIC):
             codes = zlib.decompress(compiled[len(MAGIC) :])
             self.codes.update(marshal.loads(codes))  # noqa: S302  (clusterctl's)
@@ -209,7 +211,8 @@ def program(modules: Sequence[str] = (), kept: str = "") -> bytes:
 
 def text_of(sources: Sources, kept: str = "") -> bytes:
     """Return the program that imports its modules from these."""
-    return _PROGRAM % (binascii.b2a_base64(marshal.dumps(sources, 2), newline=False), kept)
+    data = marshal.dumps(dict(sorted(sources.items())), 2)  # in whatever order they came
+    return _PROGRAM % (binascii.b2a_base64(data, newline=False), kept)
 
 
 def is_this_agent(text: bytes) -> bool:

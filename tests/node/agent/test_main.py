@@ -238,7 +238,7 @@ def test_a_check_of_a_node_with_other_bytecode_compiles_the_sources(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled = agent.compiled_for("collect-facts")
-    monkeypatch.setattr(agent, "compiled_for", lambda _: b"else" + compiled[4:])
+    monkeypatch.setattr(agent, "compiled_for", lambda *_: b"else" + compiled[4:])
     monkeypatch.setattr(agent, "modules_for", agent.modules_for.__wrapped__)
     done = survey(REPORT_COMPILED)
     assert done.stdout.startswith(MARKER)
