@@ -199,6 +199,8 @@ def test_a_queued_job_shows_why_it_waits_and_is_cancelled(project: Project) -> N
     shown = project.run("status").stdout
     assert f"{run} (waits)  queued" in shown
     assert "PENDING (Resources)" in shown
+    top = json.loads(project.run("top", "--json").stdout)
+    assert (top["run"], top["state"], top["slurm"]["reason"]) == (run, "queued", "Resources")
     assert f"\n{run[-4:]}  queued" in project.run("runs").stdout
     assert project.run("logs").stdout == ""
     done = project.run("stop", "waits")

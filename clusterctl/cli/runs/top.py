@@ -19,11 +19,11 @@ from clusterctl.report.status import show_status
 from clusterctl.report.top.look import SORTS, Look, Target
 from clusterctl.report.top.render import render
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.top.snapshot import Top
 
 if TYPE_CHECKING:
     from clusterctl.api.run import Run
     from clusterctl.report.full_screen import FullScreen
-    from clusterctl.verbs.top.snapshot import Top
     from clusterctl.verbs.top.top import Watcher
 
 DRAW_SECONDS, JSON_SECONDS = 0.5, 2.0
@@ -48,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
     screen = Screen()
     found = batch_of(args)
     if found:
-        show_status(screen, view_of_batch(*found))
+        view = view_of_batch(*found)
+        if args.json:
+            print(json.dumps(Top(time=time.time(), status=view, nodes=()).document()))
+        else:
+            show_status(screen, view)
         return 0
     out = screen.out
     live = not args.once and (args.json or (out.is_terminal and not out.is_dumb_terminal))

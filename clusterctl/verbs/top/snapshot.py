@@ -48,7 +48,8 @@ class Top:
     @property
     def state(self) -> str:
         """The run's state; `asked` until a node has answered."""
-        return "asked" if all(one.asked for one in self.nodes) else self.status.state
+        asked = bool(self.nodes) and all(one.asked for one in self.nodes)
+        return "asked" if asked else self.status.state
 
     @property
     def checkpoint_age_s(self) -> float | None:
@@ -71,6 +72,7 @@ class Top:
             "lines": list(self.lines),
             "checkpoint": plain(view.checkpoint),
             "checkpoint_age_s": self.checkpoint_age_s,
+            "slurm": plain(view.slurm),
             "hung": plain(view.hung),
             "verdict": plain(view.verdict),
             "stragglers": [{**plain(one), "node": node} for node, one in view.stragglers],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +67,25 @@ def test_the_run_continues_without_a_node_whose_supervisor_is_lost(
     (run.workdir / "go2").touch()
     assert [run.ended(n)["state"] for n in range(2)] == ["finished", "finished"]
     assert not run.left()
+
+
+@pytest.mark.soak  # test_ranks.py shows who is killed
+def test_the_run_continues_without_a_node_that_closes_no_connection(
+    make_run: Callable[..., Run],
+) -> None:
+    run = started(make_run, lost_after=3.0)
+    before = joined(run, 3)
+    table = processes.process_table()
+    guard = run.pid_of_guard(2)
+    frozen = [table[pid] for pid in (guard, *processes.descendants([guard], table))]
+    processes.send_all(frozen, signal.SIGSTOP)
+    wait_until((run.workdir / "world2").exists)
+    assert not joined(run, 2) & before
+    assert b"is lost: its peers here are killed" in Path(run.paths(0).launcher_log).read_bytes()
+    (run.workdir / "go2").touch()
+    assert [run.ended(n)["state"] for n in range(2)] == ["finished", "finished"]
+    processes.send_all(frozen, signal.SIGKILL)
+    wait_until(lambda: not run.left())
 
 
 @pytest.mark.soak
