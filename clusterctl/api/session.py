@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.verbs.launch.options import LaunchOptions
     from clusterctl.verbs.runs.list_runs import RunList
     from clusterctl.verbs.runs.prune import Prunable, Pruned
+    from clusterctl.verbs.runs.run_status import RunStatus
 
 
 class Session(NodeCommands):
@@ -233,16 +234,15 @@ class Session(NodeCommands):
         Args:
             discover: rebuild this machine's records from what the nodes know.
         """
+        from clusterctl.verbs.launch.run_result import remember_seen
         from clusterctl.verbs.quarantine.quarantine import note_blame
         from clusterctl.verbs.runs.list_runs import runs
 
-        root = self._records.root
-        return runs(
-            self._pool(self.cluster),
-            self._records,
-            rebuild=discover,
-            see=lambda record, view: note_blame(record, view, root),
-        )
+        def see(record: RunRecord, view: RunStatus) -> None:
+            note_blame(record, view, self._records.root)
+            remember_seen(self._records, record, view)
+
+        return runs(self._pool(self.cluster), self._records, rebuild=discover, see=see)
 
     def live_runs(self) -> tuple[tuple[Run, ...], tuple[NodeError, ...]]:
         """Return the runs that live, and the nodes that could not be asked."""

@@ -67,9 +67,11 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
     if view.nodes:
         _print_nodes(screen.out, view)
     if view.silent:
-        screen.out.print(safe_text(f"{unanswered(view)}: what runs there is unknown", "magenta"))
+        over = view.state == "finished"  # on all nodes, as they told before
+        unknown = "" if over else ": what runs there is unknown"
+        screen.out.print(safe_text(f"{unanswered(view)}{unknown}", "magenta"))
         hints = [answer.error.hint for answer in view.silent if answer.error]
-        if view.known and not view.live:
+        if view.known and not (view.live or over):
             hints.append(END_THE_REST.format(run=view.run))
         for hint in filter(None, dict.fromkeys(hints)):
             screen.out.print(safe_text(f"hint: {hint}"))

@@ -9,6 +9,7 @@ from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_late_nodes
+from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_state import BAD_ENDS
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
@@ -75,6 +76,16 @@ def run_result(
         view = replace(view, first_cause=why_ended(log, view))
     code, by = _exit(view)
     return RunResult(view=view, exit_code=code, ended_by=by)
+
+
+def remember_seen(records: Records, record: RunRecord, view: RunStatus) -> None:
+    """Keep how a run ended that nobody followed to its end: its nodes may be gone tomorrow."""
+    unknown = view.live or view.silent or not view.known or view.state == "lost"
+    told = view.remembered is not None and view.remembered.state != "unreachable"
+    if not (told or unknown):
+        code, by = _exit(view)
+        seen = RunResult(view=view, exit_code=code, ended_by=by)
+        records.write_end(record, {**seen.document(), "ended": view.ended})
 
 
 def _exit(view: RunStatus) -> tuple[int, str]:

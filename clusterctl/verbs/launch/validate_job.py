@@ -15,7 +15,7 @@ from clusterctl.node.launchers.known import REPLANNED
 from clusterctl.node.notify.deliver import problem_of, receiver
 from clusterctl.node.run.files.node_job import PLACEHOLDER
 from clusterctl.plan import launchers, own_world
-from clusterctl.plan.calls import in_folder
+from clusterctl.plan.calls import SCRIPTS, in_folder
 from clusterctl.plan.entry_script import (
     assigns_local,
     local_endpoints,
@@ -138,14 +138,20 @@ def require_script(cluster: Cluster, source: Path) -> None:
 
     Raises:
         UsageError: the command is a script, or the training program, that is not in the folder
-            that is synced, or that no `workdir` takes to the nodes.
+            that is synced, that no `workdir` takes to the nodes, or that needs a shell.
     """
     if cluster.job.command[:2] == ("-m", "train") and _lacks_train(cluster, source):
         raise UsageError(
             f"command: expected the program train in {source}, found none",
             hint="clusterctl init --with-train",
         )
-    script = next(iter(cluster.job.command), "")
+    script, *args = cluster.job.command or ("",)
+    # Without a slash it would be looked for in PATH.
+    if script.endswith(SCRIPTS) and "/" not in script and (source / script).is_file():
+        raise UsageError(
+            f"command: expected a program, found the script {script} of {source}",
+            hint=f"-- {shlex.join(('bash', script, *args))}",
+        )
     if not script.endswith(".py") or Path(script).is_absolute():
         return
     syncs = any(node.workdir for node in cluster.nodes)

@@ -63,6 +63,13 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
         )
     (tmp_path / "job.py").touch()
     validate_job.require_script(given, tmp_path)
+    (tmp_path / "run.sh").touch()
+    alone = replace(given, job=replace(given.job, command=("run.sh", "a b")))
+    with pytest.raises(
+        UsageError, match=r"expected a program, found the script run\.sh"
+    ) as refused:
+        validate_job.require_script(alone, tmp_path)
+    assert refused.value.hint == "-- bash run.sh 'a b'"
 
 
 def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path) -> None:

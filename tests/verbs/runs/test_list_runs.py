@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterctl.model.run_record import RunEnd
+from clusterctl.verbs.launch.run_result import remember_seen
 from clusterctl.verbs.runs import list_runs
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.status import status
@@ -90,6 +92,24 @@ def test_only_a_run_with_a_record_is_looked_at(tmp_path: Path) -> None:
     records.write(RunRecord(run=RUN, began=1000.0, cluster=CLUSTER))
     list_runs.runs(pool, records, see=lambda record, _view: seen.append(record))
     assert [one.run for one in seen] == [RUN]
+
+
+def test_an_end_that_was_seen_once_is_known_without_the_nodes(tmp_path: Path) -> None:
+    records, record = Records(tmp_path), RunRecord(run=RUN, began=1000.0, cluster=CLUSTER)
+    records.write(record)
+    alone = {"a": ONE["a"], "b": answers(part("b", "running"))}
+    for nodes, known in (
+        (FIRST_KILLED, None),
+        (alone, None),
+        (ONE, "failed"),
+        (FINISHED, "failed"),
+    ):
+        pool = FakePool(CLUSTER, nodes)
+        list_runs.runs(pool, records, see=partial(remember_seen, records))
+        end = records.end(record)
+        assert (end and end.state) == known
+    assert end is not None
+    assert (end.ended_by, end.ended) == ("job", 9.0)
 
 
 NO_RUN = Message({"error": {"kind": "no-run", "message": "no part here"}})
