@@ -253,7 +253,13 @@ class Config:
     checkpoint_storage: Storage = _key("checkpoint", "auto", also="shared shared_storage")
     """Whether all nodes see one output_dir; `auto` finds out with a file."""
     resume_from_checkpoint: str | None = _key("checkpoint", None, also="resume resume_from")
-    """`latest`, or the path of a checkpoint."""
+    """`latest`, the path of a checkpoint, or its URL in an object store
+    (`s3://bucket/run/step-000120`). Below a URL, `latest` is the one that was uploaded last."""
+    upload_to: str | None = _key("checkpoint", None)
+    """Where in an object store (`s3://bucket/run`) finished checkpoints are copied to, by a process
+    beside the ranks. Nothing is removed there. Each training needs a URL of its own."""
+    upload_timeout: float = _key("checkpoint", 1800.0, least=0)
+    """Seconds that the end of a training waits for its last upload."""
 
     eval_steps: int | None = _key("evaluation", None, also="eval_every eval_freq", least=1)
     """Evaluate every so many steps. Default: at the end only, if there is evaluation data."""
@@ -324,6 +330,6 @@ NOT_THE_NUMBERS = frozenset({
     "async_save", "cache_dir", "checkpoint_storage", "eval_epochs", "eval_steps", "logging_steps",
     "offline", "output_dir", "project", "report_to", "resume_from_checkpoint", "run_name",
     "save_epochs", "save_minutes", "save_steps", "save_total_limit", "slow_ratio",
-    "start_timeout", "step_timeout",
+    "start_timeout", "step_timeout", "upload_timeout", "upload_to",
 })  # fmt: skip
 """Keys that may change between a run and its continuation without changing a loss."""
