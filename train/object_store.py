@@ -13,7 +13,7 @@ from train.errors import ConfigError, without_credentials
 
 T = TypeVar("T")
 WAITS = (1.0, 4.0, 15.0, 60.0)
-"""Seconds between tries of what somebody waits for."""
+"""Seconds between tries of what a start waits for."""
 LONGEST_WAIT = 300.0
 FINAL = {"FileNotFoundError", "PermissionError", "NoCredentialsError", "PartialCredentialsError"}
 """Names of errors that another try would only repeat; those of a store need its package."""
@@ -135,7 +135,7 @@ def patiently(
     waits: Iterable[float] = WAITS,
     final: Callable[[Exception], bool] = is_final,
 ) -> T:
-    """Return what work returns; try it again after each of the waits, and say so."""
+    """Return what work returns; try it again after each of the waits."""
     for wait in waits:
         try:
             return work()

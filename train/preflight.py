@@ -54,9 +54,10 @@ def main(config: Config, notes: Sequence[str] = ()) -> int:
     for finding in chain((Finding("keys", note) for note in notes), check(config)):
         findings.append(finding)
         print(f"{finding.state:4}  {finding.about:11} {finding.said}", flush=True)
-    failed = sum(finding.state == "fail" for finding in findings)
-    if failed:
-        print(f"{failed} of {len(findings)} would stop the training")
+    failed = [finding for finding in findings if finding.state == "fail"]
+    if failed:  # the last line is what `clusterctl check` shows
+        first = f"{failed[0].about}: {failed[0].said}"
+        print(f"{len(failed)} of {len(findings)} would stop the training; {first}")
     elif any(finding.about == "trained" for finding in findings):
         print("ready to train")
     else:

@@ -227,7 +227,7 @@ def uploads_of(config: Config, status: Status, stop_listener: StopListener) -> U
     return Uploads(
         config.upload_to,
         status,
-        Records(Path(config.output_dir) / NAME),
+        Records(Path(config.output_dir) / NAME).add,
         patience=config.upload_timeout,
         gives_up=lambda: stop_listener.vote()[0] > 0,
     )

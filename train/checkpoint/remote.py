@@ -26,7 +26,7 @@ from train.object_store import (
 )
 
 LATEST = "latest"
-"""A file beside the checkpoints of a training: the name of the one that was last uploaded whole."""
+"""A file next to the checkpoints: the name of the one that was last uploaded whole."""
 KEY = "resume_from_checkpoint"
 SMALL = 1 << 20
 
@@ -202,7 +202,7 @@ def _entry(text: bytes) -> Entry:
 
 
 def _refused(there: Folder, damage: CorruptCheckpoint, tell: Tell) -> CheckpointError:
-    """Return what is wrong with a checkpoint, and the newest sealed one beside it."""
+    """Return what is wrong with a checkpoint, and the newest other one that is sealed."""
     top, hint = there.parent, ""
     names = ask(top, top.names, key=KEY, tell=tell)
     steps = {name: step for name in names if (step := manifest.step_of(Path(name))) is not None}

@@ -1,4 +1,4 @@
-"""Uploads beside a training: a process for each checkpoint, so no step waits for a store."""
+"""Uploads during a training: a process for each checkpoint, so no step waits for a store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import train
 from train.checkpoint import manifest
 from train.errors import DONE, without_credentials
 from train.lifecycle.status import Status
 from train.object_store import growing
-from train.observe.records import Records
 
 State = Literal["uploading", "done", "failed"]
 LOOK = 0.2
@@ -34,7 +33,7 @@ class Uploads:
         self,
         url: str,
         status: Status,
-        records: Records,
+        record: Callable[[dict[str, Any]], None],
         *,
         patience: float,
         gives_up: Callable[[], bool],
@@ -44,7 +43,7 @@ class Uploads:
         """What is being read, and must not be removed."""
         self._url = url
         self._status = status
-        self._records = records
+        self._record = record
         self._patience = patience
         self._gives_up = gives_up
         self._changed = threading.Condition()
@@ -88,7 +87,7 @@ class Uploads:
                 self._process.kill()
 
     def _is_left(self) -> bool:
-        """Whether a checkpoint is to be uploaded no more: another thread says so."""
+        """Whether another thread ended the uploads, or has a newer checkpoint to upload."""
         return self._over or self._next is not None
 
     def _left(self) -> Path | None:
@@ -131,7 +130,7 @@ class Uploads:
                 "kind": "upload", "time": time.time(), "step": manifest.step_of(folder),
                 "ok": code == DONE, "upload_s": time.monotonic() - began, "upload_tries": tries,
             }  # fmt: skip
-            self._records.add(record)
+            self._record(record)
         return code
 
     def _say(self, folder: Path, state: State, said: str, *, prints: bool = True) -> None:

@@ -125,7 +125,8 @@ class Config:
         "data", "", also="dataset dataset_name train_path train_file data_path train_data datasets"
     )
     """Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern
-    (`data/*.jsonl`), a folder and those below it, a hub dataset id, or several with commas. Where
+    (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object store
+    (`s3://bucket/data.jsonl`), or several with commas. Where
     files are named by split (train, validation, test), only those of train. Or a list of these, or
     of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may have `columns` and
     `roles` of its own. Required."""
@@ -257,7 +258,7 @@ class Config:
     (`s3://bucket/run/step-000120`). Below a URL, `latest` is the one that was uploaded last."""
     upload_to: str | None = _key("checkpoint", None)
     """Where in an object store (`s3://bucket/run`) finished checkpoints are copied to, by a process
-    beside the ranks. Nothing is removed there. Each training needs a URL of its own."""
+    of its own. Nothing is removed there. Each training needs a URL of its own."""
     upload_timeout: float = _key("checkpoint", 1800.0, least=0)
     """Seconds that the end of a training waits for its last upload."""
 

@@ -1,7 +1,7 @@
 """Upload a checkpoint to an object store: `python -m train.tools.upload output/step-000120 URL`.
 
-A training with `upload_to` starts this beside its ranks. It tries again until the store has taken
-all, so a store that is away for a night only delays it.
+A training with `upload_to` starts this for each checkpoint. It tries again until the store has
+taken all, so a store that is away for a night only delays it.
 """
 
 from __future__ import annotations
