@@ -68,13 +68,17 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     "files": set(),
     "lock": set(),
     "versions": {"errors"},
-    "config": {"errors"},
+    "object_store": {"errors", "versions"},
+    "config": {"errors", "object_store"},
     "distributed": {"errors", "lock", "versions"},
-    "data": {"distributed", "config", "files", "finding", "errors", "lock", "versions"},
+    "data": {
+        "distributed", "config", "files", "finding", "errors", "lock", "object_store", "versions",
+    },
     "model": {"data", "distributed", "config", "files", "errors", "versions"},
     "lifecycle": {"distributed", "errors", "lock"},
     "checkpoint": {
-        "lifecycle", "model", "data", "distributed", "config", "files", "errors", "versions",
+        "lifecycle", "model", "data", "distributed", "config", "files", "errors", "lock",
+        "object_store", "versions",
     },
     "observe": {"model", "data", "distributed", "config", "files", "errors"},
     "trainer": {
@@ -82,10 +86,11 @@ ALLOWED_IN_TRAIN: dict[str, set[str]] = {
     },
     "run": {
         "trainer", "observe", "checkpoint", "lifecycle", "model", "data", "distributed", "config",
-        "errors", "versions",
+        "errors", "object_store", "versions",
     },
     "preflight": {
-        "observe", "model", "data", "distributed", "config", "finding", "errors", "versions",
+        "observe", "checkpoint", "model", "data", "distributed", "config", "finding", "errors",
+        "object_store", "versions",
     },
     "tools": {
         "observe", "checkpoint", "model", "data", "distributed", "config", "files", "errors",

@@ -18,18 +18,20 @@ from itertools import chain
 from pathlib import Path
 
 from train import versions
+from train.checkpoint import remote
 from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.data import first_lines, hub, token_cache
 from train.distributed import host_memory
 from train.distributed.env import RankEnv
 from train.distributed.gpus import Devices, are_hidden, are_there, find_devices
-from train.errors import ConfigError, LauncherEnvError, counted
+from train.errors import CheckpointError, ConfigError, LauncherEnvError, counted
 from train.finding import Finding, refused
 from train.model import memory
 from train.model.activations import MASKED
 from train.model.kinds import Weights
 from train.model.memory import GIB, Memory, Shape, size_in_words
+from train.object_store import is_url
 from train.observe import trackers
 
 NEEDED = {
@@ -52,9 +54,10 @@ def main(config: Config, notes: Sequence[str] = ()) -> int:
     for finding in chain((Finding("keys", note) for note in notes), check(config)):
         findings.append(finding)
         print(f"{finding.state:4}  {finding.about:11} {finding.said}", flush=True)
-    failed = sum(finding.state == "fail" for finding in findings)
-    if failed:
-        print(f"{failed} of {len(findings)} would stop the training")
+    failed = [finding for finding in findings if finding.state == "fail"]
+    if failed:  # the last line is what `clusterctl check` shows
+        first = f"{failed[0].about}: {failed[0].said}"
+        print(f"{len(failed)} of {len(findings)} would stop the training; {first}")
     elif any(finding.about == "trained" for finding in findings):
         print("ready to train")
     else:
@@ -302,9 +305,34 @@ def _folders(config: Config, shape: Shape | None, weights: Weights | None) -> It
             said += f", checkpoints and export take about {size_in_words(wanted)}"
         yield Finding("folders", said, "ok" if free > wanted else "fail")
     wanted_from = config.resume_from_checkpoint
-    if wanted_from and wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
+    yield from _store(config)
+    if not wanted_from or is_url(wanted_from):
+        return
+    if wanted_from != "latest" and not (Path(wanted_from) / "COMPLETE").exists():
         said = f"resume_from_checkpoint: expected COMPLETE in {wanted_from}, found none"
         yield Finding("folders", said, "fail")
+
+
+def _store(config: Config) -> Iterator[Finding]:
+    """Try to write to upload_to, and look for all files of a checkpoint that is in a store."""
+    said: list[str] = []
+    if config.upload_to:
+        try:
+            remote.probe(config.upload_to, said.append)
+            fine = f"upload_to: {config.upload_to} can be written"
+            yield Finding("store", said[0] if said else fine, "warn" if said else "ok")
+        except ConfigError as error:
+            yield refused("store", error)
+    wanted = config.resume_from_checkpoint
+    if wanted and is_url(wanted):
+        try:
+            there, files = remote.find_whole(wanted, said.append)
+        except (ConfigError, CheckpointError) as error:
+            yield Finding("store", str(error).replace("\n", " "), "fail")
+        else:
+            size = size_in_words(sum(entry.size for entry in files.values()))
+            said_of = f"{there.url}: {size}, each file is there in its size"
+            yield Finding("store", f"{said_of}; hashed at the start")
 
 
 def _checkpoints(config: Config, shape: Shape, weights: Weights) -> int:

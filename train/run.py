@@ -16,16 +16,17 @@ import torch
 from torch import nn
 
 from train import versions
-from train.checkpoint import provenance, resume
+from train.checkpoint import provenance, remote, resume
 from train.checkpoint.save import Checkpoints, Progress
 from train.checkpoint.schedule import Schedule
+from train.checkpoint.uploads import Uploads
 from train.config.batch_size import BatchSize, batch_size
 from train.config.config import Config
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
 from train.data.dataset import Corpus
 from train.data.mixture import Mixture, Share
-from train.data.progress import Phase
+from train.data.progress import Phase, Reporter
 from train.data.token_store import Ints
 from train.distributed.env import RankEnv
 from train.distributed.preparation import Preparation
@@ -39,9 +40,11 @@ from train.model.layout import Layout
 from train.model.load import compute_dtype, make_on_meta, settle_dtype
 from train.model.model import Model, build
 from train.model.optimizer import Optimizer
+from train.object_store import is_url
 from train.observe import flops
 from train.observe.banner import banner
 from train.observe.metrics import Meter
+from train.observe.records import NAME, Records
 from train.observe.trackers import Trackers
 from train.trainer import Outcome, Trainer
 
@@ -95,6 +98,7 @@ def run(
     with Preparation(store, env, patience=timeout) as preparation:
         base = hub.model_folder(config)
         report = partial(report_phase, status) if env.rank == 0 else None
+        wanted = stored_checkpoint(config, env, Reporter(dataset="the checkpoint", report=report))
         corpus = dataset.prepare(config, env, check=preparation.check, report=report)
         early_signals.meet()
         preparation.wait()
@@ -106,7 +110,9 @@ def run(
     with ExitStack() as cleanup:
         cleanup.callback(stop_listener.close)
         try:
-            outcome = build_and_train(config, ranks, base, corpus, stop_listener, status, cleanup)
+            outcome = build_and_train(
+                config, ranks, base, corpus, wanted, stop_listener, status, cleanup
+            )
             unwatch()
             status.set(outcome.state, outcome.reason)
             if ranks.is_first:
@@ -114,6 +120,7 @@ def run(
             # The outcome is written before any rank exits: a launcher may look once one has exited.
             ranks.barrier()
             ranks.leave()
+            stop_listener.listen_again("giving up what is left to do")
         except BaseException as error:
             if theirs := ranks.first_failure.cause_of(error):
                 raise theirs from error
@@ -127,11 +134,27 @@ def report_phase(status: Status, phase: Phase) -> None:
     status.set("starting", phase=phase.about())
 
 
+def stored_checkpoint(config: Config, env: RankEnv, reporter: Reporter) -> str | None:
+    """Return the checkpoint to resume from; one in an object store is downloaded, once a node."""
+    if config.upload_to and env.rank == 0:
+        remote.probe(config.upload_to, tell)
+    wanted = config.resume_from_checkpoint
+    if wanted and is_url(wanted) and env.local_rank == 0:
+        return str(remote.bring(wanted, Path(config.output_dir), tell=tell, reporter=reporter))
+    return wanted
+
+
+def tell(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
 def build_and_train(
     config: Config,
     ranks: Ranks,
     base: Path,
     corpus: Corpus,
+    wanted: str | None,
     stop_listener: StopListener,
     status: Status,
     cleanup: ExitStack,
@@ -146,7 +169,7 @@ def build_and_train(
     checkpoints = Checkpoints(config, ranks, base, about)
     stop_listener.newest = checkpoints.newest
     # Before the model is loaded: a damaged checkpoint is reported at once.
-    choice = resume.choose(checkpoints, ranks, config.resume_from_checkpoint)
+    choice = resume.choose(checkpoints, ranks, wanted)
     model = build_model(config, ranks, base, laid, network, corpus)
     checkpoints.adapter = model.adapter
     with explain_oom("the optimizer's state"):
@@ -170,6 +193,10 @@ def build_and_train(
         lines = banner(config, ranks, model, size, batches, steps=steps, step=progress.step)
         print("\n".join((*lines, *remarks)), flush=True)
     reports = config.report_to if ranks.is_first else ()
+    if config.upload_to and ranks.is_first:
+        checkpoints.uploads = cleanup.enter_context(uploads_of(config, status, stop_listener))
+        if checkpoints.last_step:  # an earlier run may have been killed before it was uploaded
+            checkpoints.uploads.add(checkpoints.folder(checkpoints.last_step))
     trackers = cleanup.enter_context(Trackers(config, reports, step=progress.step))
     meter = Meter(config, ranks, flops_per_token=work, trackers=trackers)
     meter.resumed(progress.step)
@@ -192,6 +219,18 @@ def build_and_train(
     meter.close()
     checkpoints.close()
     return outcome
+
+
+def uploads_of(config: Config, status: Status, stop_listener: StopListener) -> Uploads:
+    """Return what copies checkpoints to `upload_to`; a signal gives up the wait at the end."""
+    assert config.upload_to
+    return Uploads(
+        config.upload_to,
+        status,
+        Records(Path(config.output_dir) / NAME).add,
+        patience=config.upload_timeout,
+        gives_up=lambda: stop_listener.vote()[0] > 0,
+    )
 
 
 def set_up_libraries(config: Config) -> None:

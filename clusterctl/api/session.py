@@ -71,7 +71,7 @@ class Session(NodeCommands):
 
         Args:
             run: its id or name, or the end of its id; None: the newest of the cluster.
-            checkpoint: `latest`, or a path.
+            checkpoint: `latest`, a path, or the URL of a checkpoint in an object store.
             command: replaces the job's, with `{checkpoint}` in it.
             on_event: called with each event while it starts.
             **flags: as those of `clusterctl resume`; what is not given is as the run had it.

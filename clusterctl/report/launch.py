@@ -149,6 +149,9 @@ def _print_checked(console: Console, verdict: CheckResult) -> None:
 
 def _chosen(chosen: ChosenCheckpoint) -> str:
     step = "" if chosen.step is None else f", step {chosen.step}"
+    if not chosen.verified_on:
+        verified = "each node verifies it before a rank loads it"
+        return f"checkpoint {chosen.path} ({chosen.format}{step}): {verified}"
     read = name_hosts(chosen.verified_on)
     fit = "complete" if not chosen.doubts else "structure complete, content not fully verified"
     return f"checkpoint {chosen.path} ({chosen.format}{step}): {fit}; read by {read}"

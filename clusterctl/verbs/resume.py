@@ -17,6 +17,7 @@ from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.choose import choose_checkpoint, require_word
 from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
+from clusterctl.verbs.checkpoints.stored import is_url, stored_checkpoint
 from clusterctl.verbs.events import Emit, Event, Notice
 from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_variables
@@ -57,7 +58,7 @@ def resume(
         cluster: the nodes to launch on; its job counts for the keys that the run's lacks.
         pool: the connections to them.
         launch: how to launch; a command replaces the job's, with `{checkpoint}` in it.
-        checkpoint: `latest`, or a path.
+        checkpoint: `latest`, a path, or the URL of one in an object store.
         history: the run and those that it resumes.
         needs_secrets: the variables that `env_from` names must be set.
         emit: called with each event: `CheckpointChosen`, `Progress`, `Notice`.
@@ -85,7 +86,11 @@ def resume(
     template = _template(cluster.job, checkpoint)
     ranks = _ranks(before, cluster, overrides)
     active = cluster.with_nodes(cluster.active)
-    chosen = choose_checkpoint(pool, active, checkpoint, history=history, ranks=ranks, emit=emit)
+    chosen = (
+        stored_checkpoint(checkpoint, template)
+        if is_url(checkpoint)
+        else choose_checkpoint(pool, active, checkpoint, history=history, ranks=ranks, emit=emit)
+    )
     _report(chosen, emit=emit)
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
     resumed = Resumed(

@@ -12,6 +12,7 @@ from clusterctl.inventory.cluster import Cluster, Job, Restart
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs import resume
+from clusterctl.verbs.checkpoints import stored
 from clusterctl.verbs.events import Emit, Event, Notice, ignore
 from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.runs.history import history_of
@@ -249,3 +250,36 @@ def test_a_word_that_is_no_checkpoint_is_refused_before_anyone_is_asked() -> Non
     with pytest.raises(UsageError, match="found an empty word"):
         resumed(before, CLUSTER, pool, checkpoint=" ")
     assert pool.requests == []
+
+
+def test_a_url_goes_to_a_training_that_verifies_it_and_is_looked_at_before_the_start() -> None:
+    url = "s3://bucket/run/step-000120"
+    job = replace(
+        CLUSTER.job, command=("-m", "train"), resume_args=("--from", "{checkpoint}"),
+        check=("-m", "train", "--check"),
+    )  # fmt: skip
+    before = replace(BEFORE, cluster=replace(CLUSTER, job=job), options={})
+    again, wanted = resumed(before, CLUSTER, FakePool(CLUSTER, {}), checkpoint=url)
+    assert again.job.command == ("-m", "train", "--from", url)
+    assert wanted.resumed
+    assert (wanted.resumed.checkpoint, wanted.resumed.step) == (url, 120)
+    assert again.job.check == job.check, "what is recorded names no checkpoint"
+    looked = stored.with_look(again.job, wanted.resumed)
+    assert looked.check == ("-m", "train", "--from", url, "--check")
+    local = replace(wanted.resumed, checkpoint="/out/step-7")
+    assert stored.with_look(again.job, local) == again.job
+
+
+@pytest.mark.parametrize(
+    ("command", "url", "words"),
+    [
+        (("train.py",), "s3://bucket/run/latest", "expected a job that downloads and verifies it"),
+        (("-m", "train"), "s3://key:secret@bucket/run", "without a user and password"),
+    ],
+)
+def test_a_url_for_a_job_that_cannot_verify_it_is_refused(
+    command: tuple[str, ...], url: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        stored.stored_checkpoint(url, command)
+    assert "secret" not in f"{caught.value} {caught.value.hint}"

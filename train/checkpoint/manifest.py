@@ -89,9 +89,14 @@ def sealed(folder: Path) -> tuple[str, dict[str, Entry]]:
     digest = hashlib.sha256(text).hexdigest()
     if seal_here != f"{digest}\n".encode():
         raise CorruptCheckpoint(f"{COMPLETE} does not fit {MANIFEST}: one of them was changed")
+    return digest, listed(text)
+
+
+def listed(text: bytes) -> dict[str, Entry]:
+    """Return what a manifest lists; raise CorruptCheckpoint if it is none."""
     try:
         manifest: dict[str, Any] = json.loads(text)
-        return digest, {n: Entry(e["size"], e["sha256"]) for n, e in manifest["files"].items()}
+        return {n: Entry(e["size"], e["sha256"]) for n, e in manifest["files"].items()}
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise CorruptCheckpoint(f"{MANIFEST} is of another program") from error
 
@@ -142,10 +147,15 @@ def publish(written: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
-def prune(output: Path, keep: int) -> None:
-    """Remove the oldest sealed checkpoints; incomplete ones neither count nor are deleted."""
+def prune(output: Path, keep: int, spared: Path | None = None) -> None:
+    """Remove the oldest sealed checkpoints; incomplete ones neither count nor are deleted.
+
+    `spared` is being read, and left for the next time.
+    """
     whole = [folder for folder in candidates(output) if _is_sealed(folder)]
     for folder in whole[keep:]:
+        if folder == spared:
+            continue
         # Renamed first: a crash in the middle must not leave half a checkpoint under a good name.
         gone = folder.with_name(f"{folder.name}.tmp-pruned")
         try:

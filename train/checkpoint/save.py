@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from train.checkpoint import manifest, room
 from train.checkpoint.node_sync import copy_to_nodes, find_storage
 from train.checkpoint.staging import Staging
+from train.checkpoint.uploads import Uploads
 from train.config.config import Config
 from train.data.batches import Position
 from train.distributed.process_group import Ranks
@@ -91,6 +92,8 @@ class Checkpoints:
         """The newest step that is known to be on disk, whole."""
         self.resumed: tuple[int, Path] | None = None
         """The checkpoint that this run resumed from."""
+        self.uploads: Uploads | None = None
+        """What copies whole checkpoints to a store; on rank 0, which has all files."""
         self._release = self._own()
         if self.writes:
             manifest.sweep(self.output)
@@ -261,13 +264,16 @@ class Checkpoints:
         elif self.writes:
             # A slow disk removes for minutes: only the end of the program waits for that.
             threading.Thread(target=self._prune, name="prune", daemon=False).start()
+        if self.uploads and not problems:
+            self.uploads.add(self.folder(progress.step))
         return problems
 
     def _prune(self) -> None:
         """Remove old checkpoints, once the removal before has ended."""
         with self._pruning:
             try:
-                manifest.prune(self.output, self._config.save_total_limit)
+                spared = self.uploads.current if self.uploads else None
+                manifest.prune(self.output, self._config.save_total_limit, spared)
             except OSError as error:
                 print(f"{self.output}: old checkpoints remain: {error}", file=sys.stderr)
 

@@ -125,7 +125,8 @@ class Config:
         "data", "", also="dataset dataset_name train_path train_file data_path train_data datasets"
     )
     """Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern
-    (`data/*.jsonl`), a folder and those below it, a hub dataset id, or several with commas. Where
+    (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object store
+    (`s3://bucket/data.jsonl`), or several with commas. Where
     files are named by split (train, validation, test), only those of train. Or a list of these, or
     of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may have `columns` and
     `roles` of its own. Required."""
@@ -253,7 +254,13 @@ class Config:
     checkpoint_storage: Storage = _key("checkpoint", "auto", also="shared shared_storage")
     """Whether all nodes see one output_dir; `auto` finds out with a file."""
     resume_from_checkpoint: str | None = _key("checkpoint", None, also="resume resume_from")
-    """`latest`, or the path of a checkpoint."""
+    """`latest`, the path of a checkpoint, or its URL in an object store
+    (`s3://bucket/run/step-000120`). Below a URL, `latest` is the one that was uploaded last."""
+    upload_to: str | None = _key("checkpoint", None)
+    """Where in an object store (`s3://bucket/run`) finished checkpoints are copied to, by a process
+    of its own. Nothing is removed there. Each training needs a URL of its own."""
+    upload_timeout: float = _key("checkpoint", 1800.0, least=0)
+    """Seconds that the end of a training waits for its last upload."""
 
     eval_steps: int | None = _key("evaluation", None, also="eval_every eval_freq", least=1)
     """Evaluate every so many steps. Default: at the end only, if there is evaluation data."""
@@ -324,6 +331,6 @@ NOT_THE_NUMBERS = frozenset({
     "async_save", "cache_dir", "checkpoint_storage", "eval_epochs", "eval_steps", "logging_steps",
     "offline", "output_dir", "project", "report_to", "resume_from_checkpoint", "run_name",
     "save_epochs", "save_minutes", "save_steps", "save_total_limit", "slow_ratio",
-    "start_timeout", "step_timeout",
+    "start_timeout", "step_timeout", "upload_timeout", "upload_to",
 })  # fmt: skip
 """Keys that may change between a run and its continuation without changing a loss."""

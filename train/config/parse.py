@@ -31,6 +31,7 @@ TYPES = typing.get_type_hints(Config)
 PATHS = {
     "name_or_path", "dataset_path", "eval_dataset_path", "output_dir", "cache_dir",
     "resume_from_checkpoint", "lora_init_from",
+    "upload_to",
 }  # fmt: skip
 MAPPINGS: Mapping[str, Callable[[Any], Any]] = {
     "columns": datasets.read_columns,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.config import datasets
+from train.object_store import is_url
 
 if TYPE_CHECKING:
     from train.config.config import Config
@@ -51,11 +52,12 @@ def conflicts(config: Config) -> list[str]:
 def _exclusions(config: Config) -> list[str]:
     """Return the keys that exclude each other, or need another one."""
     found = [
-        f"{name}: expected a folder, found {value}; object stores are not written to: mount the "
-        "store, or write to a folder and copy whole checkpoints"
-        for name in ("output_dir", "cache_dir", "resume_from_checkpoint")
+        f"{name}: expected a folder, found {value}; upload_to copies checkpoints to object stores"
+        for name in ("output_dir", "cache_dir")
         if "://" in (value := getattr(config, name) or "")
     ]
+    if config.upload_to is not None and not is_url(config.upload_to):
+        found.append(f"upload_to: expected a URL (s3://bucket/run), found {config.upload_to}")
     for one, other in (
         ("warmup_steps", "warmup_ratio"),
         ("save_steps", "save_epochs"),

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from train.config.config import Config
-from train.data import dataset, formats, hub
+from train.data import dataset, formats, hub, stored
 from train.data.chat.template import DATE
 from train.data.dataset import label
 from train.data.encoding import Encoded
@@ -18,6 +18,7 @@ from train.data.formats import Rules
 from train.data.tally import Tally
 from train.errors import ConfigError, counted
 from train.finding import Finding, State, refused
+from train.object_store import is_url
 
 LOOKED_AT = 100
 
@@ -47,6 +48,11 @@ def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding
     if hub.is_hub_dataset(name):
         return Finding("data", f"{name} is a hub id: downloaded at start"), 0
     try:
+        if is_url(name):
+            said = ", ".join(
+                stored.in_words(stored.find(part, key=key)[1]) for part in hub.parts(name)
+            )
+            return Finding("data", f"{name}: {said}, downloaded at start"), 0
         files = hub.dataset_files(name, config, key=key)
         return _lines(config, label(config, key, name), files, rules)
     except ConfigError as error:
@@ -87,7 +93,7 @@ def learned(config: Config) -> Iterator[Finding]:
     """Read the first lines as the training will: say what is learned of them, and what is wrong."""
     names = [each.path for each in config.datasets]
     names += [config.eval_dataset_path] if config.eval_dataset_path else []
-    if any(map(hub.is_hub_dataset, names)):
+    if any(hub.is_hub_dataset(name) or is_url(name) for name in names):
         return
     try:
         tokenizer = dataset.load_tokenizer(hub.model_folder(config), config)

@@ -1,4 +1,4 @@
-"""Where a model and a data set are: a folder on this node, or a hub id, downloaded once a node."""
+"""Where a model and a data set are: on this node, or on the hub or in a store, downloaded once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train.config.config import Config
+from train.data import stored
 from train.data.files import paths, streams
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
 from train.lock import Lock
+from train.object_store import is_url
 
 Kind = Literal["model", "dataset"]
 HUB_ID = re.compile(
@@ -109,6 +111,8 @@ def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
 
 
 def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:
+    if is_url(name):
+        return paths.find(stored.fetch(name, config, key=key), key=key)
     if not is_hub_dataset(name):
         return paths.find(Path(name), key=key)
     for files in (DATASET_FILES, OTHER_DATASET_FILES):

@@ -24,6 +24,9 @@ class Status:
         """The last step that was done."""
         self._path = output / STATUS
         self._writes = rank == 0
+        self._lock = threading.RLock()
+        self._document: dict[str, object] = {}
+        self._upload: Mapping[str, object] = {}
 
     def set(
         self, state: State, reason: str = "", *, phase: Mapping[str, str | int] | None = None
@@ -38,6 +41,19 @@ class Status:
             "reason": reason,
         }
         document |= {"phase": dict(phase)} if phase else {}
+        with self._lock:
+            self._document = document
+            self._write()
+
+    def set_upload(self, upload: Mapping[str, object]) -> None:
+        """Write how the upload of a checkpoint stands, from another thread than the run's."""
+        with self._lock:
+            self._upload = upload
+            if self._document:
+                self._write()
+
+    def _write(self) -> None:
+        document = self._document | ({"upload": dict(self._upload)} if self._upload else {})
         aside = self._path.with_name(f".{STATUS}.{os.getpid()}-{threading.get_ident()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_word(parser, WHICH_TO_CHANGE, omitted="the newest")
     parser.add_argument(
-        "--checkpoint", required=True, metavar="PATH|latest", help="the checkpoint to resume from"
+        "--checkpoint",
+        required=True,
+        metavar="PATH|latest",
+        help="the checkpoint to resume from; of train/ also a URL, such as s3://bucket/run/latest",
     )
     add_options(parser)
     parser.epilog = (

@@ -20,6 +20,7 @@ from clusterctl.plan.plan import Plan
 from clusterctl.plan.run_names import fill_job, require_name
 from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
+from clusterctl.verbs.checkpoints.stored import with_look
 from clusterctl.verbs.events import Emit, Event, Notice
 from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.options import LaunchOptions
@@ -218,7 +219,7 @@ def _check(
 
     def judged(cluster: Cluster) -> CheckResult:
         # What the sync will bring is judged after it.
-        present = before_sync(cluster) if options.sync else cluster
+        present = before_sync(cluster) if options.sync else _with_look(cluster, options)
         return check(present, pool, check_options, emit=emit)
 
     verdict = judged(cluster)
@@ -253,12 +254,17 @@ def _check_synced(
     if verdict.blocking != before.blocking:
         emit(Checked(verdict=verdict))
     _stop_if_blocked(verdict, options)
-    if cluster.job.check:
-        own = replace(cluster, job=fill_job(cluster.job, plan.run, plan.name))
+    own = replace(cluster, job=fill_job(cluster.job, plan.run, plan.name))
+    own = _with_look(own, options)
+    if own.job.check:
         verdict = check_code(own, pool, verdict, emit=emit)
         emit(Checked(verdict=verdict, after_sync=True))
         _stop_if_blocked(verdict, options)
     return verdict
+
+
+def _with_look(cluster: Cluster, options: LaunchOptions) -> Cluster:
+    return replace(cluster, job=with_look(cluster.job, options.resumed))
 
 
 def _record(

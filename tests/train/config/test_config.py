@@ -73,7 +73,7 @@ def test_values_that_cannot_be_are_refused(keys: dict[str, object], wanted: str)
 
 
 def test_object_stores_are_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"output_dir: expected a folder.*mount the store"):
+    with pytest.raises(ConfigError, match=r"output_dir: expected a folder.*upload_to copies"):
         make(output_dir="s3://bucket/run")
 
 
