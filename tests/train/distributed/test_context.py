@@ -93,22 +93,32 @@ def test_two_ranks_share_packed_rows_and_go_on_bit_for_bit(
     assert weights(again) == weights(shared)
 
 
-@pytest.mark.soak  # the test above has two ranks, and packed rows
+TWO: dict[str, Any] = {"nodes": (2,), "parallel": "fsdp", "context_parallel": 2}
+FOUR: dict[str, Any] = {"nodes": (4,), "context_parallel": 2, "activation_checkpointing": True}
+OTHERS: dict[str, dict[str, Any]] = {
+    "hsdp": {"nodes": (2, 2), "parallel": "hsdp", "context_parallel": 2, "batching": "packed"},
+    "ddp": {"nodes": (4,), "parallel": "ddp", "context_parallel": 4, "batching": "packed"},
+}
+
+
+@pytest.mark.soak  # the test above has two ranks and packed rows of one family
 @pytest.mark.parametrize("name", CUT)
 @pytest.mark.parametrize("method", ["lora", "full"])
-def test_every_family_and_layout(world: World, tmp_path: Path, name: str, method: str) -> None:
+def test_every_family(world: World, tmp_path: Path, name: str, method: str) -> None:
     base = make_family(tmp_path / "base", name, Path(world.base.name_or_path))
     how: dict[str, Any] = {"name_or_path": str(base), "method": method, "learning_rate": 2e-3}
-    for batching in ("balanced", "packed"):
-        how["batching"] = batching
-        one = world.run(**how)
-        for layout in (
-            {"nodes": (2,), "parallel": "fsdp", "context_parallel": 2},
-            {"nodes": (2, 2), "parallel": "hsdp", "context_parallel": 2},
-            {"nodes": (4,), "parallel": "ddp", "context_parallel": 4},
-            {"nodes": (4,), "context_parallel": 2, "activation_checkpointing": True},
-        ):
-            same(one, world.run(**how, **layout))
+    for layout in ({**TWO, "batching": "packed"}, FOUR):
+        same(
+            world.run(**how, batching=layout.get("batching", "balanced")),
+            world.run(**how, **layout),
+        )
+
+
+@pytest.mark.soak  # FSDP is above
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_layouts(world: World, usual: Callable[..., Training], name: str) -> None:
+    how: dict[str, Any] = {"batching": "packed", "learning_rate": 5e-3}
+    same(usual(**how), world.run(**how | OTHERS[name]))
 
 
 @pytest.mark.parametrize("name", REFUSED)
