@@ -166,7 +166,8 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
             size = batch_size(config, local * nodes)
         except ConfigError as error:
             said = f"{nodes} x {local}: {'; '.join(error.problems)}"
-            yield Finding("batch", said, "fail" if nodes == 1 else "warn")
+            one = nodes == 1 and config.context_parallel <= local  # ranks of several may share rows
+            yield Finding("batch", said, "fail" if one else "warn")
             continue
         empty = f" ({size.empty} places stay empty)" if size.empty else ""
         yield Finding(
@@ -230,7 +231,8 @@ def _memory(
     said = f"{need.words()} on {where}, of {room / GIB:.0f} GiB; an estimate"
     yield Finding("memory", said, "ok" if fits else "warn")
     yield _host_memory(config, shape, need, shards=shards, local=local, gpu=devices.are_gpus)
-    alone = memory.memory(config, shape, weights, shards=1, gpu=devices.are_gpus)
+    whole = replace(config, context_parallel=1)
+    alone = memory.memory(whole, shape, weights, shards=1, gpu=devices.are_gpus)
     if alone.total < room:
         said = f"this fits on one {'GPU' if devices.are_gpus else 'process'}: more only add speed"
     elif fits:

@@ -297,17 +297,22 @@ def build_model(
 
 def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
     """Return this rank's batches; nodes with samples of their own first exchange the lengths."""
-    rank, vision = ranks.env.rank, corpus.vision
+    rank, vision = ranks.env.rank // size.context, corpus.vision
     batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=rank, vision=vision)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
         return batches()
+    if any(count % size.context for count in ranks.on_nodes().values()):
+        raise ConfigError(
+            "node_data: expected whole where ranks of several nodes share rows (context_parallel: "
+            f"{size.context}), found strided"
+        )
     mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)
     rows = ranks.gather(mine if ranks.is_leader else None)
     theirs = [row for row in rows if row is not None]
     return batches(
         pools=[train for train, _ in theirs],
         evaluation_pools=[held_out for _, held_out in theirs if held_out],
-        ranks_of_pools=tuple(ranks.on_nodes().values()),
+        ranks_of_pools=tuple(count // size.context for count in ranks.on_nodes().values()),
     )
 
 

@@ -179,7 +179,8 @@ class Trainer:
             scale=self.optimizer.loss_scale,
             valid=step.valid,
             tokens=step.tokens,
-            padded_tokens=sum(int(batch.input_ids.size) for batch in step.micro_batches),
+            padded_tokens=sum(int(batch.input_ids.size) for batch in step.micro_batches)
+            // self.config.context_parallel,
         )
         decision = self.stop_listener.decide(sums[5:7])
         return decision | StopDecision(save=sums[7] > 0)
@@ -234,7 +235,7 @@ class Trainer:
             for number, batch in enumerate(self.batches.evaluate(), 1):
                 loss = self.forward(batch)
                 sums[:4] += loss.sums()
-                sums[4] += batch.pairs or batch.valid
+                sums[4] += batch.pairs or loss.counted
                 garbage.collect_young(number)
                 decision = self.stop_listener.agree() | decision
                 if decision.stop:

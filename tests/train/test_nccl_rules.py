@@ -61,9 +61,12 @@ def bound(rank: int) -> None:
     devices.choose = bind
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_node_of_two_trains_evaluates_and_exports(world: World, parallel: str) -> None:
-    training = world.start(nodes=(2,), parallel=parallel, eval_steps=1, max_steps=2, before=strict)
+@pytest.mark.parametrize(("parallel", "context"), [("ddp", 1), ("fsdp", 2)])
+def test_a_node_of_two_trains_evaluates_and_exports(
+    world: World, parallel: str, context: int
+) -> None:
+    how: dict[str, Any] = {"parallel": parallel, "context_parallel": context}
+    training = world.start(nodes=(2,), eval_steps=1, max_steps=2, before=strict, **how)
     keeps_the_rules(training)
     assert set(training.evaluations()) == {0, 1, 2}
 

@@ -215,6 +215,36 @@ def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> N
     assert whole - parts == (8192 - 1024) * 151_552 * 10 - 151_552 * 4096 * 4
 
 
+def test_ranks_that_share_rows_have_whole_keys_and_values_and_a_part_of_the_rest() -> None:
+    shape = memory.Shape(
+        parameters=8_000_000_000,
+        on_disk=16_000_000_000,
+        layers=32,
+        width=4096,
+        vocabulary=128256,
+        widths=Widths.of(
+            {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+             "num_key_value_heads": 8}
+        ),
+        complete=True,
+    )  # fmt: skip
+    config = Config(
+        name_or_path="m", dataset_path="d", seq_len=65536, per_device_train_batch_size=1
+    )
+    weights = Weights(every={}, trained={"dense MLP": 40_000_000})
+
+    def activations(**changes: Any) -> float:
+        changed = replace(config, **changes)
+        return memory.memory(changed, shape, weights, shards=8, gpu=True).activations
+
+    keys = 65536 * 2 * 2 * 1024 * 32
+    logits = (1 << 25) // 128256 * 128256 * 10  # of some rows at a time
+    same = logits + keys - 4 * 40_000_000 / 8  # gradients take the place of some
+    for size in (2, 8):
+        shared = activations(context_parallel=size)
+        assert shared - same == pytest.approx((activations() - same) / size)
+
+
 def test_what_is_held_whole_is_counted() -> None:
     shape = memory.Shape(
         parameters=8_000_000_000,

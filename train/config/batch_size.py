@@ -15,8 +15,11 @@ class BatchSize:
     per_device: int
     accumulation: int
     world_size: int
+    """Ranks with rows of their own, or groups of ranks that share theirs."""
     total: int
     """Samples in a step: the global batch size."""
+    context: int = 1
+    """Ranks of a group."""
 
     @property
     def empty(self) -> int:
@@ -26,6 +29,8 @@ class BatchSize:
     def words(self) -> str:
         """Return the arithmetic as a line."""
         ranks = counted(self.world_size, "rank")
+        if self.context > 1:
+            ranks = f"{counted(self.world_size, 'group')} of {self.context} ranks"
         line = f"{self.per_device} per device x {ranks} x {self.accumulation} accumulation"
         rest = f" ({self.empty} places of a step stay empty)" if self.empty else ""
         return f"{line} = {self.total + self.empty}, global batch {self.total}{rest}"
@@ -38,6 +43,13 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
     pass of some ranks has empty places, which weigh nothing.
     """
     each, total = config.per_device_train_batch_size, config.global_batch_size
+    context = config.context_parallel
+    if world_size % context:
+        raise ConfigError(
+            f"context_parallel: expected a divisor of {counted(world_size, 'rank')}, "
+            f"found {context}"
+        )
+    world_size //= context
     steps, once = config.gradient_accumulation_steps, each * world_size
     needed = (steps or 1) if total is None else -(-total // once)
     if total is None:
@@ -57,4 +69,10 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
             hint=f"leave gradient_accumulation_steps out (it becomes {needed}), "
             f"or --set global_batch_size={once * steps}",
         )
-    return BatchSize(per_device=each, accumulation=needed, world_size=world_size, total=total)
+    return BatchSize(
+        per_device=each,
+        accumulation=needed,
+        world_size=world_size,
+        total=total,
+        context=context,
+    )

@@ -115,6 +115,14 @@ class Config:
     """Free gathered weights after each layer's forward pass, and gather them again for the backward
     pass. Default: only if keeping them would, by the estimate of `--check`, fill more than 60 %
     of a rank's memory."""
+    context_parallel: int = _key(
+        "distributed",
+        1,
+        also="context_parallel_size sequence_parallel_degree sequence_parallel_size",
+        least=1,
+    )
+    """Ranks that share the rows of a batch, each with a part of every row: for rows that are too
+    long for one GPU. It divides the number of ranks. A step's batch is that of the groups."""
     start_timeout: float = _key("distributed", 300.0, also="ddp_timeout init_timeout", least=1)
     """Seconds a collective may take until the first step is done. A rank that downloads or
     tokenizes may take hours, but at most this long without a heartbeat."""
@@ -317,7 +325,8 @@ class Config:
     @property
     def masks_attention(self) -> bool:
         """Whether attention gets a mask of its own, which keeps packed documents apart."""
-        return self.batching == "packed" and self.attn_implementation == "sdpa"
+        packed = self.batching == "packed" and self.context_parallel == 1
+        return packed and self.attn_implementation == "sdpa"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys and values as JSON has them."""

@@ -80,6 +80,13 @@ def _exclusions(config: Config) -> list[str]:
             f"{rows}; a longer seq_len fills the GPU as well, and "
             "attn_implementation: sdpa takes several rows"
         )
+    if config.context_parallel > 1 and config.attn_implementation != "sdpa":
+        found.append(
+            "attn_implementation: expected sdpa with context_parallel, which calls torch's flash "
+            f"attention itself, found {config.attn_implementation}"
+        )
+    if config.context_parallel > 1 and config.in_pairs:
+        found.append(f"context_parallel: expected 1 for pairs, found {config.context_parallel}")
     name = "adapter" if config.method == "lora" else "model"
     export = Path(config.output_dir, name).resolve()
     if Path(config.name_or_path).resolve().is_relative_to(export):

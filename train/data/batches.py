@@ -18,7 +18,7 @@ import numpy as np
 
 from train.config.batch_size import BatchSize
 from train.config.config import Config
-from train.data.collate import Batch, collate
+from train.data.collate import MULTIPLE, Batch, collate
 from train.data.images import Vision
 from train.data.mixture import (
     Mixture,
@@ -198,7 +198,13 @@ class Batches:
         # The tower's weights are gathered and reduced by all ranks together; pairs never use them.
         some = vision and size.world_size > 1 and not config.in_pairs
         blank = vision.blank() if vision and some else None
-        self._collate = partial(collate, pairs=config.in_pairs, vision=vision, blank=blank)
+        self._collate = partial(
+            collate,
+            pairs=config.in_pairs,
+            vision=vision,
+            blank=blank,
+            multiple=MULTIPLE * config.context_parallel,
+        )
         members = tuple(ranks_of_pools) or (size.world_size,)
         if len(members) > 1 and size.total % size.world_size:
             problem = (

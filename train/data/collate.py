@@ -44,6 +44,7 @@ def collate(
     pairs: bool = False,
     vision: Vision | None = None,
     blank: tuple[list[int], Picture] | None = None,
+    multiple: int = MULTIPLE,
 ) -> Batch:
     """Return rows of samples as one batch; without rows, one that weighs nothing.
 
@@ -59,7 +60,7 @@ def collate(
         contents.append([(ids, np.full_like(ids, IGNORED))])
         pictures = [blank[1]]
     longest = max((sum(len(ids) for ids, _ in content) for content in contents), default=2)
-    width = -(-longest // MULTIPLE) * MULTIPLE
+    width = -(-longest // multiple) * multiple
     shape = (max(1 + pairs, len(contents)), width)
     input_ids, labels = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
     position_ids = np.zeros(shape, np.int64)

@@ -48,6 +48,7 @@ class Ranks:
             list(self.leaders), backend="gloo", timeout=STORAGE_TIMEOUT
         )
         """The first ranks of all nodes, for files that each node must have."""
+        self._context: list[dist.ProcessGroup] = []
 
     @classmethod
     def join(
@@ -184,11 +185,18 @@ class Ranks:
         grid = (self.env.world_size // local, local)
         return init_device_mesh(self.device.type, grid, mesh_dim_names=("nodes", "local"))
 
+    def context(self, size: int) -> dist.ProcessGroup:
+        """Return this rank's group among those of `size` ranks each; all ranks call this once."""
+        every = range(self.env.world_size)
+        groups = [dist.new_group(list(every[at : at + size])) for at in every[::size]]
+        self._context.append(groups[self.env.rank // size])
+        return self._context[0]
+
     def shorten_timeouts(self, seconds: float, mesh: DeviceMesh) -> None:
         """Give training's collectives their everyday limit, once the slow first step is over."""
         self.barrier()
         limit = timedelta(seconds=seconds)
-        for group in (dist.group.WORLD, self.control, *mesh.get_all_groups()):
+        for group in (dist.group.WORLD, self.control, *mesh.get_all_groups(), *self._context):
             _set_timeout(limit, group)
 
     def leave(self) -> None:

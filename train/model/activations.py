@@ -97,6 +97,8 @@ class Method:
     """Whether attention gets a mask (packed rows): keys and values are repeated for each head."""
     scores: int
     """Attention scores of a head and token: with eager attention the length of a row, else 0."""
+    context: int = 1
+    """Ranks that share a row: a layer keeps the keys and values of all of them."""
 
 
 def per_token(widths: Widths, method: Method) -> float:
@@ -109,7 +111,7 @@ def per_token(widths: Widths, method: Method) -> float:
             hidden += method.norms * (EXACT - LOW) + (INTO - READS) * LOW
     kept = float(hidden * widths.hidden)
     keys = widths.queries if method.masked else widths.keys
-    kept += 2 * LOW * (widths.queries + keys)  # q and the result, k and v
+    kept += 2 * LOW * (widths.queries + keys * method.context)  # q and the result, k and v
     if method.qk_norm:
         kept += EXACT * (widths.queries + widths.keys)
     # Gate, its activation, up, and their product, which a frozen layer does not need.

@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from train.config.config import Config
 from train.data.collate import MULTIPLE
+from train.distributed import context
 from train.errors import ConfigError, exit_code
 from train.model import export, kinds, lora_targets, memory, nf4, placement, quantized, vision
 from train.model.kinds import Weights
@@ -68,8 +69,7 @@ def make(config: Config, folder: Path, dtype: torch.dtype) -> nn.Module:
         if extra := placement.not_dropped(network, found["unexpected_keys"]):
             raise placement.refusal(config.name_or_path, network, extra)
     _refuse_too_long(config, network)
-    if config.batching == "packed":
-        _refuse_packing(network)
+    _refuse_rows(config, network)
     if config.method == "lora":
         network = with_adapters(config, network)
     else:
@@ -115,10 +115,13 @@ def _refuse_unplaced(config: Config, folder: Path, network: Any, stored: Scheme 
         raise placement.refusal(config.name_or_path, network, extra)
 
 
-def _refuse_packing(network: Any) -> None:
-    if vision.parts(network):
+def _refuse_rows(config: Config, network: Any) -> None:
+    """Refuse rows that this model cannot have: packed ones, or those that ranks share."""
+    if config.context_parallel > 1 and (reason := _uncuttable(network)):
+        raise context.refusal(f"{reason} in {type(network).__name__}")
+    if config.batching == "packed" and vision.parts(network):
         raise vision.packing_refusal()
-    if _is_sure_to_leak(network):
+    if config.batching == "packed" and _is_sure_to_leak(network):
         raise packing_refusal(type(network).__name__)
 
 
@@ -126,6 +129,21 @@ def _is_sure_to_leak(network: Any) -> bool:
     """Return whether a model's classes are known to let packed documents see each other."""
     names = {type(module).__name__ for module in network.modules()}
     return any(RUNS_ON.search(name) for name in names) or network.config.model_type in NO_POSITIONS
+
+
+def _uncuttable(network: Any) -> str:
+    """Return why a model's rows cannot be cut over ranks, as far as its classes tell."""
+    about = network.config.get_text_config()
+    kinds_of_layers = {*(getattr(about, "layer_types", None) or ("full_attention",))}
+    if vision.parts(network):
+        return "a vision tower"
+    if any(RUNS_ON.search(type(module).__name__) for module in network.modules()):
+        return "states that run on through a row"
+    if not network._supports_attention_backend:  # noqa: SLF001  (transformers has no other name)
+        return "an attention of its own"
+    # Mistral's first models have a window in all layers, and no types.
+    window = "layer_types" not in about and getattr(about, "sliding_window", None)
+    return "sliding or chunked attention" if window or kinds_of_layers != {"full_attention"} else ""
 
 
 def packing_refusal(name: str) -> ConfigError:

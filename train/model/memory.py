@@ -291,6 +291,7 @@ def memory(
     if weights.shrunk:
         plain, layer_bytes = layer * size / LARGEST, layer * NF4
     tokens = config.per_device_train_batch_size * config.seq_len * (1 + config.in_pairs)
+    tokens //= config.context_parallel
     each = per_token(model.widths, method_of(config, weights)) * (size / LOW)
     activations = tokens * each
     if config.activation_checkpointing:  # the inputs of all layers, and one that is recomputed
@@ -346,6 +347,7 @@ def method_of(config: Config, weights: Weights) -> Method:
         norms=weights.norms,
         masked=config.masks_attention,
         scores=config.seq_len if config.attn_implementation == "eager" else 0,
+        context=config.context_parallel,
     )
 
 
@@ -378,5 +380,6 @@ def dtype_bytes(config: Config, *, gpu: bool) -> int:
 def _accumulates(config: Config, ranks: int) -> bool:
     """Return whether a step of so many ranks takes several micro-batches."""
     if config.global_batch_size:
-        return config.global_batch_size > config.per_device_train_batch_size * ranks
+        once = config.per_device_train_batch_size * max(1, ranks // config.context_parallel)
+        return config.global_batch_size > once
     return (config.gradient_accumulation_steps or 1) > 1

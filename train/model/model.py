@@ -23,21 +23,18 @@ from transformers.utils.logging import disable_progress_bar
 
 from train.config.config import Config
 from train.data.encoding import IGNORED
-from train.distributed import host_memory
+from train.distributed.context import NAME, Context, refusal
 from train.distributed.process_group import Ranks
 from train.errors import ConfigError, explain_oom
-from train.model import adapters, memory, nf4, preference, quantized, slices
+from train.model import adapters, nf4, preference, quantized, slices
 from train.model.activations import MASKED
 from train.model.chunked_loss import Head
 from train.model.layout import Layout
 from train.model.load import (
-    UNUSABLE,
     base_of,
     compute_dtype,
     head_of,
-    make,
     packing_refusal,
-    unusable,
 )
 from train.model.parallelize import distribute, replicate, shard, verify_sharded
 
@@ -51,6 +48,8 @@ class Loss:
     """Sums over the tokens of one forward pass; sums add up, means do not."""
 
     total: Tensor
+    counted: int
+    """Tokens that it is of, on this rank."""
     correct: Tensor
     """Tokens that the model would have said itself, counted in evaluation only; or pairs whose
     chosen text has the higher reward."""
@@ -79,6 +78,7 @@ class Model:
         keeps_gathered: bool = False,
         defers: bool = True,
         config: Config | None = None,
+        context: Context | None = None,
     ) -> None:
         self.remarks = remarks
         """What the user should know of it."""
@@ -100,6 +100,7 @@ class Model:
         # FSDP casts by its own policy; the other layouts leave it to autocast.
         self._dtype = dtype if layout in {"single", "ddp"} else torch.float32
         self._computes = dtype
+        self._context = context
         self._flash = flash
         self._keeps_gathered = keeps_gathered
         self._defers = defers
@@ -116,18 +117,23 @@ class Model:
         The label at a place belongs to the token at that place. Positions restart with each packed
         document. `vision` is what the model gets of images, by its own names.
         """
-        following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
+        following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        if self._context:
+            input_ids, following, position_ids = self._context.cut(
+                input_ids, following, position_ids
+            )
+        following = following.flatten()
         kept = (following != IGNORED).nonzero().squeeze(1)
         self._head.set(self._to_device(kept), self._to_device(following[kept]))
         run = partial(self._run, input_ids, position_ids, vision or {})
         if self._pairs is None:
             total, correct = self._head.sums(run())
-            return Loss(total=total, correct=correct)
+            return Loss(total=total, counted=len(kept), correct=correct)
         counts = kept.div(labels.shape[1], rounding_mode="floor").bincount(minlength=len(labels))
         sums = preference.sums(
             self._pairs, self.network, lambda: self._head.losses(run())[0], counts
         )
-        return Loss(total=sums[0], correct=sums[1], rewards=sums[2:])
+        return Loss(total=sums[0], counted=len(kept), correct=sums[1], rewards=sums[2:])
 
     @torch.no_grad()
     def try_head(self) -> None:
@@ -165,6 +171,25 @@ class Model:
         exact = one.dtype == torch.float32 and self._computes == torch.float32
         if moved > LEAK[exact]:
             raise packing_refusal(type(base_of(self.network)).__name__.removeprefix("FSDP"))
+
+    @torch.no_grad()
+    def changes_in_context(self, documents: int) -> bool:
+        """Return whether rows that are cut over ranks get other logits; all ranks call this."""
+        assert self._context
+        tokens = torch.arange(16 * self._context.size).repeat(documents).unsqueeze(0)
+        places, tokens = tokens, tokens.cumsum(1) % self.vocabulary
+        self.network.eval()
+        with self._watched_head():
+            whole = [self._logits(one, None, first=0) for one in tokens.chunk(documents, 1)]
+            wanted = self._context.part(torch.cat(whole).unsqueeze(0))[0]
+            mine, _, positions = self._context.cut(tokens, tokens, places)
+            found = self._logits(mine, positions, first=0)
+            self._context.uncut()
+        self.network.train()
+        # All of them: one that a rounded router sends to another expert is no reason.
+        moved = float((found - wanted).norm() / wanted.norm().clamp_min(1e-9))
+        exact = found.dtype == torch.float32 and self._computes == torch.float32
+        return moved > LEAK[exact]
 
     @contextmanager
     def _watched_head(self) -> Iterator[None]:
@@ -286,6 +311,10 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
         network, remarks = _materialized(config, ranks, folder, laid.name, mesh, network)
         if config.masks_attention and ranks.device.type == "cuda":
             remarks += (MASKED,)
+        context = None
+        if config.context_parallel > 1:
+            context = Context(ranks.context(config.context_parallel))
+            base_of(network).set_attn_implementation(NAME)
         forward = network
         if laid.name == "ddp":
             forward = replicate(network, config, ranks.device, dtype)
@@ -300,9 +329,14 @@ def build(config: Config, ranks: Ranks, folder: Path, laid: Layout, network: nn.
             keeps_gathered=config.reshard_after_forward is False,
             defers=laid.defers,
             config=config,
+            context=context,
         )
         model.try_head()
-        if config.batching == "packed":
+        packed = config.batching == "packed"
+        if context and any(ranks.gather(model.changes_in_context(1 + packed))):
+            name = type(base_of(network)).__name__.removeprefix("FSDP")
+            raise refusal(f"{name}, which says something else of rows that are cut")
+        if packed and not context:
             model.try_packing()
     return model
 
@@ -317,14 +351,14 @@ def _materialized(
     remarks = shard(network, mesh, config, dtype) if layout in {"fsdp", "hsdp"} else ()
     network.to_empty(device=ranks.device)
     base_of(network).tie_weights()
-    if problem := _load_slices(config, ranks, folder, network):
+    if problem := slices.load_slices(config, ranks, folder, network):
         if config.load_in_4bit:
             found = f"expected a base that can be read a layer at a time, found {problem}"
             raise ConfigError(f"load_in_4bit: {found}", hint="load_in_4bit: false")
         quantized.refuse_whole(folder / "config.json", config.name_or_path, problem)
         if layout == "single":
             network.to_empty(device="meta")  # or it would be there twice
-        source = _load_whole(config, ranks, folder, dtype)
+        source = slices.load_whole(config, ranks, folder, dtype)
         if layout == "single":
             network = cast("nn.Module", source).to(ranks.device)
         else:
@@ -334,46 +368,3 @@ def _materialized(
         adapters.fill(network, config)
     verify_sharded(network, layout)
     return network, remarks
-
-
-def _load_slices(config: Config, ranks: Ranks, folder: Path, network: nn.Module) -> str:
-    """Read this rank's slices; return why some rank cannot, the same on every rank."""
-    problem = ""
-    try:
-        slices.load_into(network, config, folder)
-    except Exception as error:  # noqa: BLE001  (whatever it is, all ranks read the base whole then)
-        problem = f"{type(error).__name__}: {error}".removeprefix("CannotSlice: ")
-    return next(filter(None, ranks.gather(problem, ranks.storage)), "")
-
-
-def _load_whole(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> nn.Module | None:
-    """Return the model with its weights on rank 0; the others wait, and hear what went wrong.
-
-    A large model takes longer to read than a collective of the training may take.
-    """
-    source, problem = None, None
-    if ranks.is_first:
-        try:
-            _refuse_too_large(config, ranks, folder)
-            source = make(config, folder, dtype)
-        except ConfigError as error:
-            problem = error
-        except UNUSABLE as error:
-            problem = unusable(config, folder, error)
-            problem.__cause__ = error
-    (said, *_) = ranks.gather((problem.problems, problem.hint) if problem else None, ranks.storage)
-    if said:
-        raise problem or ConfigError(*said[0], hint=said[1])
-    return source
-
-
-def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
-    """Refuse to read a model whole into less memory than it takes."""
-    size = memory.base_bytes(config, gpu=ranks.device.type == "cuda")
-    needed, left = size * memory.shape(folder).parameters, host_memory.available()
-    if needed > left:
-        problem = (
-            f"host memory on {ranks.hosts[0]}: expected {memory.size_in_words(needed)} for the "
-            f"whole model on rank 0, found {memory.size_in_words(left)} available"
-        )
-        raise ConfigError(problem, hint=memory.MORE_ROOM)

@@ -21,8 +21,11 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from train.config.config import Config
+from train.distributed import host_memory
+from train.distributed.process_group import Ranks
+from train.errors import ConfigError
 from train.model import memory, nf4, placement, quantized, vision
-from train.model.load import base_of
+from train.model.load import UNUSABLE, base_of, make, unusable
 from train.model.parallelize import local, local_shard, sharded_as
 
 COPY = ".modules_to_save.default."
@@ -224,3 +227,46 @@ def _layers(keys: Any) -> list[list[str]]:
         match = re.search(r"\.\d+\.", key)
         found.setdefault(match[0] if match else "", []).append(key)
     return list(found.values())
+
+
+def load_slices(config: Config, ranks: Ranks, folder: Path, network: nn.Module) -> str:
+    """Read this rank's slices; return why some rank cannot, the same on every rank."""
+    problem = ""
+    try:
+        load_into(network, config, folder)
+    except Exception as error:  # noqa: BLE001  (whatever it is, all ranks read the base whole then)
+        problem = f"{type(error).__name__}: {error}".removeprefix("CannotSlice: ")
+    return next(filter(None, ranks.gather(problem, ranks.storage)), "")
+
+
+def load_whole(config: Config, ranks: Ranks, folder: Path, dtype: torch.dtype) -> nn.Module | None:
+    """Return the model with its weights on rank 0; the others wait, and hear what went wrong.
+
+    A large model takes longer to read than a collective of the training may take.
+    """
+    source, problem = None, None
+    if ranks.is_first:
+        try:
+            _refuse_too_large(config, ranks, folder)
+            source = make(config, folder, dtype)
+        except ConfigError as error:
+            problem = error
+        except UNUSABLE as error:
+            problem = unusable(config, folder, error)
+            problem.__cause__ = error
+    (said, *_) = ranks.gather((problem.problems, problem.hint) if problem else None, ranks.storage)
+    if said:
+        raise problem or ConfigError(*said[0], hint=said[1])
+    return source
+
+
+def _refuse_too_large(config: Config, ranks: Ranks, folder: Path) -> None:
+    """Refuse to read a model whole into less memory than it takes."""
+    size = memory.base_bytes(config, gpu=ranks.device.type == "cuda")
+    needed, left = size * memory.shape(folder).parameters, host_memory.available()
+    if needed > left:
+        problem = (
+            f"host memory on {ranks.hosts[0]}: expected {memory.size_in_words(needed)} for the "
+            f"whole model on rank 0, found {memory.size_in_words(left)} available"
+        )
+        raise ConfigError(problem, hint=memory.MORE_ROOM)

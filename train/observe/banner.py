@@ -43,11 +43,13 @@ def banner(
     if config.warmup_steps > steps:
         warm_up = warm_up_steps(config, steps)
         done += f"; warmup_steps: {config.warmup_steps} is shortened to {warm_up}"
+    context = config.context_parallel
+    shared = f", {context} ranks share a row (context parallel)" if context > 1 else ""
     return [
         RULE,
         f"Hosts:      {hosts}",
         f"World size: {env.world_size}{start}",
-        f"Mesh:       {_mesh(config, model)} on {ranks.device.type}",
+        f"Mesh:       {_mesh(config, model)}{shared} on {ranks.device.type}",
         f"Model:      {config.name_or_path}, {_trained(config, model, weights)}",
         f"Trained:    {weights.words()}",
         f"Data:       {counted(samples, 'sample')}{evaluated}",

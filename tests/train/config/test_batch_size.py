@@ -41,3 +41,11 @@ def test_numbers_that_cannot_all_be_true_are_refused_with_the_arithmetic() -> No
     assert "expected 128" in str(caught.value)
     assert "2 x 8 ranks x gradient_accumulation_steps 4 = 64" in str(caught.value)
     assert "it becomes 8" in str(caught.value)
+
+
+def test_ranks_that_share_rows_count_once() -> None:
+    size = batch_size(make(per_device_train_batch_size=2, context_parallel=4), 8)
+    assert (size.world_size, size.total) == (2, 4)
+    assert size.words() == "2 per device x 2 groups of 4 ranks x 1 accumulation = 4, global batch 4"
+    with pytest.raises(ConfigError, match="context_parallel: expected a divisor of 6 ranks"):
+        batch_size(make(context_parallel=4), 6)

@@ -229,7 +229,7 @@ def test_the_guides_cluster_keys_are_named_in_one_error(tmp_path: Path) -> None:
         ("shuffle_merged_datasets: false", "shuffled"),
         ("wandb_mode: offline", "WANDB_MODE"),
         ("wandb_api_key: hunter2", "WANDB_API_KEY"),
-        ("sequence_parallel_degree: 4", "data parallelism"),
+        ("tensor_parallel_size: 4", "data and context parallelism"),
         ("qlora_bnb: true", "is NF4 here"),
         ("plugins: [a.B]", "no code"),
         ("datasets: [{path: a.jsonl, type: gpteacher}]", "type of a.jsonl: expected alpaca or"),

@@ -26,12 +26,12 @@ SPLIT_ROWS = {"num_key_value_heads": 4}
 
 def never_read_whole(_rank: int) -> None:
     """Refuse to load the base whole."""
-    from train.model import model
+    from train.model import slices
 
     def loaded(*_: Any) -> None:
         raise AssertionError("the base was read whole")
 
-    vars(model)["_load_whole"] = loaded
+    vars(slices)["load_whole"] = loaded
 
 
 @pytest.mark.parametrize("name", ["model", "tied"])
