@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusterctl.node.hang.tools import FOLDER
 from tests.cli.runs import JOB, Project
 
 STANDS_STILL = (
@@ -44,7 +43,7 @@ def fresh(project: Project) -> None:
     document = yaml.safe_load(project.inventory.read_text())
     document["defaults"]["python"] = str(python)
     project.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
-    there = f"/var/tmp/clusterctl-*/{FOLDER}"
+    there = "/var/tmp/clusterctl-*/.tools"
     assert project.run("exec", "--", "sh", "-c", f"rm -rf {there}").returncode == 0
 
 

@@ -97,6 +97,7 @@ def test_only_a_run_with_a_record_is_looked_at(tmp_path: Path) -> None:
 def test_an_end_that_was_seen_once_is_known_without_the_nodes(tmp_path: Path) -> None:
     records, record = Records(tmp_path), RunRecord(run=RUN, began=1000.0, cluster=CLUSTER)
     records.write(record)
+    end = None
     alone = {"a": ONE["a"], "b": answers(part("b", "running"))}
     for nodes, known in (
         (FIRST_KILLED, None),
