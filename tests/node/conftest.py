@@ -263,20 +263,31 @@ def ipv6() -> str:
     return "::1"
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of what the agents of earlier tests compiled."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 @pytest.fixture
-def make_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+def make_run(tmp_path: Path, compiled: Path) -> Iterator[Callable[..., Run]]:
     """Make runs whose ranks are Python text; every one is ended after the test."""
     runs: list[Run] = []
 
     def make(text: str, *args: str, **options: Any) -> Run:
         folder = tmp_path / str(len(runs))
         folder.mkdir()
+        (folder / "state").mkdir(mode=0o700)
+        shutil.copytree(compiled, folder / "state/.compiled", copy_function=os.link)
         runs.append(Run(folder, [sys.executable, "-u", "-c", text, *args], **options))
         return runs[-1]
 
     yield make
     for run in runs:
         run.end()
+        for file in (run.folder / "state/.compiled").glob("*"):
+            if not (compiled / file.name).exists():
+                os.link(file, compiled / file.name)
 
 
 def environment_of(pid: int) -> Mapping[bytes, bytes]:

@@ -11,8 +11,7 @@ its stacks tell that it does not wait there.
 from __future__ import annotations
 
 from collections import deque
-from statistics import median_high, median_low
-from typing import Deque, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Deque, Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
 SAMPLES = 12
 """So many samples are judged together: a minute of those of 5 s."""
@@ -97,8 +96,8 @@ class _Window:
             key: min(1.0, max(0.0, work.ran - begin[key].ran) / (work.seen - begin[key].seen))
             for key, work in told.items()
         }
-        known, usually_ran = list(shares.values()), median_low(ran.values())
-        usual, most = median_low(known), median_high(known)
+        known, usually_ran = list(shares.values()), _median_low(ran.values())
+        usual, most = _median_low(known), sorted(known)[len(known) // 2]
         self._samples.append(_Sample(shares, usual, most, ran, usually_ran))
 
     @property
@@ -159,6 +158,12 @@ class Stragglers:
                 sure = ran < LEAVE  # it does not poll: it is kept from running
                 blind = not polls and (sure or most >= ENTER)
                 self.slow[key] = _decided(known, work, sure=sure, blind=blind)
+
+
+def _median_low(numbers: Iterable[float]) -> float:
+    """Return the same as `statistics`, whose import takes long."""
+    ordered = sorted(numbers)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _lost(gaps: List[float]) -> float:

@@ -12,13 +12,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-import threading
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
-from urllib.parse import urlsplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
+
     from clusterctl.node.run.processes.environ_bytes import Environment
 
 SECONDS = 10.0
@@ -83,6 +82,8 @@ def deliver(
 
 def parts_of(url: str) -> List[str]:
     """Return what of a URL is hidden: it and its parts, but for the server's name."""
+    from urllib.parse import urlsplit  # noqa: PLC0415  (start-up counts)
+
     parts = urlsplit(url)
     words = re.split(r"[/?&=]", parts.path + "?" + parts.query)
     long = [word for word in words if len(word) >= SHORTEST_SECRET]
@@ -166,6 +167,9 @@ def _run(
     environment: Environment,
     workdir: str,
 ) -> Dict[str, Any]:
+    import subprocess  # noqa: PLC0415  (start-up counts)
+    import threading  # noqa: PLC0415  (start-up counts)
+
     try:
         process = subprocess.Popen(
             [os.fsencode(word) for word in argv],
@@ -217,6 +221,8 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def problem_of(url: str) -> Optional[str]:
     """Return why a URL cannot be posted to, without its words; None: it can."""
+    from urllib.parse import urlsplit  # noqa: PLC0415  (start-up counts)
+
     if not url.isprintable() or not url.isascii() or " " in url:
         return "it has characters that a URL has not"
     try:

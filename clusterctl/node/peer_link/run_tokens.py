@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 
 def node_token(run_token: str, node: str) -> str:
     """Return the token by which a node shows the master that it is this node and no other."""
@@ -16,4 +14,6 @@ def ray_token(run_token: str) -> str:
 
 
 def _derive(run_token: str, purpose: str) -> str:
+    import hmac  # noqa: PLC0415  (start-up counts)
+
     return hmac.new(run_token.encode(), purpose.encode(), "sha256").hexdigest()

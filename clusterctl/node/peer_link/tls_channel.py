@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import time
-import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node.agent.anonymous_file import anonymous_file
@@ -108,6 +107,8 @@ class TlsChannel:
         except MessageError as error:  # it would fill the log
             self._close_with("its message cannot be acted on: %s" % error)
         except Exception as error:  # noqa: BLE001  (no peer may end the run; the log has it)
+            import traceback  # noqa: PLC0415  (start-up counts)
+
             traceback.print_exc()
             self._close_with("its message could not be handled: %r" % error)
 

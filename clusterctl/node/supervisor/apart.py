@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import traceback
 from typing import Any, Callable, Dict
 
 from clusterctl.node.event_loop import EventLoop
@@ -117,6 +116,8 @@ def _be_child(work: Callable[[], Dict[str, Any]], writer: int) -> None:
             result.write(to_json(work()))
         os._exit(0)
     except BaseException:  # noqa: BLE001  (a child must not become a second supervisor)
+        import traceback  # noqa: PLC0415  (start-up counts)
+
         traceback.print_exc()
     finally:
         os._exit(1)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import traceback
 from typing import Any, Callable, Dict, List, Sequence
 
 from clusterctl.node import run_lock
@@ -159,6 +158,8 @@ class ControlSocket:
         except (OSError, ValueError):
             pass  # it disconnected, or is another user's, who may not fill the log
         except Exception:  # noqa: BLE001  (no question may end the run; the log has it)
+            import traceback  # noqa: PLC0415  (start-up counts)
+
             traceback.print_exc()
         return b""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from typing import Any, Dict, List, Optional, Tuple
 
 from clusterctl.node import handover_sockets
@@ -63,6 +62,8 @@ def supervise(
     try:
         supervisor.run()
     except Exception as error:  # noqa: BLE001  (whatever it is, nothing may be left running)
+        import traceback  # noqa: PLC0415  (start-up counts)
+
         traceback.print_exc()
         write_line(guard, {"reason": "the supervisor failed: %r (see launcher.log)" % error})
         return 1

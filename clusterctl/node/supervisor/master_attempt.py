@@ -8,7 +8,6 @@ few nodes are left, the run waits for others to join, as long as the job allows.
 from __future__ import annotations
 
 import time
-import traceback
 from functools import partial
 from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
@@ -122,6 +121,8 @@ class MasterAttempt(NextAttempt):
         try:
             self._decide_by(self._peers.afters)
         except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide how the run ended)
+            import traceback  # noqa: PLC0415  (start-up counts)
+
             traceback.print_exc()
             self.give_up("it cannot be decided: %r" % error)
 

@@ -8,7 +8,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import ORDERED
-from clusterctl.node.printed_error import CLOSED_GRACE
 from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
     TERM_TO_KILL,
@@ -54,6 +53,8 @@ class Cause(NamedTuple):
     @property
     def waited(self) -> bool:
         """A rank has waited in vain for another one: it did not only lose the connection to it."""
+        from clusterctl.node.printed_error import CLOSED_GRACE  # noqa: PLC0415  (start-up counts)
+
         return (self.lines_grace or 0.0) > CLOSED_GRACE
 
     @property

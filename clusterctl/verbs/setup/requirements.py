@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +80,8 @@ def _from_lock(source: Path) -> str:
 
 
 def _from_project(source: Path) -> str:
+    import tomllib  # noqa: PLC0415  (each launch imports this module)
+
     try:
         project = tomllib.loads(source.read_text()).get("project", {})
     except tomllib.TOMLDecodeError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 
 from clusterctl.node.file_io import list_folder
@@ -75,6 +74,8 @@ def remove_short_name(run_folder: str) -> None:
 
 def clean(run_folder: str) -> None:
     """Remove what no one needs after the run: the short name, and all but Ray's logs."""
+    import shutil  # noqa: PLC0415  (start-up counts)
+
     remove_short_name(run_folder)
     folder = os.path.join(run_folder, "ray")
     for session in list_folder(folder):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from typing import List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import OperationError
@@ -87,6 +86,8 @@ def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> 
     if not why:
         return []
     if uid == 0:
+        import shutil  # noqa: PLC0415  (start-up counts)
+
         # By default logind spares root.
         return ["systemd-run", *scope] if certain or shutil.which("systemd-run") else []
     if os.path.exists(os.path.join(linger, user)):

@@ -11,7 +11,6 @@ from typing import Callable, Dict, Optional
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
-from clusterctl.node.printed_cause import last_line
 from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.supervisor.ranks.child_watcher import Status, code_and_signal
@@ -114,6 +113,8 @@ class AroundCommands:
 
     def _last_line(self, printed: int) -> str:
         """Return what the command printed last."""
+        from clusterctl.node.printed_cause import last_line  # noqa: PLC0415  (start-up counts)
+
         path = self._record.paths.launcher_log
         with contextlib.suppress(OSError):
             count = min(TAIL, os.stat(path).st_size - printed)

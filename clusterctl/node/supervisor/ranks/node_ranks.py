@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Pr
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.launcher_reaction import is_reaction
-from clusterctl.node.printed_error import last_error, lines_grace
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG
@@ -339,6 +338,8 @@ class Ranks:
             )
 
     def _cause_of(self, rank: Rank) -> Cause:
+        from clusterctl.node.printed_error import last_error, lines_grace  # noqa: PLC0415  (start-up counts)
+
         cause = Cause("rank", rank.describe_end(), self._job["node"], rank=rank.rank)
         end = self._record.log_end(RANK_LOG % rank.rank, LOG_TAIL)
         text = end.decode("utf-8", "backslashreplace").splitlines()

@@ -18,7 +18,6 @@ from clusterctl.node.hang.blame import blame
 from clusterctl.node.hang.life import RankLife, RunLife
 from clusterctl.node.hang.sample import RankSample
 from clusterctl.node.hang.saved import save_dump
-from clusterctl.node.hang.stacks import dump_ranks
 from clusterctl.node.hang.take import limit_of, take_to_file
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
@@ -322,6 +321,8 @@ def _places(
     paths: NodePaths, ranks: Sequence[Mapping[str, Any]], wanted: Mapping[int, bool]
 ) -> Dict[str, Any]:
     """Return where each of these ranks waits; `wanted`: whether its GPUs rest. Runs in a child."""
+    from clusterctl.node.hang.stacks import dump_ranks  # noqa: PLC0415  (start-up counts)
+
     found = dump_ranks(paths, ranks, only=wanted, stacks_only=True)
     return {
         str(one["rank"]): life.place_of(one, on_gpu=wanted[one["rank"]])
@@ -338,5 +339,7 @@ def _save(
     timed_out: bool,
 ) -> Dict[str, Any]:
     """Keep the stacks of all ranks; runs in a child."""
+    from clusterctl.node.hang.stacks import dump_ranks  # noqa: PLC0415  (start-up counts)
+
     dump = {**dump_ranks(paths, ranks, quiet=quiet), "timed_out": timed_out}
     return {"saved": save_dump(paths, dump), "blame": blame(dump)}

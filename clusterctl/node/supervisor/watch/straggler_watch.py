@@ -14,7 +14,6 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang import life, sample
 from clusterctl.node.hang.sample import Halts, OwnTime, RankSample
 from clusterctl.node.hang.slow_reasons import NONE, find_reason
-from clusterctl.node.hang.stacks import dump_ranks
 from clusterctl.node.hang.stragglers import Stragglers, Work
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
@@ -207,6 +206,8 @@ def _looks(
     paths: NodePaths, ranks: Sequence[Mapping[str, Any]], wanted: List[int]
 ) -> Dict[str, Any]:
     """Tell of each of these ranks whether it waits for others, and where it is; in a child."""
+    from clusterctl.node.hang.stacks import dump_ranks  # noqa: PLC0415  (start-up counts)
+
     found = dump_ranks(paths, ranks, only=wanted, stacks_only=True)
     looks = ((str(one["rank"]), life.look_of(one)) for one in found["ranks"])
     return {rank: look for rank, look in looks if look is not None}
