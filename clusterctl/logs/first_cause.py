@@ -280,7 +280,8 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         kind="launcher" if kind == "launcher-ended" else "signal" if number else "exit",
         exit_code=code,
         signal=number,
-        message=_message(code, number, lines),
+        message=("the launcher " if rank is None and number else "")
+        + _message(code, number, lines),
         remedy=_remedy(number, lines, event.get("oom_kills")),
         lines=lines,
     )

@@ -82,3 +82,21 @@ def test_a_world_elsewhere_that_is_forced_is_told_and_goes_on(project: Project) 
     # Lines that both print at once are one: `[*:0-1] size 1`.
     shown = [line.partition("]")[0] for line in stdout.splitlines() if line.endswith("size 1")]
     assert "".join(sorted(shown)) in {"[*:0-1", "[node1:0[node2:1"}
+
+
+@pytest.mark.soak  # test_worlds.py of the supervisor, test_entry_script.py
+def test_a_program_that_starts_ranks_of_its_node_alone_ends_the_run(project: Project) -> None:
+    (project.folder / "train.py").write_text(TRAIN)
+    (project.folder / "own.py").write_text(
+        "import sys\n"
+        "from torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
+        "count, place = int(sys.argv[1]), sys.argv[2]\n"
+        "config = LaunchConfig(count, count, 2, rdzv_backend='c10d', rdzv_endpoint=place)\n"
+        "elastic_launch(config, sys.executable)('train.py')\n"
+    )
+    answer = project.run(*LAUNCH, "--", "own.py", "1", "localhost:0")
+    assert answer.returncode == 125, (answer.stdout, answer.stderr)
+    found = "found a rendezvous of the program's own processes at port "
+    assert found in answer.stderr
+    assert "(own.py:5: " in answer.stderr
+    assert "hint: let clusterctl start the ranks" in answer.stderr

@@ -106,6 +106,13 @@ def test_a_rank_terminated_after_one_whose_exit_code_is_lost_is_an_echo(
     assert (cause.kind, cause.rank) == ("launcher" if rank is None else "signal", rank)
 
 
+def test_a_launcher_that_was_killed_is_named() -> None:
+    event = {"kind": "launcher-ended", "time": 1.0, "exit_code": 137, "signal": 9, "oom_kills": 0}
+    cause = found(NodeReport(node="a", events=[event, ended(1.1, 0, exit_code=137, ordered=True)]))
+    assert (cause.rank, cause.message) == (None, "the launcher was killed by SIGKILL")
+    assert cause.remedy.endswith("did not run")
+
+
 def test_a_launcher_that_failed_before_any_rank_is_the_cause() -> None:
     events = [{"kind": "launcher-ended", "time": 1.0, "exit_code": 1}]
     lines: dict[int | None, list[str]] = {

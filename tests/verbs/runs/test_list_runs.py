@@ -109,6 +109,7 @@ def test_an_end_that_was_seen_once_is_known_without_the_nodes(tmp_path: Path) ->
         list_runs.runs(pool, records, see=partial(remember_seen, records))
         end = records.end(record)
         assert (end and end.state) == known
+    end = records.end(record)
     assert end is not None
     assert (end.ended_by, end.ended) == ("job", 9.0)
 

@@ -260,7 +260,7 @@ class Ranks:
         decided = self.stopping or self._job["launcher_decides"] or self._terminated_after(rank)
         if rank.exit_code and not decided:
             self._events.rank_failed(self._cause_of(rank))
-        killed = {"oom_kills": self.oom_kills()} if rank.signal == signal.SIGKILL else {}
+        killed = self._if_killed(rank.signal)
         self._record.event(
             "rank-ended",
             **killed,
@@ -274,6 +274,9 @@ class Ranks:
         if not self.stopping and self._all_ended and not self._job["launcher_argv"]:
             self._events.ranks_succeeded()
         self._events.rank_ended()
+
+    def _if_killed(self, number: Optional[int]) -> Dict[str, Optional[int]]:
+        return {"oom_kills": self.oom_kills()} if number == signal.SIGKILL else {}
 
     def oom_kills(self) -> Optional[int]:
         """Return how many processes the out-of-memory killer ended since the start."""
@@ -317,7 +320,10 @@ class Ranks:
         if not self.stopping:
             self._explain_launcher_end(code, number)
         self._take_killed()
-        self._record.event("launcher-ended", exit_code=code, signal=number, ordered=ordered)
+        killed = self._if_killed(number)
+        self._record.event(
+            "launcher-ended", exit_code=code, signal=number, ordered=ordered, **killed
+        )
         self._events.rank_ended()
 
     def _explain_launcher_end(self, code: int, number: Optional[int]) -> None:
