@@ -52,8 +52,11 @@ class Store:
     def ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
         """Send a request about something in the bucket."""
         url = f"http://127.0.0.1:{self.port}/runs{path}"
-        signed = {"Authorization": "AWS somebody:signature"}  # (moto looks no closer)
-        request = urllib.request.Request(url, content, signed, method=method)
+        headers = {
+            "Authorization": "AWS somebody:signature",  # (moto looks no closer)
+            "Content-Type": "application/octet-stream",  # (a form's fields would be no content)
+        }
+        request = urllib.request.Request(url, content, headers, method=method)
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: bytes = answer.read()
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -83,10 +82,11 @@ class Uploads:
             time.sleep(LOOK)
         with self._changed:
             self._over = True
+            self._changed.notify()
             if self._process:
                 self._process.kill()
 
-    def _is_left(self) -> bool:
+    def _is_asked(self) -> bool:
         """Whether another thread ended the uploads, or has a newer checkpoint to upload."""
         return self._over or self._next is not None
 
@@ -97,15 +97,19 @@ class Uploads:
     def _work(self) -> None:
         while not self._over:
             with self._changed:
-                self._changed.wait_for(lambda: self._next)
+                self._changed.wait_for(self._is_asked)
                 folder, self._next = self._next, None
                 self.current = folder
-            assert folder
+            if folder is None:
+                return
             for wait in growing():
-                code = self._upload(folder)
-                if code >= 0 or self._is_left():
+                try:
+                    code = self._upload(folder)
+                    ended = f"its process was ended by signal {-code}"
+                except OSError as error:  # no process can be started
+                    code, ended = -1, str(error)
+                if code >= 0 or self._is_asked():
                     break
-                ended = f"its process was ended by {signal.Signals(-code).name}"
                 self._say(folder, "uploading", f"{ended}; trying again in {wait:.0f} s")
                 time.sleep(wait)
             self.current = None
@@ -113,17 +117,19 @@ class Uploads:
     def _upload(self, folder: Path) -> int:
         """Run one process to its end; return its exit code."""
         began, tries, line = time.monotonic(), 1, ""
+        process = start(["-m", "train.tools.upload", str(folder), self._url])
         with self._changed:
+            self._process = process
             if self._over:
-                return DONE
-            self._process = start(["-m", "train.tools.upload", str(folder), self._url])
-        assert self._process.stdout
-        with self._process:
+                process.kill()
+        assert process.stdout
+        with process:
             self._say(folder, "uploading", "")
-            for line in self._process.stdout:
+            for line in process.stdout:
                 tries += "trying again" in line
-                self._say(folder, "uploading", line.strip())
-        code = self._process.returncode
+                if not self._over:
+                    self._say(folder, "uploading", line.strip())
+        code = process.returncode
         if code >= 0 and not self._over:
             self._say(folder, "done" if code == DONE else "failed", line.strip(), prints=False)
             record = {

@@ -203,3 +203,43 @@ def test_a_store_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         Folder.at("nothere://bucket/run", key="upload_to")
     with pytest.raises(CheckpointError, match="uploaded whole, found no such file"):
         bring(f"file://{tmp_path}/latest", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(PermissionError("denied"), "name these variables in env_from"), (OSError("no route"), None)],
+)
+def test_a_start_refuses_a_store_that_refuses_it_and_none_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str | None
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Folder, "write", fail)
+    told: list[str] = []
+    if words:
+        with pytest.raises(ConfigError, match=words):
+            remote.probe("memory://bucket/run", told.append)
+        return
+    remote.probe("memory://bucket/run", told.append)
+    assert told == ["upload_to: OSError: no route; tried again with the first checkpoint"]
+
+
+def test_the_check_tries_to_write_and_looks_for_all_files(
+    checkpoint: Path, url: str, sent: list[str], tmp_path: Path
+) -> None:
+    from train.config.config import Config
+    from train.preflight import _store
+
+    remote.upload(checkpoint, url, print)
+    config = Config(
+        name_or_path="m", dataset_path="d", upload_to=url, resume_from_checkpoint=f"{url}/latest"
+    )
+    written, found = _store(config)
+    assert (written.state, found.state) == ("ok", "ok")
+    assert "step-000007: " in found.said
+    assert not list((tmp_path / "store" / "run").glob(".probe*"))
+    (tmp_path / "store" / "run" / "step-000007" / "shard").unlink()
+    *_, found = _store(config)
+    assert found.state == "fail"
+    assert "shard: expected 7 bytes, found none" in found.said

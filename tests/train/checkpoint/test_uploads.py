@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,8 +47,15 @@ def test_a_training_is_uploaded_and_resumed_on_another_machine(world: World, sto
     records = [json.loads(line) for line in lines]
     assert [(one["step"], one["ok"]) for one in records if one["kind"] == "upload"] == [(2, True)]
 
-    again = world.run(**STEADY, max_steps=3, resume_from_checkpoint="s3://runs/whole/latest")
+    store.ask("PUT", "/data/train.jsonl", Path(str(world.base.dataset_path)).read_bytes())
+    again = world.run(
+        **STEADY,
+        max_steps=3,
+        dataset_path="s3://runs/data/train.jsonl",
+        resume_from_checkpoint="s3://runs/whole/latest",
+    )
     assert again.losses() == {3: whole.losses()[3]}
+    assert "downloading s3://runs/data/train.jsonl (1 file, " in again.said()
 
     name = "/whole/step-000002/__0_0.distcp"
     changed = bytearray(store.ask("GET", name))
