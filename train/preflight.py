@@ -170,9 +170,10 @@ def _batch(config: Config, local: int) -> Iterator[Finding]:
             yield Finding("batch", said, "fail" if one else "warn")
             continue
         empty = f" ({size.empty} places stay empty)" if size.empty else ""
+        shared = f"/ {size.context} a row " if size.context > 1 else ""
         yield Finding(
             "batch",
-            f"{size.per_device} local x {local} a node x {counted(nodes, 'node')} x "
+            f"{size.per_device} local x {local} a node x {counted(nodes, 'node')} {shared}x "
             f"{size.accumulation} accumulation = {counted(size.total, 'sample')} a step{empty}",
         )
 

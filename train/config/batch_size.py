@@ -47,7 +47,8 @@ def batch_size(config: Config, world_size: int) -> BatchSize:
     if world_size % context:
         raise ConfigError(
             f"context_parallel: expected a divisor of {counted(world_size, 'rank')}, "
-            f"found {context}"
+            f"found {context}",
+            hint=f"start a multiple of {context} ranks, or --set context_parallel=1",
         )
     world_size //= context
     steps, once = config.gradient_accumulation_steps, each * world_size
