@@ -79,7 +79,7 @@ def run_result(
 
 
 def remember_seen(records: Records, record: RunRecord, view: RunStatus) -> None:
-    """Keep how a run ended if its record has no end: its nodes may be gone tomorrow."""
+    """Keep how a run ended that was not followed to its end: its nodes may be gone later."""
     unknown = view.live or view.silent or not view.known or view.state == "lost"
     told = view.remembered is not None and view.remembered.state != "unreachable"
     if not (told or unknown):
