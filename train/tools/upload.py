@@ -17,7 +17,7 @@ from pathlib import Path
 
 from train.checkpoint import remote
 from train.checkpoint.manifest import CorruptCheckpoint
-from train.errors import CHECKPOINT, DONE, USAGE, ConfigError
+from train.errors import CHECKPOINT, DONE, INTERRUPTED, USAGE, ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CorruptCheckpoint as damage:
         say(f"{args.folder}: {damage}")
         return CHECKPOINT
+    except KeyboardInterrupt:
+        return INTERRUPTED
     took = time.monotonic() - began
     say(f"uploaded, {sent / 2**20:.1f} MiB in {took:.1f} s" if sent else "there already")
     return DONE

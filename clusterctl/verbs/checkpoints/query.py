@@ -45,7 +45,8 @@ class ChosenCheckpoint:
     step: int | None
     format: str
     verified_on: tuple[str, ...]
-    """The nodes that read it to its last byte."""
+    """The nodes that read it to its last byte; none for one in an object store, which each node
+    downloads and verifies before a rank loads it."""
     skipped: tuple[str, ...] = ()
     """Newer ones, each with why it was not taken."""
     doubts: tuple[str, ...] = ()
