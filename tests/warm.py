@@ -185,8 +185,7 @@ def _import_all() -> None:
             importlib.import_module(module.name)
     agent: Any = importlib.import_module("clusterctl.transport.agent")
     for op in SENT:
-        for stayed in (False, True):
-            agent.modules_for(op, stayed=stayed)
+        agent.modules_for(op)
 
 
 def _enter(process: Path) -> None:

@@ -107,7 +107,7 @@ def modules_of(op: str) -> dict[str, CodeType]:
 
 
 def _all_modules_of(op: str) -> dict[str, CodeType]:
-    known = _read().keys() - {loader.ENTRY}
+    known = _texts().keys() - {loader.ENTRY}
     wanted = [_MAIN, OPERATIONS[op].partition(":")[0]]
     found: dict[str, CodeType] = {}
     while wanted:
@@ -121,16 +121,21 @@ def _all_modules_of(op: str) -> dict[str, CodeType]:
 
 def sources_for(op: str) -> loader.Sources:
     """Return the sources of all that an operation may import, or pass on to another Python."""
+    return {name: _source(name) for name in _names_for(op)}
+
+
+@functools.cache
+def _names_for(op: str) -> list[str]:
     needed = _all_modules_of(op).keys() if op else _WRITES_AGENT
     if needed & _WRITES_AGENT:
-        return _read()
+        return [*_texts()]
     probes = _NODE + "probe."
     passes_on = probes + "read" in needed
-    return {
-        name: source
-        for name, source in _read().items()
+    return [
+        name
+        for name in _texts()
         if name == loader.ENTRY or name in needed or (passes_on and name.startswith(probes))
-    }
+    ]
 
 
 @functools.cache
@@ -157,8 +162,14 @@ def _imported(code: CodeType) -> Iterator[str]:
 
 
 @functools.cache
-def _read() -> loader.Sources:
-    return loader.read_sources()
+def _texts() -> dict[str, bytes]:
+    return loader.read_texts()
+
+
+@functools.cache
+def _source(name: str) -> bytes:
+    own = _texts()[loader.ENTRY]
+    return zlib.compress(own) if name == loader.ENTRY else loader.deflated(_texts()[name], own)
 
 
 @functools.cache
@@ -209,8 +220,8 @@ def further(op: str, known: frozenset[str]) -> bytes:
 @functools.cache
 def modules_for(op: str, known: frozenset[str] = frozenset()) -> bytes:
     """Return the sources that an operation needs, and what it imports as it was compiled."""
-    had = {name for each in known for name in sources_for(each)}
-    sources = {name: text for name, text in sources_for(op).items() if name not in had}
+    had = {name for each in known for name in _names_for(each)}
+    sources = {name: _source(name) for name in _names_for(op) if name not in had}
     parts = marshal.dumps(sources, 2), compiled_for(op, known) if op else b""
     if known:
         return Message({"modules": len(parts[0])}, b"".join(parts)).encode()

@@ -171,6 +171,14 @@ def read_sources() -> Sources:
     """Return the agent's modules: those this process runs from, else the files of `node/`."""
     if _installed is not None:
         return _installed.sources
+    texts = read_texts()
+    own = texts[ENTRY]
+    sources = {name: deflated(text, own) for name, text in texts.items() if name != ENTRY}
+    return {ENTRY: zlib.compress(own), **sources}
+
+
+def read_texts() -> Dict[str, bytes]:
+    """Return the text of each of the agent's modules, from the files of `node/`."""
     top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     files = [os.path.join(top, name) for name in ("own_files.py", "wire.py")]
     for folder, folders, names in os.walk(os.path.join(top, "node")):
@@ -182,12 +190,13 @@ def read_sources() -> Sources:
         name = "clusterctl" + path[len(top) : -len(".py")].replace(os.sep, ".")
         with open(path, "rb") as file:
             texts[name] = file.read()
-    own = texts.pop(ENTRY)
-    sources = {ENTRY: zlib.compress(own)}
-    for name, text in texts.items():
-        deflate = zlib.compressobj(zdict=own)
-        sources[name] = deflate.compress(text) + deflate.flush()
-    return sources
+    return texts
+
+
+def deflated(text: bytes, own: bytes) -> bytes:
+    """Return a module's text as it is sent, by the loader's own text."""
+    deflate = zlib.compressobj(zdict=own)
+    return deflate.compress(text) + deflate.flush()
 
 
 def program(modules: Sequence[str] = (), kept: str = "") -> bytes:
