@@ -99,4 +99,4 @@ def test_a_program_that_starts_ranks_of_its_node_alone_ends_the_run(project: Pro
     found = "found a rendezvous of the program's own processes at port "
     assert found in answer.stderr
     assert "(own.py:5: " in answer.stderr
-    assert "hint: let clusterctl start the ranks" in answer.stderr
+    assert "hint: leave the ranks to clusterctl" in answer.stderr

@@ -28,7 +28,7 @@ WORLD_REMEDY = (
     " --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT, which clusterctl sets on each node"
 )
 IN_PYTHON = (
-    "let clusterctl start the ranks: call the function itself, without a launcher of Python's\n"
+    "leave the ranks to clusterctl: call the function itself, without a launcher of Python's\n"
     "or start the program once per node (--launcher direct --procs-per-node 1), and give its"
     ' launcher all nodes: min_nodes=max_nodes=int(os.environ["NNODES"]), rdzv_backend="c10d",'
     ' rdzv_endpoint="{MASTER_ADDR}:{MASTER_PORT}".format(**os.environ)'
