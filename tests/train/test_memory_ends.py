@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.train.outcome import weights
+from tests.train.tiny import VOCABULARY, make_tokenizer, paragraphs
 from tests.train.world import World
 from train.config.config import Config
 
@@ -57,6 +59,62 @@ def test_the_largest_micro_batch_is_one_of_the_longest_samples(world: World) -> 
     largest, *others = widths
     assert len(others) >= 40
     assert largest == max(others)
+
+
+def gives_back(_rank: int) -> None:
+    """Let glibc return what is freed: it keeps large blocks, of which it finds few to use again."""
+    import ctypes
+
+    m_mmap_threshold = -3
+    assert ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 20)
+
+
+@pytest.mark.soak  # test_preflight.py has the arithmetic
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"load_in_4bit": True},
+        {
+            "nodes": (2,),
+            "parallel": "fsdp",
+            "context_parallel": 2,
+            "seq_len": 1024,
+            "reshard_after_forward": True,
+        },
+    ],
+    ids=["LoRA", "QLoRA", "context parallel"],
+)
+def test_the_estimate_is_near_what_ranks_on_cpus_took(world: World, how: dict[str, Any]) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from train.model import load, memory
+
+    folder = world.folder / "model"
+    make_tokenizer(folder)
+    shape = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+    )
+    LlamaForCausalLM(shape).save_pretrained(folder)
+    data = world.folder / "long.jsonl"
+    data.write_text(json.dumps({"text": " ".join(paragraphs())[:20_000]}) + "\n")
+    keys = {
+        "name_or_path": str(folder), "dataset_path": str(data), "seq_len": 512, "max_steps": 2,
+        "per_device_train_batch_size": 1, "global_batch_size": 1, "eval_dataset_path": None,
+        "parallel": "single",
+    } | how  # fmt: skip
+    run = world.run(before=gives_back, **keys)
+    steps = map(json.loads, (run.output / "metrics.jsonl").read_text().splitlines())
+    took = max(line["memory"] for line in steps if line["kind"] == "step")
+    weights = load.count_weights(run.config, folder)
+    ranks = run.config.context_parallel
+    need = memory.memory(run.config, memory.shape(folder), weights, shards=ranks, gpu=False)
+    assert took == pytest.approx(need.total, rel=0.1), need.words()
 
 
 def test_the_longest_packed_rows_are_tried(base: Config) -> None:
