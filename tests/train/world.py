@@ -102,6 +102,8 @@ class World:
         self._context = context()
         self._count = 0
         self.started: list[Training] = []
+        self.variables: dict[str, str] = {}
+        """What ranks get in their environment: they are not forked from this process."""
 
     def start(
         self,
@@ -147,7 +149,7 @@ class World:
             log = logs / f"rank-{env['rank']}.log"
             process = self._context.Process(
                 target=rank,
-                args=(config, env, logs / "rendezvous", log, apart, gpu, before),
+                args=(config, env, logs / "rendezvous", log, apart, gpu, before, self.variables),
                 daemon=True,
             )
             process.start()
@@ -181,9 +183,11 @@ def rank(
     apart: Path | None,
     gpu: bool,  # noqa: FBT001  (a process passes arguments by position only)
     before: Callable[[int], None] | None,
+    variables: dict[str, str],
 ) -> None:
     """Be one rank: what `python -m train` does after its arguments."""
     print_into(log)
+    os.environ.update(variables)
     if not gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch

@@ -39,6 +39,8 @@ MAGIC: bytes = _frozen_importlib_external.MAGIC_NUMBER
 
 _HASH_BYTES = 8
 _KEPT_LIMIT = 1024 * 1024
+_ROOM = 64 * 1024 * 1024
+"""Free bytes below which nothing is kept: what a run needs goes first."""
 
 _installed: Optional[Importer] = None
 
@@ -119,6 +121,10 @@ class Importer:
 
         try:
             make_private(os.path.dirname(self.kept), self.kept)
+            room = os.statvfs(self.kept)
+            if room.f_bavail * room.f_frsize < _ROOM:
+                self.kept = ""
+                return
             for name, code in codes.items():
                 replace_file(self._kept_file(name), _hash(self.sources[name]) + _hash(code) + code)
         except OSError:

@@ -19,7 +19,11 @@ TALK = """
 import os, sys, time
 rank = int(os.environ["RANK"])
 print(f"first of {rank}", flush=True)
+if rank == 0:
+    open("printed", "w").close()
 if rank == 1:
+    while not os.path.exists("printed"):
+        time.sleep(0.01)
     time.sleep(0.3)
     sys.stdout.write("10%\\r20%\\r")
     sys.stdout.flush()

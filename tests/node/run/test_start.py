@@ -311,7 +311,6 @@ def test_the_folder_is_locked_against_cleaners(make_run: MakeRun) -> None:
 def test_a_state_folder_that_others_may_write_is_refused(make_run: MakeRun) -> None:
     run = make_run(SLEEP)
     state = run.folder / "state"
-    state.mkdir()
     state.chmod(0o777)
     error = run.start_node(0)["error"]
     assert error["kind"] == "state-folder"

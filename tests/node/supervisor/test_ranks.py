@@ -58,7 +58,9 @@ class World:
             record,
             self,
         )
-        self.ranks._launcher = (os.getpid(), 0)
+        launcher = processes.read(os.getpid())
+        assert launcher
+        self.ranks._launcher = (launcher.pid, launcher.start)
 
     def rank_failed(self, cause: Cause) -> None:
         self.ends.append((cause.by, cause.exit_code, cause.killed_by, cause.rank))

@@ -29,10 +29,9 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture(autouse=True)
-def variables(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def variables(world: World, store: Store) -> None:
     """Let trainings find the store, as `env_from` does."""
-    for name, value in store.variables.items():
-        monkeypatch.setenv(name, value)
+    world.variables = store.variables
 
 
 def test_a_training_is_uploaded_and_resumed_on_another_machine(world: World, store: Store) -> None:
