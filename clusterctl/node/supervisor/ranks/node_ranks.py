@@ -155,8 +155,9 @@ class Ranks:
         with contextlib.suppress(OSError):  # a full disk, or it cannot be checked now
             os.write(1, (words % lost).encode())
             table = processes.process_table()
-            both = {*old, *processes.descendants(old, table)} & set(table)
-            processes.send_all([table[pid] for pid in both], signal.SIGKILL)
+            # The ranks first: one whose helper is gone may end well by itself.
+            both = [*old, *processes.descendants(old, table)]
+            processes.send_all([table[pid] for pid in both if pid in table], signal.SIGKILL)
 
     def report(self, request: Dict[str, Any], pid: int) -> Dict[str, Any]:
         """Take a rank's own report, from the shim just before it becomes the rank."""
