@@ -155,7 +155,7 @@ class Ranks:
         with contextlib.suppress(OSError):  # a full disk, or it cannot be checked now
             os.write(1, (words % lost).encode())
             table = processes.process_table()
-            # The ranks first: one whose helper is gone may end well by itself.
+            # The ranks first: one whose helper has ended may exit with 0 by itself.
             both = [*old, *processes.descendants(old, table)]
             processes.send_all([table[pid] for pid in both if pid in table], signal.SIGKILL)
 
