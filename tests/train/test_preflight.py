@@ -32,6 +32,15 @@ from train.preflight import check
 pytestmark = pytest.mark.torch
 
 RECIPE = Path(__file__).parents[2] / "examples" / "glm-4.5-air" / "config.yaml"
+EIGHT_BILLION = memory.Shape(
+    parameters=8_000_000_000,
+    on_disk=16_000_000_000,
+    layers=32,
+    width=4096,
+    vocabulary=128256,
+    widths=Widths.of({"num_hidden_layers": 32, "hidden_size": 4096}),
+    complete=True,
+)
 
 
 @pytest.fixture
@@ -197,15 +206,7 @@ def test_gradients_take_the_place_of_activations() -> None:
 
 
 def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> None:
-    shape = memory.Shape(
-        parameters=8_000_000_000,
-        on_disk=16_000_000_000,
-        layers=32,
-        width=4096,
-        vocabulary=151_552,
-        widths=Widths.of({"num_hidden_layers": 32, "hidden_size": 4096}),
-        complete=True,
-    )
+    shape = replace(EIGHT_BILLION, vocabulary=151_552)
     config = Config(name_or_path="m", dataset_path="d", method="full", seq_len=8192)
     weights = Weights(every={}, trained={"embeddings and head": 8_000_000_000})
     parts, whole = (
@@ -216,18 +217,11 @@ def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> N
 
 
 def test_ranks_that_share_rows_have_whole_keys_and_values_and_a_part_of_the_rest() -> None:
-    shape = memory.Shape(
-        parameters=8_000_000_000,
-        on_disk=16_000_000_000,
-        layers=32,
-        width=4096,
-        vocabulary=128256,
-        widths=Widths.of(
-            {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
-             "num_key_value_heads": 8}
-        ),
-        complete=True,
-    )  # fmt: skip
+    about = {
+        "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    }  # fmt: skip
+    shape = replace(EIGHT_BILLION, widths=Widths.of(about))
     config = Config(
         name_or_path="m", dataset_path="d", seq_len=65536, per_device_train_batch_size=1
     )
@@ -246,15 +240,7 @@ def test_ranks_that_share_rows_have_whole_keys_and_values_and_a_part_of_the_rest
 
 
 def test_what_is_held_whole_is_counted() -> None:
-    shape = memory.Shape(
-        parameters=8_000_000_000,
-        on_disk=16_000_000_000,
-        layers=32,
-        width=4096,
-        vocabulary=128256,
-        widths=Widths.of({"num_hidden_layers": 32, "hidden_size": 4096}),
-        complete=True,
-    )
+    shape = EIGHT_BILLION
     config = Config(name_or_path="m", dataset_path="d", method="full")
     weights = Weights(every={}, trained={"dense MLP": 8_000_000_000})
 

@@ -25,6 +25,7 @@ from clusterctl.plan.entry_script import (
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
+from clusterctl.plan.nodes_apart import alone
 from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.runs.join_failure import IN_PYTHON
 from clusterctl.wire import plain
@@ -337,8 +338,8 @@ def _of_programs(
             )
         for line, name, words in own_launches(text) if several else ():
             start = start_of(("torchrun", *words))
-            alone = own_world.alone(replace(start, name=name), nodes or None) if start else ()
-            for message, _ in alone:
+            found = alone(replace(start, name=name), nodes or None) if start else ()
+            for message, _ in found:
                 where, fatal = f"{script}:{line}", nodes > 1
                 yield own_world.Problem(where=where, message=message, hint=IN_PYTHON, fatal=fatal)
 
