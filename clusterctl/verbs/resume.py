@@ -83,13 +83,13 @@ def resume(
     require_job(cluster)
     if needs_secrets:
         require_variables(cluster)
+    # First: what a program of another kind lacks would lead to a command that is refused.
+    stored = stored_checkpoint(checkpoint, cluster.job.command) if is_url(checkpoint) else None
     template = _template(cluster.job, checkpoint)
     ranks = _ranks(before, cluster, overrides)
     active = cluster.with_nodes(cluster.active)
-    chosen = (
-        stored_checkpoint(checkpoint, template)
-        if is_url(checkpoint)
-        else choose_checkpoint(pool, active, checkpoint, history=history, ranks=ranks, emit=emit)
+    chosen = stored or choose_checkpoint(
+        pool, active, checkpoint, history=history, ranks=ranks, emit=emit
     )
     _report(chosen, emit=emit)
     command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)

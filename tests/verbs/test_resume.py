@@ -280,6 +280,8 @@ def test_a_url_goes_to_a_training_that_verifies_it_and_is_looked_at_before_the_s
 def test_a_url_for_a_job_that_cannot_verify_it_is_refused(
     command: tuple[str, ...], url: str, words: str
 ) -> None:
+    job = replace(CLUSTER.job, command=command, resume_args=())
+    before = replace(BEFORE, cluster=replace(CLUSTER, job=job), options={})
     with pytest.raises(UsageError, match=words) as caught:
-        stored.stored_checkpoint(url, command)
+        resumed(before, before.cluster, FakePool(CLUSTER, {}), checkpoint=url)
     assert "secret" not in f"{caught.value} {caught.value.hint}"
