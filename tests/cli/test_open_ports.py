@@ -221,8 +221,8 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
                 done = training.run(*command.split(), *words, env={"TOKEN": "x"})
             assert done.returncode == 0, done.stderr
             note(watch, command)
-            seen_places = {place for by, _, _, place in opened if by == command}
-            if {p.place for p in on_page if p.command == command} <= seen_places:
+            found = {(process, place) for by, _, process, place in opened if by == command}
+            if {(p.process, p.place) for p in on_page if p.command == command} <= found:
                 break
     watch = Watch(box)
     with watch.watching():

@@ -47,7 +47,7 @@ def hold_look(run: Run, n: int) -> None:
 
 
 def ending(run: Run, _: int) -> None:
-    kill_rank(run, 1)  # the other rank has 8 seconds
+    kill_rank(run, 1)  # the other rank has 30 seconds
     wait_until(lambda: run.status(1)["state"] == "stopping")
 
 
@@ -102,7 +102,7 @@ def test_a_stop_wins(
     make_run: MakeRun, moment: Callable[[Run, int], None], attempts: int, n: int
 ) -> None:
     text = f"print('{'a' * 60}!')\n{JOB}"
-    grace = 8.0 if moment is ending else 1.0
+    grace = 30.0 if moment is ending else 1.0
     job = Job(stop=Stop(grace=5, failure_grace=grace))
     run = of_attempts(make_run, text, job=job)
     if moment is decision:
