@@ -60,7 +60,6 @@ def pool() -> FakePool:
 @pytest.mark.parametrize(
     ("kind", "more", "told"),
     [
-        ("never-joined", {"master": "10.0.0.1:29500"}, "no rank was seen at 10.0.0.1:29500"),
         ("other-world", {"message": "expected 1, found 2"}, "other nodes: expected 1, found 2"),
         ("leftovers-ended", {"count": 1, "commands": ["torchrun x"]}, "was ended: torchrun x"),
         ("leftovers-ended", {"commands": 7}, "was ended: "),
@@ -75,6 +74,19 @@ def test_what_the_state_of_a_run_does_not_tell_is_a_warning(
     notices = [event for event in seen if isinstance(event, Notice) and event.node == "a"]
     assert [event.level for event in notices] == ["warning"]
     assert told in notices[0].text
+
+
+@pytest.mark.parametrize("seen_there", [False, True])
+def test_ranks_that_nobody_saw_are_a_warning_unless_a_rank_of_the_run_was_at_the_rendezvous(
+    *, seen_there: bool
+) -> None:
+    unseen = happened(0, "never-joined", master="10.0.0.1:29500")
+    met = [happened(0, "rank-joined", rank=0)] if seen_there else []
+    nodes = {"a": {"tail": [unseen, ended("a")]}, "b": {"tail": [*met, ended("b")]}}
+    seen, _ = drained(logs.read_logs, FakePool(CLUSTER, nodes), RunLog(RUN, CLUSTER))
+    notices = [event for event in seen if isinstance(event, Notice)]
+    assert [(one.node, one.level) for one in notices] == ([] if seen_there else [("a", "warning")])
+    assert all("no rank was seen at 10.0.0.1:29500" in one.text for one in notices)
 
 
 def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_type() -> None:

@@ -106,6 +106,10 @@ class RunLog:
         """Logs are not read from their beginning."""
         self._nested = False
         """The user was warned that each rank starts a launcher."""
+        self._unmet: dict[str, Mapping[str, Any]] = {}
+        """By node: none of its ranks was seen at the rendezvous, which may be brief."""
+        self._met = False
+        """A rank of some node was: it waited there for all others."""
         self._lost: set[str] = set()
         """Nodes without which an elastic run continued; they may join again."""
         self._clocks: dict[str, float] = {}
@@ -159,6 +163,8 @@ class RunLog:
         elif "node" in head:
             self.node_runs[node] = from_json(NodeRun, head["node"], "node")
             yield from self._finish(node)
+            if self.node_runs.keys() >= self.events.keys():
+                yield from self._warn_of_unmet()
 
     def take_from(
         self, stream: MultiStream, node: str, message: Message, *, now: float
@@ -277,9 +283,21 @@ class RunLog:
         if head["event"]["kind"] == "nested-launcher" and not self._nested:
             self._nested = True
             yield self._warn_of_nested(node, head["event"])
+        if head["event"]["kind"] == "never-joined":
+            self._unmet[node] = head["event"]
+        self._met = self._met or head["event"]["kind"] == "rank-joined"
         text, hint = _unseen(head["event"])
         if text:
             yield Notice(node=node, level="warning", text=text, hint=hint)
+
+    def _warn_of_unmet(self) -> Iterator[Notice]:
+        """Warn of nodes of which no rank was seen at the rendezvous, unless another's was."""
+        for node, event in self._unmet.items() if not self._met else ():
+            where = str(event.get("master"))[:_SHOWN]
+            text = f"no rank was seen at {where}: its node may have trained alone"
+            hint = "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+            yield Notice(node=node, level="warning", text=text, hint=hint)
+        self._unmet.clear()
 
     def _keep_event(self, node: str, event: Mapping[str, Any]) -> None:
         """Keep the parts of an event that show the first cause."""
@@ -372,10 +390,6 @@ def _tail(args: Mapping[str, object]) -> Request:
 def _unseen(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return the warning and the hint that an event deserves; both empty: none."""
     match event.get("kind"):
-        case "never-joined":
-            where = str(event.get("master"))[:_SHOWN]
-            text = f"no rank was seen at {where}: its node may have trained alone"
-            hint = "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
         case "other-world":
             found = str(event.get("message"))[:_SHOWN]
             text = f"a rank does not meet the other nodes: {found}"
