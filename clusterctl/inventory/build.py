@@ -92,6 +92,7 @@ def build(
     placed = tuple(_placed(entries, top, ssh, defaults, problems, given))
     same_machine = top.same_machine is not None
     rules.judge_nodes(placed, network, problems, same_machine=same_machine)
+    rules.judge_defaults(defaults, placed, problems)
     rules.judge_job(job, problems)
     problems.raise_if_any()
     return Cluster(

@@ -9,7 +9,7 @@ from clusterctl.inventory.addresses import normal_address
 from clusterctl.inventory.cluster import Job, Node
 from clusterctl.inventory.problems import Path, Problems, nearest
 from clusterctl.inventory.ranges import fold_hosts
-from clusterctl.inventory.schema import NetworkSection, NodeSection
+from clusterctl.inventory.schema import DefaultsSection, NetworkSection, NodeSection
 from clusterctl.inventory.secret_values import is_secret
 from clusterctl.inventory.wrap import wrap_problems
 from clusterctl.values import dataclass
@@ -41,6 +41,18 @@ def judge_nodes(
         if section.gpus and section.procs:
             found = f"gpus: {section.gpus}"
             problems.add((*path, "procs"), wanted="procs only with gpus: 0", found=found)
+
+
+def judge_defaults(defaults: DefaultsSection, placed: Sequence[Placed], problems: Problems) -> None:
+    """Warn about a default that no node takes, because every entry sets the key itself."""
+    for key, value in vars(defaults).items():
+        own = [vars(one.section).get(key, value) for one in placed]
+        if own and value not in own:
+            place = problems.place(problems.line(("defaults", key)))
+            warning = (
+                "%s: defaults.%s: no node takes it, because every entry of `nodes` has its own"
+            )
+            logger.warning(warning, place, key)
 
 
 def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: bool) -> None:

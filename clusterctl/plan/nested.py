@@ -269,7 +269,7 @@ def require_no_launcher(cluster: Cluster) -> None:
             " Ray for workers: each rank would start a training of its own",
             hint=shlex.join(typed.words()),
         )
-    if cluster.job.procs_per_node is None:
+    if cluster.job.procs_per_node != 1:
         for call in calls_of_words(command, {}):
             start = start_of(call.words)
             apart = bool(call.words) and _apart_in_container(call)
@@ -285,12 +285,21 @@ def require_no_launcher(cluster: Cluster) -> None:
             message = f"{where}: expected the training program, found {what}: {why}"
             notes = "".join(f"\n{where}: {note}" for note in typed.notes())
             raise UsageError(message + notes, hint=shlex.join(typed.words()))
+    _require_program(command, where, cluster)
+
+
+def _require_program(command: tuple[str, ...], where: str, cluster: Cluster) -> None:
+    """Raise UsageError for a variable or `env` in front, where the program would be looked for."""
+    calls = calls_of_words(command, {})
+    script = calls[0].words[0] if calls and calls[0].words else ""
     if command and re.match(r"[A-Za-z_]\w*=", command[0]):
-        typed = Typed.of(calls_of_words(command, {})[0], cluster)
-        raise UsageError(
-            f"{where}: expected a program, found the variable {command[0]}",
-            hint=shlex.join(typed.words()),
-        )
+        found = f"the variable {command[0]}"
+    elif command[:1] == ("env",) and script.endswith(".py") and "/" not in script:
+        found = f"the script {script} behind env, which runs programs only"
+    else:
+        return
+    hint = shlex.join(Typed.of(calls[0], cluster).words())
+    raise UsageError(f"{where}: expected a program, found {found}", hint=hint)
 
 
 def _apart_in_container(call: Call) -> bool:

@@ -1,6 +1,7 @@
 """Prints the list of runs, one run in full, and what pruning deletes."""
 
 import datetime as dt
+import re
 import time
 from collections.abc import Mapping
 
@@ -23,6 +24,8 @@ MOST = {"why": 44, "nodes": 30}
 """Columns that leave room to others, and the width that each has at most."""
 REFUSED = frozenset({"busy", "start"})
 """`ended_by` of a launch that ended before the job could run."""
+_RANK_EXIT = re.compile(r", rank (\d+): exited with \d+: ")
+"""What the reasons of most failures have in common, before what tells one from another."""
 _COMMIT = 7
 """Digits of a commit, as git shows them."""
 
@@ -137,7 +140,7 @@ def _row(run: ListedRun, shorts: Mapping[str, str]) -> dict[str, str]:
         "step": _step(run),
         "attempt": f"{run.attempt} of {run.attempts}" if run.attempt > 1 else "",
         "name": run.name,
-        "why": run.reason,
+        "why": _RANK_EXIT.sub(r":\1: ", run.reason),
         "command": ("" if run.verified else "unverified: ") + command_line(run.command),
         "from": shorts.get(run.parent, run.parent.rpartition("-")[2]),
         "nodes": fold_hosts(run.nodes),

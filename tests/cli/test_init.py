@@ -169,6 +169,8 @@ def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
         "error: hosts.yaml: expected no file yet, found one\n"
         "hint: overwrite it: clusterctl init --no-connect gpu01 --force\n"
     )
+    assert main(["init", "--from", "missing"]) == 2  # `--force` would be no way out
+    assert "--force" not in capsys.readouterr().err
     assert main(["init", "--no-connect", "--force", "gpu01"]) == 0
     assert load(Path("hosts.yaml")).nodes[0].host == "gpu01"
 

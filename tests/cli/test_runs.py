@@ -135,7 +135,7 @@ def test_a_row_tells_what_became_of_a_run_and_where_it_came_from(capsys: Read) -
     _, _, last, _, base = capsys.readouterr().out.splitlines()
     for word in ("jkmn", "finished", "30/90", "base", "efgh"):
         assert word in last.split()
-    assert "b, rank 1: exited with 1: KeyError: 'x'" in base
+    assert "b:1: KeyError: 'x'" in base
 
 
 def test_a_part_of_several_runs_is_refused_with_commands_that_work(capsys: Read) -> None:

@@ -314,6 +314,16 @@ def test_a_secret_in_env_is_warned_of_and_not_shown(
     )
 
 
+def test_a_default_that_no_node_takes_is_warned_of(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = "nodes:\n- {host: a, gpus: 0, procs: 1}\n- {host: b, gpus: 0}\n"
+    load(write(f"cluster: lab\ndefaults: {{gpus: 8, procs: 2}}\n{nodes}"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "hosts.yaml:2: defaults.gpus: no node takes it, because every entry of `nodes` has its own"
+    ]
+
+
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "KEYBOARD", "MONKEY", "NCCL_DEBUG"])
 def test_other_variables_are_not_taken_for_secrets(
     write: Write, caplog: pytest.LogCaptureFixture, name: str

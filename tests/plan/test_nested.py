@@ -236,6 +236,7 @@ def test_the_inventorys_command_is_named_as_that() -> None:
     ["train.py --launcher torchrun", "-m train", "bash train.sh", "python -u x.py torchrun",
      "./torchrun.py", "accelerate env", "python", "", "uv pip install deepspeed", "swift build",
      "bash -c 'echo torchrun x.py'", "singularity exec img python x.py", "nohup python x.py",
+     "env A=1 ./x.py", "env A=1 python x.py", "env",
      "docker run -e RANK -e WORLD_SIZE img python x.py", "uv run --with deepspeed x.py"],
 )  # fmt: skip
 def test_other_programs_are_not(command: str) -> None:
@@ -246,6 +247,14 @@ def test_other_programs_are_not(command: str) -> None:
 def test_a_launcher_is_a_choice_with_a_process_a_node() -> None:
     given = effective(LAB, Options(command=("torchrun", "x.py"), procs_per_node=1))
     require_no_launcher(given)
+    with pytest.raises(UsageError, match="found the launcher torchrun"):
+        require_no_launcher(replace(given, job=replace(given.job, procs_per_node=2)))
+
+
+def test_env_runs_no_script_by_its_name() -> None:
+    error = refused("env A=1 train.py --lr 1")
+    assert "found the script train.py behind env" in str(error)
+    assert error.hint == "clusterctl launch --env A=1 -- train.py --lr 1"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_each_column_says_what_it_is_named_for() -> None:
     assert FULL.began is not None
     began = dt.datetime.fromtimestamp(FULL.began).astimezone()
     for text in (
-        "380/1000", "1m15s", "best", "gpu02, rank 3: exited with 1", "bbbb", "0123456*",
+        "380/1000", "1m15s", "best", "gpu02:3: torch.OutOfMemoryError: CUDA", "bbbb", "0123456*",
         "--resume /w/step_5.pt", f"{began:%b %d %H:%M}", "gpu[01-16]",
     ):  # fmt: skip
         assert text in row

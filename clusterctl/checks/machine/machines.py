@@ -96,18 +96,26 @@ def agent_python(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     required_facts=("lock",),
     final=True,
 )
-def busy(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
+def busy(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Name the runs that hold the node or the GPUs that this job wants."""
-    wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
-    for lock in (node.lock, *node.sharing):
-        if lock is None or not lock.run:
-            continue
+    held = [
+        (node, lock)
+        for node in facts.values()
+        for lock in (node.lock, *node.sharing)
+        if lock is not None and lock.run
+    ]
+    # Its nodes start one after the other: one time for all makes one finding of them.
+    began: dict[str, str] = {}
+    for _, lock in held:
+        began[lock.run] = min(lock.since, began.get(lock.run) or lock.since)
+    for node, lock in held:
+        wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
         if not (lock.holds and wanted and wanted.isdisjoint(lock.holds)):
-            yield _held(node, lock)
+            yield _held(node, lock, began[lock.run])
 
 
-def _held(node: NodeFacts, lock: RunLock) -> Finding:
-    since = f" since {lock.since}" if lock.since else ""
+def _held(node: NodeFacts, lock: RunLock, began: str) -> Finding:
+    since = f" since {began}" if began else ""
     about = f" {lock.about}" if lock.about else ""
     taken = {uuid for each in node.sharing for uuid in each.holds}
     held = ", ".join(str(gpu.index) for gpu in node.devices if gpu.uuid in lock.holds)

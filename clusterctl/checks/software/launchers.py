@@ -150,7 +150,8 @@ def config(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
                 problem.message,
                 wanted=f"{problem.name}: {problem.wanted}",
                 found=f"{problem.name}: {problem.found} in {_file_of(node, cluster)}",
-                remedy=f"change {problem.name} in {_place_of_file(node, cluster)}",
+                remedy=f"change {problem.name} in {_place_of_file(node, cluster)}"
+                + (f", or {problem.wish}" if problem.wish else ""),
             )
 
 

@@ -109,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_inventory(args: argparse.Namespace, path: Path) -> Looked | None:
     """Write the file; return what was found, or None if no host was asked."""
+    drafted = _drafted(args)  # a name that it refuses is the first thing to correct
     expect_new(path, overwrite=args.force)
-    drafted = _drafted(args)
     for text in drafted.remarks:
         Screen().say(Notice(text=text, level="warning"))
     if args.no_connect:

@@ -42,7 +42,13 @@ def _problems(config: Mapping[str, str], nnodes: int, world_size: int) -> Iterat
         found = config.get(name, "")
         if found not in {"", "null", str(value)}:
             message = f"another {name} than the plan's, which is used"
-            yield ConfigProblem(name=name, found=found, wanted=str(value), message=message)
+            wish = ""
+            for_these = config.get("num_machines") == str(nnodes) and found.isdecimal()
+            if for_these and int(found) >= nnodes and not int(found) % nnodes:
+                wish = f"launch with --procs-per-node {int(found) // nnodes}"
+            yield ConfigProblem(
+                name=name, found=found, wanted=str(value), message=message, wish=wish
+            )
     kind = config.get("distributed_type", "")
     place = config.get("compute_environment", "LOCAL_MACHINE")
     if place not in {"LOCAL_MACHINE", ""} or kind in _ELSEWHERE:

@@ -65,6 +65,8 @@ class ConfigProblem:
     message: str
     fatal: bool = False
     """The run cannot start with it; else the plan's value is used."""
+    wish: str = ""
+    """What to do if the file is right and the plan is not."""
 
 
 def allows_restarts(args: tuple[str, ...]) -> bool:

@@ -243,7 +243,7 @@ def _with_gpus(facts: Mapping[str, NodeFacts], node: Node) -> Node:
     # The slots of an MPI hostfile may be CPUs.
     if gpus is None or (node.gpus is not None and node.gpus <= count):
         return node
-    return replace(node, gpus=count, procs=node.procs if count else node.procs or 1)
+    return replace(node, gpus=count)
 
 
 def _result(state: _Look, drafted: Draft) -> Looked:

@@ -92,7 +92,8 @@ def changed(record: RunRecord, now: Job, given: Options, find: Find) -> list[str
     keys = [
         key
         for key in _COMPARED
-        if getattr(then, key) != getattr(now, key) and not (key in _FLAGS and given.says(key))
+        if getattr(now, key) not in (getattr(then, key), getattr(record.cluster.job, key))
+        and not (key in _FLAGS and given.says(key))
     ]
     hang = given.hang_after if given.hang_action is None else given.hang_action
     most = given.min_nodes if given.restarts is None else given.restarts

@@ -72,6 +72,11 @@ def test_each_changed_key_is_named(options: Options) -> None:
     assert changed(launched(options), now, given, none) == ["launcher_args", "env_from", "needs"]
 
 
+def test_a_flag_of_the_launch_that_the_inventory_has_now_is_no_change() -> None:
+    now = replace(JOB, launcher="direct")
+    assert changed(launched(Options(launcher="direct")), now, Options(), none) == []
+
+
 def test_checkpoints_that_the_run_was_launched_without_are_taken_and_no_change() -> None:
     now = replace(JOB, checkpoints="out", resume_args=("--from", "{checkpoint}"))
     assert changed(launched(Options()), now, Options(), none) == []
