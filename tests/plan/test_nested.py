@@ -94,6 +94,8 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("deepspeed --include a:0,1@b:0,1 x.py", "--nodes a,b --gpus 2 -- x.py"),
         ("deepspeed --include a:1@b:0 x.py", "--nodes a,b --gpus 1 -- x.py"),
         ("deepspeed -i a:2@b:2 x.py", "--nodes a,b --env CUDA_VISIBLE_DEVICES=2 -- x.py"),
+        ("ds --num_gpus 2 x.py", "--gpus 2 -- x.py"),
+        ("/venv/bin/deepspeed.pt x.py", "-- x.py"),
         ("deepspeed --exclude a@b x.py", "--exclude a,b -- x.py"),
         ("accelerate launch --gpu_ids 1,3 x.py", "--env CUDA_VISIBLE_DEVICES=1,3 -- x.py"),
         ("accelerate launch --gpu_ids all x.py", "-- x.py"),

@@ -19,7 +19,7 @@ MODULES = {
 PROGRAMS = {
     "torchrun": "torchrun",
     "accelerate-launch": "accelerate launch",
-    "deepspeed": "deepspeed",
+    **dict.fromkeys(("deepspeed", "deepspeed.pt", "ds"), "deepspeed"),
     "mpirun": "mpirun",
     "mpiexec": "mpirun",
     "orterun": "mpirun",
