@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
 
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE, split_options
+from clusterctl.node.supervisor.worlds.launcher_names import split_launcher
 from clusterctl.plan.shell import Step, read_script
 from clusterctl.values import dataclass
 
@@ -69,7 +70,7 @@ _UV = frozenset({
     "--with", "--with-editable", "--with-requirements", "--extra", "--no-extra", "--group",
     "--no-group", "--only-group", "--env-file", "--package", "-p", "--python", "--project",
     "--directory", "--index", "--default-index", "--index-url", "-i", "--extra-index-url", "-f",
-    "--find-links", "-C", "--config-setting", "--config-file", "--cache-dir", "--color",
+    "--find-links", "-C", "--config-setting", "--config-file", "--cache-dir", "--color", "--from",
 })  # fmt: skip
 _APPTAINER = frozenset({
     "-B", "--bind", "-H", "--home", "--env", "--env-file", "--pwd", "--cwd", "-W", "--workdir",
@@ -264,6 +265,7 @@ class _Search:
             rest, more, detached = _in_container(words)
         else:
             rest = _after(words, _PREFIXES[name]) if name in _PREFIXES else None
+            rest = rest or _launcher_behind(words)
             more, detached = [], name in _DETACHED
         if not rest:
             yield call
@@ -316,6 +318,17 @@ def _inline(words: list[str]) -> str | None:
             return None
         if not word.startswith("--") and "c" in word:
             return words[at + 1] if at + 1 < len(words) else None
+    return None
+
+
+def _launcher_behind(words: list[str]) -> list[str] | None:
+    """Return the launcher that an unknown program starts, as `dotenv run -- torchrun` does."""
+    verbs = [at for at, word in enumerate(words[:4]) if at and word in {"run", "exec"}]
+    for at in range(verbs[0] + 1, len(words)) if verbs else ():
+        if words[at].endswith((".py", *SCRIPTS)):
+            return None
+        if split_launcher(words[at:]):
+            return words[at:]
     return None
 
 

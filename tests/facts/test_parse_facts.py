@@ -110,6 +110,14 @@ def test_an_interpreter_that_does_not_answer_says_why(
     assert python.problem == problem
 
 
+def test_the_error_of_env_init_is_shown_with_the_advice_after_it() -> None:
+    words = "env_init ended with exit code 1: x\n\nNotFound: trainx\nYou can list them\n"
+    found = Answers(by_key={"command:python": Answer(state="ok", exit_code=1, words=words)})
+    python = parse_facts("a", found, FactRequest(), clock=None).python
+    assert python is not None
+    assert python.problem.endswith(": x; it printed: NotFound: trainx You can list them")
+
+
 def test_the_holder_of_the_lock() -> None:
     def lock(holder: object) -> RunLock | None:
         return parse_facts(

@@ -65,6 +65,10 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
             "--launcher accelerate '--launcher-args=--config-file fsdp.yaml' --gpus 4 -- x.py",
         ),
         (
+            "python -m accelerate.commands.accelerate_cli launch --config_file fsdp.yaml x.py",
+            "--launcher accelerate '--launcher-args=--config-file fsdp.yaml' -- x.py",
+        ),
+        (
             "accelerate launch --use_fsdp --num_processes 8 --fsdp_version 2 x.py",
             "--launcher accelerate '--launcher-args=--use_fsdp --fsdp-version 2' --gpus 4 -- x.py",
         ),
@@ -94,6 +98,8 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("deepspeed --include a:0,1@b:0,1 x.py", "--nodes a,b --gpus 2 -- x.py"),
         ("deepspeed --include a:1@b:0 x.py", "--nodes a,b --gpus 1 -- x.py"),
         ("deepspeed -i a:2@b:2 x.py", "--nodes a,b --env CUDA_VISIBLE_DEVICES=2 -- x.py"),
+        ("ds --num_gpus 2 x.py", "--gpus 2 -- x.py"),
+        ("/venv/bin/deepspeed.pt x.py", "-- x.py"),
         ("deepspeed --exclude a@b x.py", "--exclude a,b -- x.py"),
         ("accelerate launch --gpu_ids 1,3 x.py", "--env CUDA_VISIBLE_DEVICES=1,3 -- x.py"),
         ("accelerate launch --gpu_ids all x.py", "-- x.py"),
@@ -166,6 +172,9 @@ def test_what_has_no_counterpart_is_named() -> None:
         ("conda run -n ft", "`python:` in the inventory"),
         ("numactl --cpunodebind 0", "`wrap:` under `job:`"),
         ("timeout -k 5 1h", "`wrap:` under `job:`"),
+        ("uvx --from torch", "`wrap:` under `job:`"),
+        ("uv tool run --from torch", "`python:` in the inventory"),
+        ("dotenv -f .env run --", "`wrap:` under `job:`"),
     ],
 )
 def test_a_launcher_behind_another_program_is_found(around: str, place: str) -> None:
@@ -237,7 +246,8 @@ def test_the_inventorys_command_is_named_as_that() -> None:
      "./torchrun.py", "accelerate env", "python", "", "uv pip install deepspeed", "swift build",
      "bash -c 'echo torchrun x.py'", "singularity exec img python x.py", "nohup python x.py",
      "env A=1 ./x.py", "env A=1 python x.py", "env",
-     "docker run -e RANK -e WORLD_SIZE img python x.py", "uv run --with deepspeed x.py"],
+     "docker run -e RANK -e WORLD_SIZE img python x.py", "uv run --with deepspeed x.py",
+     "tool run x.py torchrun"],
 )  # fmt: skip
 def test_other_programs_are_not(command: str) -> None:
     given = effective(LAB, Options(command=tuple(shlex.split(command))))

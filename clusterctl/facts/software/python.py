@@ -184,7 +184,9 @@ def _split(answer: Answer) -> tuple[list[str], list[str] | None]:
 def _why(answer: Answer) -> str:
     first, *printed = answer.words.strip().splitlines() or [""]
     if first.startswith(ENV_INIT):
-        return first + (f"; it printed: {printed[-1].strip()}" if printed else "")
+        # After its error conda prints a line of advice.
+        last = " ".join(line.strip() for line in printed[-2:])
+        return first + (f"; it printed: {last}" if last else "")
     return "what it printed is not an answer" if answer.good else answer.why()
 
 

@@ -27,6 +27,10 @@ WORLD_REMEDY = (
     "let the script give its launcher --nnodes=$NNODES --node-rank=$NODE_RANK"
     " --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT, which clusterctl sets on each node"
 )
+WITHIN_LAUNCHER = (
+    "leave the launcher out of the command, since clusterctl starts one on each node\n"
+    "or start the command once per node (--launcher direct --procs-per-node 1)"
+)
 IN_PYTHON = (
     "leave the ranks to clusterctl: call the function itself, without a launcher of Python's\n"
     "or start the program once per node (--launcher direct --procs-per-node 1), and give its"
@@ -96,7 +100,9 @@ def cause_of_ends(view: RunStatus) -> FirstCause | None:
         by, when = answer.end.by, float(answer.end.time or 0.0)
         reason = answer.end.reason or by
         if by == "world":
-            remedy = IN_PYTHON if OWN_STORE in reason else WORLD_REMEDY
+            within = answer.node_run is not None and answer.node_run.launcher_joined is not None
+            remedy = WITHIN_LAUNCHER if within else WORLD_REMEDY
+            remedy = IN_PYTHON if OWN_STORE in reason else remedy
             return _cause(answer.node.name, "world", reason, remedy, when=when)
         if by == "hang":
             remedy = f"the stacks of all ranks were kept: clusterctl dump {view.run}"

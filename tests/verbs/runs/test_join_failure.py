@@ -131,3 +131,10 @@ def test_a_run_that_was_ended_for_a_hang_says_so_and_where_its_stacks_are() -> N
     assert cause is not None
     assert (cause.node, cause.kind, cause.message) == ("10.0.0.1", "hang", "so")
     assert cause.remedy.endswith(f"clusterctl dump {RUN}")
+
+
+def test_the_hint_for_another_world_is_of_the_launcher_that_started_the_ranks() -> None:
+    for launcher, words in ((True, "leave the launcher out"), (False, "let the script give its")):
+        cause = cause_of_ends(view(True, False, False, launcher=launcher, by="world"))
+        assert cause is not None
+        assert cause.remedy.startswith(words)

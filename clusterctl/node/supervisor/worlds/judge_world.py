@@ -28,7 +28,7 @@ MAX_SCRIPT = 65536
 """Characters of a script that are read."""
 _CALL = re.compile(
     r"\s*(?:(?:\w+=\S*|exec|env|time|nohup|then|else|do|!)\s+)*"
-    r"(?:(?:\S*/)?(?:torchrun|deepspeed|accelerate(?:-|\s+)launch)|\S+\s+(?:-\S+\s+)*?-m\s+"
+    r"(?:(?:\S*/)?(?:torchrun|deepspeed|ds|accelerate(?:-|\s+)launch)|\S+\s+(?:-\S+\s+)*?-m\s+"
     r"(?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch))(?=\s|$)"
 )
 """A script's command that calls a launcher."""

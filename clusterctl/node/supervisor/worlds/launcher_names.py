@@ -19,7 +19,7 @@ MODULES = {
 PROGRAMS = {
     "torchrun": "torchrun",
     "accelerate-launch": "accelerate launch",
-    "deepspeed": "deepspeed",
+    **dict.fromkeys(("deepspeed", "deepspeed.pt", "ds"), "deepspeed"),
     "mpirun": "mpirun",
     "mpiexec": "mpirun",
     "orterun": "mpirun",
@@ -36,6 +36,8 @@ def split_launcher(words: List[str]) -> Optional[Tuple[str, List[str]]]:
             words = words[2 if words[0] in ("-W", "-X") else 1 :]  # such as -u
     first, rest = "".join(words[:1]), words[1:]
     if first == "-m":
+        if rest[:2] == ["accelerate.commands.accelerate_cli", "launch"]:
+            return "accelerate launch", rest[2:]
         name = MODULES.get("".join(rest[:1]))
         return (name, rest[1:]) if name else None
     program = os.path.basename(first)
