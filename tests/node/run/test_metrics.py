@@ -94,6 +94,13 @@ def test_steps_are_read_from_what_the_trainer_printed(tmp_path: Path) -> None:
     assert again.curve("loss") == ((1, 4), (2, 9))
 
 
+def test_steps_are_read_from_what_ms_swift_printed(tmp_path: Path) -> None:
+    line = "{{'loss': '{0}.5', 'epoch': '0.1', 'global_step/max_steps': '{0}/8'}}"
+    shown = [f"\rTrain: 12%|# | {n}/8 [00:02<00:12]\n{line.format(n)}\n" for n in range(1, 9)]
+    end = "{'train_runtime': '18.7', 'train_loss': '5.6', 'global_step/max_steps': '8/8'}\n"
+    assert printed(tmp_path, "".join(shown) + end).curve("loss")[-1] == (8, 8.5)
+
+
 def test_steps_are_read_by_the_patterns_of_the_job(tmp_path: Path) -> None:
     log = "".join(f"seen {n} of 20; cost={n / 10}, {n * 100} t/s, tps: 7\n" for n in range(1, 21))
     pattern = r"seen (?P<step>\d+) of (?P<total>\d+); cost=(?P<loss>[\d.]+), (?P<tokens_per_s>\d+)"

@@ -116,6 +116,8 @@ def _told(log: str, patterns: Sequence[str]) -> Iterator[Tuple[int, Dict[str, An
         # Tokens of a GPU cannot be compared with those of a run.
         of_gpu = b"tps" in line or b"per_gpu" in line
         told = {**(progress_in(line) or {}), **({"tokens_per_s": None} if of_gpu else {})}
+        if b"train_runtime" in line:
+            told["loss"] = None  # the mean of all
         told.update(own_progress(patterns, line))
         if any(value is not None for value in told.values()):
             yield at, told
