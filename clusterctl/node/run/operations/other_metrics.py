@@ -39,7 +39,8 @@ def other_metrics(paths: NodePaths, folders: Sequence[str]) -> Tuple[str, List[b
     log = os.path.join(paths.folder, logs[0])
     rows = _printed(log, read_json(paths.job).get("progress") or ())
     state = _trainer_state(paths, folders)
-    for entry in read_json(state).get("log_history") or ():
+    history = read_json(state).get("log_history")
+    for entry in history if isinstance(history, list) else ():
         # The last entry has the mean of all losses.
         if isinstance(entry, dict) and "train_runtime" not in entry:
             step = entry.get("step")
@@ -65,7 +66,10 @@ def _trainer_state(paths: NodePaths, folders: Sequence[str]) -> str:
     began, ended = (_modified(path) for path in (paths.job, paths.end))
     found = [(_modified(name), name) for name in names]
     until = ended + _SLACK_SECONDS if ended else float("inf")
-    return max(((at, name) for at, name in found if began <= at <= until), default=(0.0, ""))[1]
+    return max(
+        ((at, name) for at, name in found if began - _SLACK_SECONDS <= at <= until),
+        default=(0.0, ""),
+    )[1]
 
 
 def _modified(path: str) -> float:
