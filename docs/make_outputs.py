@@ -7,6 +7,7 @@ Its `console` blocks are typed in order, in one shell on the controller's side; 
 comments, which prepare something that the reader has: `<!-- typed`.
 `<!-- answer yes -->` before a block is what its last command is answered.
 `<!-- picture NAME -->` after a block draws its last command as docs/pictures/NAME.svg.
+`<!-- screen NAME COMMAND | TEXT -->` draws a command that fills the terminal, once it shows a text.
 `<!-- file NAME -->` before a block of another language saves that block as a file; `>> NAME` adds
 it to the end of one.
 
@@ -45,6 +46,8 @@ DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "pictures"
 WIDTH = 96
 ROWS = 1000
+SCREEN = (100, 18)
+"""Columns and rows for a command that fills the terminal."""
 LONGEST = 5000
 """Columns of a line that a program does not break; a page does not either."""
 LIMIT_S = 300.0
@@ -53,7 +56,7 @@ SHOWN_FOLDER = "/var/tmp/clusterctl-sandbox-0"  # noqa: S108  (text of a page)
 SHOWN_PREFIX = "/home/ada/venv"
 
 PART = re.compile(
-    r"^<!-- (?P<kind>sandbox|typed|answer|picture)(?P<words>.*?)-->$"
+    r"^<!-- (?P<kind>sandbox|typed|answer|picture|screen)(?P<words>.*?)-->$"
     r"|^<!-- file (?P<file>.*?) -->\n+```\w+\n(?P<content>.*?)^```$"
     r"|^```console\n(?P<block>.*?)^```$",
     re.DOTALL | re.MULTILINE,
@@ -77,6 +80,9 @@ VOLATILE = (
         r"(?m)^\w{4} +(running|finished|failed|stopped) +[A-Z][a-z]{2} \d\d [\d:]{5}  \S+ +[\d/]+",
         r"RUN \1 TIME",
     ),
+    (r"\(\d+ values?\)", "(VALUES)"),
+    (r"(?m)^(differs|result) +\w{4} +\w{4}\b", r"\1 RUNS"),
+    (r"(?m)^\w{4} has ([\d.]+ x the \S+ of) \w{4}\b", r"RUN has \1 RUN"),
     (r"\b[A-Z][a-z]{2} \d\d \d\d:\d\d\b", "TIME"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?", "TIME"),
     (r"\bcommit [0-9a-f]{12}\b", "commit"),
@@ -147,7 +153,7 @@ class Shell:
     def __init__(self, environment: dict[str, str], folder: Path) -> None:
         """Start it in a folder."""
         self._master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
+        self._set_size(WIDTH, 50)
         self._echo(on=False)
         self._process = subprocess.Popen(
             ["bash", "-c", SHELL],
@@ -179,12 +185,32 @@ class Shell:
         self.transcript += f"$ {command}\n{printed}"
         return printed
 
+    def watch(self, command: str, text: str) -> str:
+        """Type a command that fills the terminal and ends with q; draw it once it shows a text."""
+        screen = pyte.Screen(*SCREEN)
+        stream = pyte.ByteStream(screen)
+        self._set_size(*SCREEN)
+        os.write(self._master, base64.b64encode(f"env -u COLUMNS {command}".encode()) + b"\n")
+        until = time.monotonic() + LIMIT_S
+        while text not in " ".join(" ".join(screen.display).split()):
+            left = max(0, until - time.monotonic())
+            if not left or not select.select([self._master], [], [], left)[0]:
+                raise PlayError(f"{command}: no {text!r}:\n" + "\n".join(screen.display))
+            stream.feed(os.read(self._master, 65536))
+        os.write(self._master, b"q")
+        self._read(command)
+        self._set_size(WIDTH, 50)
+        return picture(command, screen)
+
     def close(self) -> None:
         """End the shell, whatever it does."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         os.close(self._master)
         self._process.wait()
+
+    def _set_size(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _echo(self, *, on: bool) -> None:
         settings = termios.tcgetattr(self._master)
@@ -239,7 +265,8 @@ def picture(command: str, screen: pyte.Screen) -> str:
             line.append(_text(list(alike)), f"{'bold ' if bold else ''}{color}")
         line.rstrip()
         text.append_text(line).append("\n")
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
+    width = max(WIDTH, screen.columns % LONGEST)
+    console = Console(record=True, width=width, file=io.StringIO())
     console.print(text, end="")
     svg = console.export_svg(title="", unique_id="terminal")
     # Nothing is loaded from other sites.
@@ -322,6 +349,9 @@ def play(text: str) -> Played:
                 answer = part["words"].strip()
             elif part["kind"] == "picture":
                 pictures[part["words"].strip()] = picture(last, shell.screen)
+            elif part["kind"] == "screen":
+                name, typed = part["words"].strip().split(maxsplit=1)
+                pictures[name] = shell.watch(*map(str.strip, typed.split("|")))
             elif part["file"] is not None:
                 name = part["file"] if part["file"].startswith(">") else f"> {part['file']}"
                 _do(shell, f"cat {name} <<'END-OF-FILE'\n{part['content']}END-OF-FILE")

@@ -15,9 +15,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 OUTPUTS = SimpleNamespace(**runpy.run_path(str(DOCS / "make_outputs.py")))
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if OUTPUTS.is_played(page.read_text())]
 
-LONG = {"hangs", "resume-a-run", "two-gpu-machines"}
-"""Soaks: their jobs import torch again and again. What they show is run by test_hang.py,
-test_resume.py and test_init_connects.py of tests/cli, and by the pages that remain."""
+LONG = {"compare-runs", "hangs", "resume-a-run", "two-gpu-machines", "watch-a-run"}
+"""Soaks: their jobs import torch again and again, or take long. What they show is run by
+test_hang.py, test_resume.py, test_top.py and test_init_connects.py of tests/cli, and by the other
+pages."""
 
 
 @pytest.mark.netns
@@ -48,26 +49,49 @@ def test_each_block_with_a_prompt_is_played() -> None:
     assert unplayed == ["commands.md"]  # written from the parser, by make_commands.py
 
 
-NOT_PLAYED = "top"
-"""A picture of figures that are others each time."""
+PICTURES = sorted((DOCS / "pictures").glob("*.svg"))
+SCREENS = {
+    name: text.strip()
+    for page in PAGES
+    for name, text in re.findall(r"<!-- screen (\S+) [^|]*\|(.*?)-->", page.read_text())
+}
+"""Pictures of figures that are others each time, each with a text that it shows."""
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda p: p.stem)
+def test_a_picture_is_small_loads_nothing_and_is_told_in_words(path: Path) -> None:
+    assert path.stat().st_size < 60_000
+    assert not re.findall(r"url\((?!#)|href=.(?!#)", path.read_text())
+    told = [
+        words
+        for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md"))
+        for words in re.findall(rf"!\[(.*?)\]\([\w./]*pictures/{path.name}\)", page.read_text())
+    ]
+    assert told
+    assert all(len(words) > 40 for words in told)
+
+
+@pytest.mark.parametrize(("name", "text"), SCREENS.items())
+def test_a_picture_of_a_screen_shows_what_it_was_taken_for(name: str, text: str) -> None:
+    assert squeezed(text) in squeezed(drawn(DOCS / "pictures" / f"{name}.svg"))
 
 
 @pytest.mark.parametrize(
-    "path",
-    sorted(path for path in (DOCS / "pictures").glob("*.svg") if path.stem != NOT_PLAYED),
-    ids=lambda p: p.stem,
+    "path", [path for path in PICTURES if path.stem not in SCREENS], ids=lambda p: p.stem
 )
-def test_a_picture_shows_what_its_page_shows_and_loads_nothing(path: Path) -> None:
+def test_a_picture_shows_what_its_page_shows(path: Path) -> None:
     mark = f"<!-- picture {path.stem} -->"
     (text,) = (page.read_text() for page in PAGES if mark in page.read_text())
     block = OUTPUTS.PART.findall(text.split(mark)[0])[-1][-1]
-    svg = ET.fromstring(path.read_text())
+    assert squeezed(drawn(path)) == squeezed(block[block.rindex("$ ") :])
+
+
+def drawn(path: Path) -> str:
+    """Return the text of a picture."""
     lines: dict[str, list[str]] = {}
-    for element in svg.iter("{http://www.w3.org/2000/svg}text"):
+    for element in ET.fromstring(path.read_text()).iter("{http://www.w3.org/2000/svg}text"):
         lines.setdefault(element.get("y", ""), []).append((element.text or "").strip())
-    drawn = "\n".join(" ".join(line) for line in lines.values()).replace("\xa0", " ")
-    assert squeezed(drawn) == squeezed(block[block.rindex("$ ") :])
-    assert not re.findall(r"url\((?!#)|href=.(?!#)", path.read_text())
+    return "\n".join(" ".join(line) for line in lines.values()).replace("\xa0", " ")
 
 
 def squeezed(text: str) -> str:

@@ -35,8 +35,12 @@ _SUBMITTERS = {
 }
 """Commands that submit a job, and what does so here."""
 _RAY_DRIVERS = frozenset(
-    {"verl.trainer.main_ppo", "verl.trainer.main_generation", "openrlhf.cli.train_ppo_ray"}
-)
+    {
+        "openrlhf.cli.train_ppo_ray", "verl.trainer.main_generation",
+        "verl.trainer.main_generation_server", "verl.trainer.main_ppo",
+        "verl.trainer.main_ppo_v0", "verl.trainer.sft_trainer_ray",
+    }
+)  # fmt: skip
 """Modules that run once and ask Ray for workers on all nodes."""
 _ACCELERATE_ENV = {
     "--mixed-precision": "ACCELERATE_MIXED_PRECISION",

@@ -134,7 +134,7 @@ def test_a_command_that_submits_a_job_is_refused(command: str, launcher: str) ->
     assert error.hint == f"clusterctl launch --launcher {launcher} -- train.py"
 
 
-@pytest.mark.parametrize("module", ["verl.trainer.main_ppo", "openrlhf.cli.train_ppo_ray"])
+@pytest.mark.parametrize("module", ["verl.trainer.sft_trainer_ray", "openrlhf.cli.train_ppo_ray"])
 def test_a_driver_of_ray_is_refused_as_the_program_of_each_rank(module: str) -> None:
     error = refused(f"A=1 python3 -m {module} trainer.nnodes=2")
     assert f"found {module}, which asks Ray for workers" in str(error)

@@ -36,7 +36,8 @@ FLAGS = {SHOW: ("events",), COMPARE: ("report", "metrics")}
 """Flags of an action alone."""
 METRICS_HELP = (
     "the training's file of metrics, a JSON object a line, from the workdir (default:"
-    " metrics.jsonl in the folder of the checkpoints, else in out)"
+    " metrics.jsonl in the folder of the checkpoints, else in out; without it,"
+    " trainer_state.json and what the run printed)"
 )
 
 

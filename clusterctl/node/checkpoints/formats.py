@@ -28,11 +28,19 @@ from clusterctl.node.checkpoints.names import is_retired, is_unfinished, read_na
 from clusterctl.node.checkpoints.sharded_files import Shards, check_shards
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
-from clusterctl.node.checkpoints.trainer_files import TRAINER_STATE, check_trainer, is_trainers
+from clusterctl.node.checkpoints.trainer_files import (
+    INCOMPLETE,
+    TRAINER_STATE,
+    check_dcp_folders,
+    check_trainer,
+    is_trainers,
+)
 from clusterctl.node.file_io import read_json
 
 MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"
+_UNFINISHED = (INCOMPLETE, ".incomplete")
+"""Files that are in a checkpoint while it is written; the second one by NeMo AutoModel."""
 _RANK_METADATA = "metadata.json"
 _RANK_FILE = re.compile(r"model_state_rank_?(\d+)\.(?:pt|pth|bin|safetensors)")
 _OWN = re.compile(r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl")
@@ -106,6 +114,9 @@ def verify(path: str, kind: str, inspection: Inspection) -> CheckpointContents:
         Invalid: it is not complete; `str()` says what is missing or changed.
     """
     found = CheckpointContents()
+    for name in _UNFINISHED:
+        if os.path.exists(os.path.join(path, name)):
+            raise Invalid("%s is there: it was not written to its end" % name)
     _KINDS[kind](path, inspection, found)
     if not found.identity:
         _fingerprint(path, inspection, found)
@@ -232,6 +243,9 @@ def _folder(path: str, inspection: Inspection, found: CheckpointContents) -> Non
         if lost and before < written:
             raise Invalid("%s, which %s has, is missing" % (lost[0], name))
     found.add_unverified(inspection.check_files(path, own))
+    inside = sorted(os.listdir(path))
+    parts = [n for n in inside if checkpoint_kind(os.path.join(path, n)) == "dcp"]
+    check_dcp_folders(path, parts, inspection, found)
 
 
 @functools.lru_cache(maxsize=None)

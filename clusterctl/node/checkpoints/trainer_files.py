@@ -30,8 +30,8 @@ _WHOLE_WEIGHTS = (
     "adapter_model.bin",
 )
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
-_INCOMPLETE = "checkpoint-is-incomplete.txt"
-_TRAINERS = {*_INDEXES, *_WHOLE_WEIGHTS, _INCOMPLETE, "training_args.bin"}
+INCOMPLETE = "checkpoint-is-incomplete.txt"
+_TRAINERS = {*_INDEXES, *_WHOLE_WEIGHTS, INCOMPLETE, "training_args.bin"}
 _TRAINERS_NAME = re.compile(r"pytorch_model_fsdp.*|optimizer_\d+|global_step\d+")
 
 
@@ -43,8 +43,6 @@ def is_trainers(names: Iterable[str]) -> bool:
 def check_trainer(path: str, inspection: Inspection, found: CheckpointContents) -> None:
     """Raise Invalid unless a checkpoint of Hugging Face's Trainer is complete."""
     names = set(os.listdir(path))
-    if _INCOMPLETE in names:
-        raise Invalid("%s is there: it was not written to its end" % _INCOMPLETE)
     if not names:
         raise Invalid("it is empty")
     deepspeed = _check_weights(path, names, inspection, found)
@@ -66,18 +64,7 @@ def _check_weights(
     """Return whether the weights are DeepSpeed's, with the optimizer's state."""
     present = set(names)
     sharded = sorted(n for n in present if re.fullmatch(r"(pytorch_model_fsdp|optimizer)_\d+", n))
-    for name in sharded:
-        if os.path.isdir(os.path.join(path, name)):
-            try:
-                doubts, mixed = check_dcp(
-                    os.path.join(path, name),
-                    content=inspection.content,
-                    progress=inspection.progress,
-                )
-                found.doubts += [doubt.replace(": ", ": %s/" % name, 1) for doubt in doubts]
-                found.mixed = found.mixed or mixed
-            except Invalid as broken:
-                raise Invalid("%s: %s" % (name, broken)) from broken
+    check_dcp_folders(path, sharded, inspection, found)
     for index in sorted(present.intersection(_INDEXES)):
         weights = read_json(os.path.join(path, index)).get("weight_map")
         if not isinstance(weights, dict):
@@ -92,6 +79,23 @@ def _check_weights(
     if not (fsdp or deepspeed or present.intersection((*_INDEXES, *_WHOLE_WEIGHTS))):
         raise Invalid("it holds no weights")
     return deepspeed
+
+
+def check_dcp_folders(
+    path: str, names: Iterable[str], inspection: Inspection, found: CheckpointContents
+) -> None:
+    """Check the folders that are torch's distributed checkpoints; skip what is no folder."""
+    for name in names:
+        folder = os.path.join(path, name)
+        if os.path.isdir(folder):
+            try:
+                doubts, mixed = check_dcp(
+                    folder, content=inspection.content, progress=inspection.progress
+                )
+                found.doubts += [doubt.replace(": ", ": %s/" % name, 1) for doubt in doubts]
+                found.mixed = found.mixed or mixed
+            except Invalid as broken:
+                raise Invalid("%s: %s" % (name, broken)) from broken
 
 
 def _check_index(path: str, index: str, weights: Dict[str, Any]) -> None:

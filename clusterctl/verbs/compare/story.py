@@ -23,7 +23,7 @@ from clusterctl.verbs.compare.timeline import (
 )
 from clusterctl.verbs.events import Emit, NodeEvent, Notice
 from clusterctl.verbs.quarantine.store import read_entries
-from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_all, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_all, run_args, validated_answer
 from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
@@ -87,7 +87,7 @@ def tell_story(
         record: of it, if there is one.
         records: of this machine.
         metrics: where its metrics are, from the workdir; None: a `metrics.jsonl` where its
-            checkpoints are, or in `out`.
+            checkpoints are, or in `out`; else what the Trainer wrote, and what it printed.
         emit: called with each event: `Progress`, `Notice`.
     """
     events, errors = _events(nodes, cluster, view)
@@ -167,6 +167,8 @@ def _metrics(
         folder = cluster.job.checkpoints or (known.checkpoints if record is None else "")
         wanted = [path] if path else [folder, OUTPUT] if folder else [OUTPUT]
         args = {
+            **run_args(view.run, cluster, node),
+            "printed": path is None,
             "workdir": known.workdir or node.workdir,
             "paths": [fill_text(each, view.run, view.name) for each in wanted],
         }

@@ -195,6 +195,22 @@ def test_a_folder_with_files_of_a_scripts_own(tmp_path: Path, name: str) -> None
     assert "optimizer_state.pt is cut" in judged(path, verify=False)["why"]
 
 
+def test_a_checkpoint_of_nemo_automodel_is_checked_with_its_folders(tmp_path: Path) -> None:
+    path = tmp_path / "epoch_0_step_9"
+    path.mkdir()
+    saved(path / "step_scheduler.pt")
+    for name in ("model", "optim"):
+        distributed(path / name)
+    found = judged(path)
+    assert (found["complete"], found["step"], found["format"]) == (True, 9, "folder")
+    assert f"{UNSUMMED}: optim/.metadata" in found["doubts"]
+    (path / ".incomplete").touch()
+    assert ".incomplete is there" in judged(path, verify=False)["why"]
+    (path / ".incomplete").unlink()
+    (path / "optim" / "__0_0.distcp").unlink()
+    assert "optim: __0_0.distcp is missing" in judged(path, verify=False)["why"]
+
+
 def test_a_script_that_died_between_two_files_is_noticed(tmp_path: Path) -> None:
     whole = ["model.pt", "optimizer.pt"]
     for step, names in ((25, whole), (50, ["model.pt"]), (75, [*whole, "ema.pt"])):

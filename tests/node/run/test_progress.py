@@ -30,6 +30,7 @@ BARS = (
         (b"[titan] step: 10  loss: 8.1  memory: 1.2GiB\n", 10, None),
         (b" iteration       40/    5000 | consumed samples: 320 |\n", 40, 5000),
         (b'{"global_step": 7, "loss": 1.5}\n', 7, None),
+        (b"\rTrain:  38%|# | 3/8 [00:06<00:09]\n{'global_step/max_steps': '3/8'}\n", 3, 8),
         (b"epoch 2 step 30 of 90: loss 1\nTraceback (most recent call last):\n", 30, 90),
         (BARS, 380, 1000),
         (b"step=100\n\r 10%|#         | 100/1000 [00:10<00:16]", 100, 1000),

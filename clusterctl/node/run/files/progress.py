@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 STEP = re.compile(
-    r"(?<![a-z])(?:step|iteration|iter)[\"']?[ \t]{0,9}[:=#]?[ \t]{0,9}(\d{1,12})"
+    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter)[\"']?[ \t]{0,9}[:=#]?[ \t]{0,9}"
+    r"[\"']?(\d{1,12})"
     r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
 )
-"""`Step 12/1502 | Loss`, `step: 12`, `"global_step": 12`, `iteration 12/ 1502`."""
+"""`Step 12/1502 | Loss`, `"global_step": 12`, `iteration 12/ 1502`, `'step/max_steps': '1/8'`."""
 _BAR = re.compile(r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,12})/(\d{1,12}) \[")
 """A bar of tqdm without a title, as the Trainer of transformers has one for its steps."""
 _NUMBER = r"(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.run.operations.other_metrics import other_metrics
+from clusterctl.node.run.operations.status import find_run
 from clusterctl.wire import Message
 
 TYPE_CHECKING = False
@@ -21,18 +24,19 @@ READ_BYTES = 1 << 30
 
 
 def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
-    """Send the lines of the first file that exists.
+    """Send the lines of the first file that exists; else what the run printed of its steps.
 
     Args:
-        args: `workdir`, and `paths` from there: files, or folders that may have a `metrics.jsonl`.
+        args: `workdir`, and `paths` from there: files, or folders that may have a `metrics.jsonl`;
+            with `printed`, also `cluster`, `run`, `node` and perhaps `state`.
         body: unused.
         channel: unused.
     """
     del body, channel
     workdir = os.path.expanduser(args.get("workdir") or ".")
-    for path in args["paths"]:
-        name = os.path.join(workdir, os.path.expanduser(path))
-        name = os.path.join(name, NAME) if os.path.isdir(name) else name
+    folders = [os.path.join(workdir, os.path.expanduser(path)) for path in args["paths"]]
+    for folder in folders:
+        name = os.path.join(folder, NAME) if os.path.isdir(folder) else folder
         try:
             # A pipe must not block.
             descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
@@ -42,7 +46,9 @@ def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 lines, every = _thinned(file)
                 return Message({"file": name, "every": every}, b"".join(lines))
-    return Message({"file": "", "every": 1})
+    file_name, rows = other_metrics(find_run(args), folders) if args.get("printed") else ("", [])
+    lines, every = _thinned(io.BytesIO(b"".join(rows)))
+    return Message({"file": file_name, "every": every}, b"".join(lines))
 
 
 def _thinned(file: BinaryIO) -> Tuple[List[bytes], int]:
