@@ -10,6 +10,9 @@ stands still in a sandbox. `clusterctl dump`, verdict included, takes turns with
 hand: pdsh with `pgrep` and `py-spy dump` of each rank, where py-spy is on every host already. That
 prints stacks only; to compare them is left to the reader. Printed are medians and their ratio, and
 the seconds after which `launch` told the verdict by itself.
+
+`--many 64`: only how long `dump` takes on so many hosts, whose ranks import no torch, and the CPU
+seconds of the client and of the hosts, their supervisors' own among them.
 """
 
 from __future__ import annotations
@@ -23,11 +26,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench._box import ROOT, hosts, in_turns, timed
+import psutil
+
+from bench._box import ROOT, cpu_seconds, hosts, in_turns, timed
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang.life import SAMPLE_SECONDS
 from clusterctl.node.run.files.run_paths import NodePaths
@@ -64,6 +71,15 @@ if dist.get_rank() == 1:
     time.sleep(3600)
 dist.all_reduce(torch.ones(1))
 """
+SLEEPS = """
+import time
+
+print("begins", flush=True)
+time.sleep(3600)
+"""
+KEEPING_SECONDS = 5.0
+"""What the nodes take to keep stacks of a run that has become hung."""
+VERB = [sys.executable, "-m", "clusterctl"]
 
 
 class Record:
@@ -100,7 +116,10 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=30)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--many", type=int, default=0)
     given = parser.parse_args()
+    if given.many:
+        return many(given.many, given.rounds)
     missed = sampling(given)
     why = netns.missing() or ("" if shutil.which("pdsh") else "no pdsh")
     if given.hosts and why:
@@ -112,21 +131,8 @@ def main() -> int:
 
 def naming(count: int, rounds: int) -> None:
     """Print how long it takes to name a rank that stands still, on both sides."""
-    with hosts(count) as (box, folder):
-        (folder / "still.py").write_text(STANDS_STILL)
+    with hosts(count) as (box, folder), launched(box, folder, STANDS_STILL) as (launch, env):
         stands = box.shared / "stands"
-        env = {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(folder / "state")}
-        env["CLUSTERCTL_INVENTORY"] = str(box.inventory)
-        verb = [sys.executable, "-m", "clusterctl"]
-        options = ["--launcher", "direct", "--procs-per-node", "1", "--no-check", "--json"]
-        options += ["--hang-after", f"{AFTER}s", "--env", f"STANDS={box.hosts[0].shared}/stands"]
-        launch = subprocess.Popen(
-            box.command([*verb, "launch", *options, "--", "still.py"], cwd=folder),
-            env=box.environment() | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         assert launch.stdout is not None
         told = next((line for line in launch.stdout if '"verdict"' in line), None)
         if told is None:
@@ -136,10 +142,54 @@ def naming(count: int, rounds: int) -> None:
             f"launch told it {time.time() - since:.1f} s after the last rank stood still"
             f" (--hang-after {AFTER}s): {json.loads(told)['verdict']['text']}"
         )
-        sides = {"clusterctl dump": [*verb, "dump"], "pdsh, py-spy": by_hand(box)}
+        sides = {"clusterctl dump": [*VERB, "dump"], "pdsh, py-spy": by_hand(box)}
         compare(box, sides, rounds, env, folder)
-        box.run([*verb, "stop", "--all", "--grace", "0"], env=env, cwd=folder)
+
+
+@contextmanager
+def launched(
+    box: Sandbox, folder: Path, program: str
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Yield the launch of a program, and the environment of further verbs; stop it afterwards."""
+    (folder / "still.py").write_text(program)
+    env = {"PYTHONPATH": str(ROOT), "CLUSTERCTL_STATE": str(folder / "state")}
+    env["CLUSTERCTL_INVENTORY"] = str(box.inventory)
+    options = ["--launcher", "direct", "--procs-per-node", "1", "--no-check", "--json"]
+    options += ["--hang-after", f"{AFTER}s", "--env", f"STANDS={box.hosts[0].shared}/stands"]
+    launch = subprocess.Popen(
+        box.command([*VERB, "launch", *options, "--", "still.py"], cwd=folder),
+        env=box.environment() | env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield launch, env
+    finally:
+        box.run([*VERB, "stop", "--all", "--grace", "0"], env=env, cwd=folder)
         launch.wait()
+
+
+def many(count: int, rounds: int) -> int:
+    """Print what `dump` takes on many hosts."""
+    with hosts(count) as (box, folder), launched(box, folder, SLEEPS) as (launch, env):
+        assert launch.stdout is not None
+        if not any('"hung"' in line for line in launch.stdout):  # all have py-spy by then
+            sys.exit("launch ended, and its run was not hung")
+        time.sleep(KEEPING_SECONDS)
+        pids = [pid for host in box.hosts for pid in box.backend.processes(host)]
+        servers = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        for _ in range(rounds):
+            began, before = time.monotonic(), cpu_seconds(servers)
+            done = box.run([*VERB, "dump"], env=env, cwd=folder, stdin=subprocess.DEVNULL)
+            seconds = time.monotonic() - began
+            if done.returncode or f"[*:0-{count - 1}] still.py:5" not in done.stdout:
+                sys.exit(f"dump ended with {done.returncode}: {done.stdout}{done.stderr}")
+            own, there = (
+                now - then for now, then in zip(cpu_seconds(servers), before, strict=True)
+            )
+            print(f"  {count} hosts: {seconds:.2f} s; CPU: client {own:.2f} s, hosts {there:.2f} s")
+    return 0
 
 
 def by_hand(box: Sandbox) -> list[str]:

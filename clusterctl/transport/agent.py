@@ -54,7 +54,7 @@ def r(n):
         b += d
     return b
 import _frozen_importlib_external, gc, marshal, zlib
-m, l, s, c = [r(int(r(12))) for _ in '1234']
+m, l, i, s, c = [r(int(r(12))) for _ in '12345']
 gc.disable()
 s = marshal.loads(s)
 g = {'__name__': 'clusterctl.node.agent.loader'}
@@ -63,7 +63,7 @@ if l[:4] == _frozen_importlib_external.MAGIC_NUMBER:
 else:
     l = compile(zlib.decompress(s[g['__name__']]), '<clusterctl>/loader.py', 'exec')
 exec(l, g)
-g['install'](s, c)
+g['install'](s, c, '', i.decode())
 from clusterctl.node.agent.main import serve
 serve(m)
 """
@@ -92,8 +92,8 @@ CHECK_MODULES = (
 """What every check imports; only rare answers of a node need more."""
 
 
-_WRITES_AGENT = {_NODE + "run.files.own_agent", _NODE + "run.operations.start"}
-"""They write all of the agent to the node, or compare it with what another version wrote."""
+_WRITES_AGENT = _NODE + "run.operations.start"
+"""It writes all of the agent to the node."""
 
 
 def modules_of(op: str) -> dict[str, CodeType]:
@@ -126,8 +126,8 @@ def sources_for(op: str) -> loader.Sources:
 
 @functools.cache
 def _names_for(op: str) -> list[str]:
-    needed = _all_modules_of(op).keys() if op else _WRITES_AGENT
-    if needed & _WRITES_AGENT:
+    needed = _all_modules_of(op).keys() if op else {_WRITES_AGENT}
+    if _WRITES_AGENT in needed:
         return [*_texts()]
     probes = _NODE + "probe."
     passes_on = probes + "read" in needed
@@ -164,6 +164,11 @@ def _imported(code: CodeType) -> Iterator[str]:
 @functools.cache
 def _texts() -> dict[str, bytes]:
     return loader.read_texts()
+
+
+@functools.cache
+def _identity() -> bytes:
+    return loader.identity_of(_texts()).encode()
 
 
 @functools.cache
@@ -226,7 +231,7 @@ def modules_for(op: str, known: frozenset[str] = frozenset()) -> bytes:
     if known:
         return Message({"modules": len(parts[0])}, b"".join(parts)).encode()
     compiled_loader = loader.MAGIC + marshal.dumps(_code(loader.ENTRY))
-    return b"".join(map(_sized, (compiled_loader, *parts)))
+    return b"".join(map(_sized, (compiled_loader, _identity(), *parts)))
 
 
 def _sized(part: bytes) -> bytes:

@@ -18,7 +18,7 @@ def altered(module: str, old: bytes, new: bytes) -> bytes:
     source = loader.Importer(sources).get_source(module).encode()
     assert old in source
     changed = {**sources, module: zlib.compress(source.replace(old, new))}
-    return loader.text_of(changed)
+    return loader.text_of(changed, "of another version")
 
 
 def test_an_agent_of_another_version_answers_for_its_own_run(make_run: Callable[..., Run]) -> None:

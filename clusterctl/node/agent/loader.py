@@ -48,9 +48,13 @@ _installed: Optional[Importer] = None
 class Importer:
     """Imports the agent's modules from memory."""
 
-    def __init__(self, sources: Sources, compiled: bytes = b"", kept: str = "") -> None:
+    def __init__(
+        self, sources: Sources, compiled: bytes = b"", kept: str = "", identity: str = ""
+    ) -> None:
         self.kept = kept
         """The folder that holds what was compiled; empty: there is none."""
+        self.identity = identity
+        """Of the whole agent, of which these sources may be a part: see `identity_of`."""
         self.codes: Dict[str, bytes] = {}
         self.sources: Sources = {}
         self.packages: Set[str] = set()
@@ -157,10 +161,10 @@ def file_of(name: str) -> str:
     return "<clusterctl>/" + name.replace(".", "/") + ".py"
 
 
-def install(sources: Sources, compiled: bytes = b"", kept: str = "") -> None:
+def install(sources: Sources, compiled: bytes = b"", kept: str = "", identity: str = "") -> None:
     """Let this process import the agent's modules from `sources`, or as they were compiled."""
     global _installed  # noqa: PLW0603  (one agent a process, by nature)
-    _installed = Importer(sources, compiled, kept)
+    _installed = Importer(sources, compiled, kept, identity)
     sys.meta_path.insert(0, _installed)
     # This text was run before it could be imported; the module must know what is installed.
     sys.modules[ENTRY] = ModuleType(ENTRY)
@@ -199,6 +203,13 @@ def read_texts() -> Dict[str, bytes]:
     return texts
 
 
+def identity_of(texts: Dict[str, bytes]) -> str:
+    """Return what tells an agent from one of another version: a hash of all its modules' texts."""
+    import hashlib  # noqa: PLC0415  (a node is told it)
+
+    return hashlib.sha256(marshal.dumps(sorted(texts.items()), 2)).hexdigest()
+
+
 def deflated(text: bytes, own: bytes) -> bytes:
     """Return a module's text as it is sent, by the loader's own text."""
     deflate = zlib.compressobj(zdict=own)
@@ -221,28 +232,36 @@ def program(modules: Sequence[str] = (), kept: str = "") -> bytes:
     if _installed is not None and kept and not os.path.lexists(kept):
         _installed.kept = kept
         _installed.keep(_installed.codes)  # those that the controller compiled
-    return text_of(sources, kept)
+    return text_of(sources, _own_identity(), kept)
 
 
-def text_of(sources: Sources, kept: str = "") -> bytes:
+def text_of(sources: Sources, identity: str, kept: str = "") -> bytes:
     """Return the program that imports its modules from these."""
     data = marshal.dumps(dict(sorted(sources.items())), 2)  # in whatever order they came
-    return _PROGRAM % (binascii.b2a_base64(data, newline=False), kept)
+    return _PROGRAM % (identity.encode(), binascii.b2a_base64(data, newline=False), kept)
 
 
-def is_this_agent(text: bytes) -> bool:
-    """Tell whether a program has the sources of this process, wherever what it compiles is kept."""
-    return text.partition(_KEPT)[0] == program().partition(_KEPT)[0]
+def _own_identity() -> str:
+    return identity_of(read_texts()) if _installed is None else _installed.identity
 
 
-_KEPT = b"\nkept = "
+def is_this_agent(begin: bytes) -> bool:
+    """Tell by its first bytes whether a program is the agent that this process is a part of."""
+    return begin.startswith(_FIRST % _own_identity().encode())
+
+
+FIRST_BYTES = 128
+_FIRST = b'identity = "%s"\n'
 # Python reads a long text in base64 ten times as fast as one with `\\x00`.
-_PROGRAM = b"""import binascii, marshal, sys, zlib
+_PROGRAM = (
+    _FIRST
+    + b"""import binascii, marshal, sys, zlib
 sources = marshal.loads(binascii.a2b_base64(b"%s"))
 kept = %a
 space = {"__name__": "clusterctl.node.agent.loader"}
 exec(compile(zlib.decompress(sources[space["__name__"]]), "<clusterctl>/loader.py", "exec"), space)
-space["install"](sources, kept=kept)
+space["install"](sources, kept=kept, identity=identity)
 module, _, function = sys.argv[1].partition(":")
 sys.exit(getattr(__import__(module, fromlist=[function]), function)(*sys.argv[2:]))
 """
+)

@@ -51,7 +51,7 @@ def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePa
     """
     if args.get(HANDED_OVER):
         return
-    kept = _kept_agent(paths)
+    kept = _begin_of_kept(paths)
     if kept is None or loader.is_this_agent(kept):
         return
     descriptor = anonymous_file("args")
@@ -63,14 +63,14 @@ def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePa
     channel.exec_program([*_python(), "-c", _RUN_AGENT, str(descriptor), *call])
 
 
-def _kept_agent(paths: NodePaths) -> Optional[bytes]:
-    """Return the agent in the folder, if it is this user's and no other user may write to it."""
+def _begin_of_kept(paths: NodePaths) -> Optional[bytes]:
+    """Return how the folder's agent begins, if it is this user's and no other may write to it."""
     if paths.ownership_problem():
         return None
     try:
         with open(os.open(paths.agent, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             seen = os.fstat(file.fileno())
             ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
-            return file.read() if ours and not seen.st_mode & 0o022 else None
+            return file.read(loader.FIRST_BYTES) if ours and not seen.st_mode & 0o022 else None
     except OSError:
         return None
