@@ -76,7 +76,6 @@ def _foreign() -> str:
         "",
         "| their key | same as |",
         "|---|---|",
-        *_grouped(foreign.SPELLINGS, code=True),
         *(f"| `{key}: true` | `{ours}` |" for key, ours in SWITCHES.items()),
         "",
         "These keys change no result here. They are accepted with a note:",
@@ -99,11 +98,11 @@ def _foreign() -> str:
     return "\n".join(rows)
 
 
-def _grouped(keys: Mapping[str, str], *, code: bool = False) -> list[str]:
+def _grouped(keys: Mapping[str, str]) -> list[str]:
     """Return a row for each meaning, with all keys that have it."""
     groups: dict[str, list[str]] = {}
     for key, meaning in keys.items():
-        groups.setdefault(f"`{meaning}`" if code else meaning, []).append(f"`{key}`")
+        groups.setdefault(meaning, []).append(f"`{key}`")
     return [f"| {' '.join(names)} | {meaning} |" for meaning, names in groups.items()]
 
 
@@ -123,7 +122,7 @@ def texts() -> dict[str, str]:
 def _row(item: dataclasses.Field[object], text: str) -> str:
     kind = describe(TYPES[item.name]).replace("|", "\\|")
     text = text.replace("|", "\\|")
-    also = " ".join(f"`{name}`" for name in item.metadata["also"])
+    also = " ".join(f"`{name}`" for name, ours in foreign.ALIASES.items() if ours == item.name)
     return f"| `{item.name}` | {kind} | {_default(item.default)} | {text} | {also} |"
 
 

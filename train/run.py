@@ -7,7 +7,7 @@ import os
 import platform
 import warnings
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,7 @@ from train.config.config import Config
 from train.data import dataset, hub
 from train.data.batches import Batches, Position
 from train.data.dataset import Corpus
-from train.data.mixture import Mixture, Share
 from train.data.progress import Phase, Reporter
-from train.data.token_store import Ints
 from train.distributed.env import RankEnv
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
@@ -58,22 +56,6 @@ NOISE = (
 """Warnings of libraries about each other, which a user cannot act on."""
 ALLOCATOR_SETTINGS = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
 """Variables that torch reads its memory settings from; before 2.11 it may overlook the first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """What nodes must know of each other's samples."""
-
-    lengths: Ints
-    targets: Ints
-    numbers: Ints
-    shares: tuple[Share, ...]
-
-    @classmethod
-    def of(cls, samples: Mixture) -> Lengths:
-        """Take them from a node's samples."""
-        sizes = {name: getattr(samples, name) for name in ("lengths", "targets", "numbers")}
-        return cls(**sizes, shares=samples.shares)
 
 
 def run(
@@ -306,7 +288,7 @@ def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) 
             "node_data: expected whole where ranks of several nodes share rows (context_parallel: "
             f"{size.context}), found strided"
         )
-    mine = (Lengths.of(corpus.train), Lengths.of(corpus.eval) if corpus.eval else None)
+    mine = (corpus.train.sizes, corpus.eval.sizes if corpus.eval else None)
     rows = ranks.gather(mine if ranks.is_leader else None)
     theirs = [row for row in rows if row is not None]
     return batches(

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing"),  # peft asks for it
 ]
 
-SEED, BATCH, COUNT = 42, 6, 16
+SEED, BATCH, COUNT = 42, 6, 10
 RECIPE = loop.Recipe(learning_rate=3e-3, warm_up=1, clip=1.5, weight_decay=0.0, evaluate_every=100)
 HOW: dict[str, Any] = {
     "seq_len": 256, "seed": SEED, "num_train_epochs": 2, "max_steps": None,

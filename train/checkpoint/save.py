@@ -28,6 +28,7 @@ from train.checkpoint.staging import Staging
 from train.checkpoint.uploads import Uploads
 from train.config.config import Config
 from train.data.batches import Position
+from train.data.fingerprint import nothing
 from train.distributed.process_group import Ranks
 from train.errors import CheckpointError, ConfigError
 from train.files import Entry, measure, write_durably
@@ -115,7 +116,7 @@ class Checkpoints:
 
     def _own(self) -> Callable[[], None]:
         """Own the folders of the other nodes too, if each has one; rank 0 owns its own."""
-        release, problem = _nothing, None
+        release, problem = nothing, None
         if self.writes and not self._ranks.is_first:
             try:
                 release = run_lock.take(self.output)
@@ -332,10 +333,6 @@ class Checkpoints:
         except Exception as error:  # noqa: BLE001  (a full disk must not end the training)
             problem = room.words(error)
         return done, self._ranks.problems(problem)
-
-
-def _nothing() -> None:
-    """Release nothing."""
 
 
 def _in_background(work: Callable[[], str]) -> Future[str]:

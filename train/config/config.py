@@ -1,4 +1,4 @@
-"""What a user can set for a training: one frozen value and its keys."""
+"""What a user can set for a training: one frozen value and its keys; foreign.yaml has aliases."""
 # ruff: noqa: RUF009  (_key returns a dataclasses.field, which ruff cannot see)
 
 from __future__ import annotations
@@ -25,60 +25,51 @@ Learn = Literal["all", "last"]
 Overlong = Literal["cut", "drop"]
 
 
-def _key(section: str, default: Any, *, also: str = "", least: float | None = None) -> Any:
-    """Describe one key: its section in the file, its default, other spellings, its least value."""
-    about = {"section": section, "also": tuple(also.split()), "least": least}
-    return field(default=default, metadata=about)
+def _key(section: str, default: Any, *, least: float | None = None) -> Any:
+    """Describe one key: its section in the file, its default, its least value."""
+    return field(default=default, metadata={"section": section, "least": least})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """One training, every choice made; read from a file and flags by `train.config.parse`."""
 
-    name_or_path: str = _key(
-        "model",
-        "",
-        also="model_name_or_path model_name base_model model_path model_id pretrained_model",
-    )
+    name_or_path: str = _key("model", "")
     """The base model: a folder on every node, or a Hugging Face hub id. Required."""
     revision: str | None = _key("model", None)
     """Branch, tag or commit of a hub model."""
-    method: Method = _key("model", "lora", also="finetuning_type adapter train_type")
+    method: Method = _key("model", "lora")
     """`lora` trains small adapters next to the frozen base; `full` trains every weight."""
-    objective: Objective = _key("model", "sft", also="rl stage")
+    objective: Objective = _key("model", "sft")
     """`sft` learns the texts. `dpo` and `orpo` learn from pairs to prefer `chosen` to `rejected`.
     `dpo` compares with the model as it was without its adapter; `orpo` compares with nothing, and
     learns the chosen text too. `method: dpo` means this with LoRA."""
-    beta: float = _key(
-        "optimization", 0.1, also="rl_beta dpo_beta pref_beta orpo_alpha orpo_beta", least=0
-    )
+    beta: float = _key("optimization", 0.1, least=0)
     """With dpo how much a change of the model counts, with orpo the weight of the odds ratio."""
-    label_smoothing: float = _key("optimization", 0.0, also="dpo_label_smoothing", least=0)
+    label_smoothing: float = _key("optimization", 0.0, least=0)
     """With dpo the share of pairs that may be the wrong way round."""
-    dtype: Dtype = _key("model", "auto", also="torch_dtype precision")
+    dtype: Dtype = _key("model", "auto")
     """Numbers of the base model; `auto` is bfloat16 on GPUs that compute in it, float16 on older
     ones, float32 on CPUs. In float16 losses are scaled. What is trained is kept in float32."""
     load_in_4bit: bool = _key("model", False)
     """QLoRA: keep the linear layers of the frozen base in 4 bits (NF4), but for the output head. It
     needs bitsandbytes. Routed experts that transformers holds in one tensor stay in `dtype`."""
-    attn_implementation: str = _key("model", "sdpa", also="attention")
+    attn_implementation: str = _key("model", "sdpa")
     """How attention is computed, as transformers names it."""
-    activation_checkpointing: bool = _key("model", False, also="gradient_checkpointing")
+    activation_checkpointing: bool = _key("model", False)
     """Recompute activations in the backward pass: much less memory, about a third more time."""
     trust_remote_code: bool = _key("model", False)
     """Run Python that comes with the model. Only for models you have read."""
-    offline: bool = _key("model", False, also="hf_hub_offline")
+    offline: bool = _key("model", False)
     """Never ask the hub: take only what this machine has."""
 
-    lora_r: int = _key("lora", 16, also="lora_rank", least=1)
+    lora_r: int = _key("lora", 16, least=1)
     """Rank of the adapters."""
     lora_alpha: int = _key("lora", 32)
     """Scale of the adapters (the factor is alpha / r)."""
     lora_dropout: float = _key("lora", 0.0, least=0)
     """Share of the adapters' inputs dropped."""
-    lora_target_modules: tuple[str, ...] = _key(
-        "lora", ("all-linear",), also="lora_target lora_target_linear"
-    )
+    lora_target_modules: tuple[str, ...] = _key("lora", ("all-linear",))
     """Which modules get an adapter, by the end of their name; `all-linear` is every linear layer
     but the output head and, in a mixture of experts, but the routed experts and the router."""
     lora_target_parameters: tuple[str, ...] = _key("lora", ())
@@ -89,15 +80,13 @@ class Config:
     """Other ranks of some modules, by the end of their name: `{down_proj: 4}`."""
     lora_alpha_pattern: Mapping[str, Any] | None = _key("lora", None)
     """The same for lora_alpha."""
-    lora_use_rslora: bool = _key("lora", False, also="use_rslora peft_use_rslora")
+    lora_use_rslora: bool = _key("lora", False)
     """Rank-stabilized LoRA: the factor is alpha / sqrt(r)."""
-    lora_use_dora: bool = _key("lora", False, also="use_dora peft_use_dora")
+    lora_use_dora: bool = _key("lora", False)
     """DoRA: a magnitude of its own for each row of a weight. Slower, and takes more memory."""
-    lora_modules_to_save: tuple[str, ...] = _key("lora", (), also="additional_target")
+    lora_modules_to_save: tuple[str, ...] = _key("lora", ())
     """Modules that are trained whole, by the end of their name: `[embed_tokens, lm_head]`."""
-    lora_init_from: str | None = _key(
-        "lora", None, also="init_from lora_model_dir adapter_name_or_path adapter_path"
-    )
+    lora_init_from: str | None = _key("lora", None)
     """The folder of a trained adapter, to train it further as a new run. Its files say what other
     lora keys are."""
 
@@ -107,7 +96,7 @@ class Config:
     freeze_multi_modal_projector: bool = _key("vision", True)
     """The same for what hands these features to the language model."""
 
-    parallel: Parallel = _key("distributed", "auto", also="strategy parallelism")
+    parallel: Parallel = _key("distributed", "auto")
     """`fsdp` shards over all ranks. `hsdp` shards within each node and replicates over the nodes.
     `ddp` keeps the whole model on each rank. `single` is one process. `auto`: single for one rank,
     hsdp for several equal nodes if a node's share of the model fits, else fsdp."""
@@ -115,50 +104,31 @@ class Config:
     """Free gathered weights after each layer's forward pass, and gather them again for the backward
     pass. Default: only if keeping them would, by the estimate of `--check`, fill more than 60 %
     of a rank's memory."""
-    context_parallel: int = _key(
-        "distributed",
-        1,
-        also="context_parallel_size sequence_parallel_degree sequence_parallel_size",
-        least=1,
-    )
+    context_parallel: int = _key("distributed", 1, least=1)
     """Ranks that share the rows of a batch, each with a part of every row: for rows that are too
     long for one GPU. It divides the number of ranks. A step's batch is that of the groups."""
-    start_timeout: float = _key("distributed", 300.0, also="ddp_timeout init_timeout", least=1)
+    start_timeout: float = _key("distributed", 300.0, least=1)
     """Seconds a collective may take until the first step is done. A rank that downloads or
     tokenizes may take hours, but at most this long without a heartbeat."""
     step_timeout: float = _key("distributed", 100.0, least=1)
     """Seconds a collective may take after the first step."""
 
-    dataset_path: str | tuple[Dataset, ...] = _key(
-        "data", "", also="dataset dataset_name train_path train_file data_path train_data datasets"
-    )
+    dataset_path: str | tuple[Dataset, ...] = _key("data", "")
     """Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern
     (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object store
     (`s3://bucket/data.jsonl`), or several with commas. Where
     files are named by split (train, validation, test), only those of train. Or a list of these, or
     of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may have `columns` and
     `roles` of its own. Required."""
-    eval_dataset_path: str | None = _key(
-        "data",
-        None,
-        also="eval_path eval_file validation_path eval_dataset validation_file val_path",
-    )
+    eval_dataset_path: str | None = _key("data", None)
     """Evaluation samples in the same form; of split files those of validation, else of test."""
-    eval_split: float = _key(
-        "data", 0.0, also="val_set_size validation_split eval_fraction val_size", least=0
-    )
+    eval_split: float = _key("data", 0.0, least=0)
     """Without eval_dataset_path: share of the training samples held out for evaluation, or from 2
     on how many of them."""
-    seq_len: int = _key(
-        "data",
-        1024,
-        also="sequence_len sequence_length max_length max_seq_length max_seq_len "
-        "cutoff_len block_size",
-        least=2,
-    )
+    seq_len: int = _key("data", 1024, least=2)
     """Longest sample in tokens. Longer text continues in the next sample; longer prompts,
     completions and chats are cut."""
-    overlong: Overlong = _key("data", "cut", also="excess_length_strategy truncation_strategy")
+    overlong: Overlong = _key("data", "cut")
     """What happens to prompts with completions and to chats that are longer than seq_len: `cut` at
     the end, or `drop` them. The banner counts them."""
     columns: Mapping[str, str] | None = _key("data", None)
@@ -168,19 +138,19 @@ class Config:
     roles: Mapping[str, str] | None = _key("data", None)
     """Other names of roles: `{visitor: user, bot: assistant}`. Known without it: human, gpt,
     chatgpt, bot, model, function, observation, function_response, in any case."""
-    learn: Learn = _key("data", "all", also="mask_history")
+    learn: Learn = _key("data", "all")
     """Which answers of a chat the loss counts: `all`, or only the `last` one."""
     split_special_tokens: bool = _key("data", False)
     """Keep a special token in a text of a chat, such as `<|im_end|>` in a question, as text.
     Otherwise it is read as the template's own, and the banner counts it."""
-    chat_template_kwargs: Mapping[str, Any] | None = _key("data", None, also="chat_template_args")
+    chat_template_kwargs: Mapping[str, Any] | None = _key("data", None)
     """What the chat template is given besides messages and tools, such as `{enable_thinking:
     false}`. A line may have its own under the same name, which win."""
     batching: Batching = _key("data", "balanced")
     """`balanced` gives each rank samples of about the same work; `packed` joins short samples to
     rows of seq_len (they do not see each other); `plain` takes them as they come. The spelling
     `packing: true` means packed."""
-    image_dir: str | None = _key("data", None, also="media_dir image_folder image_base_path")
+    image_dir: str | None = _key("data", None)
     """Folder in which relative paths of images begin. Default: the folder of the file that names
     them."""
     max_bad_lines: int = _key("data", 0, least=0)
@@ -189,30 +159,19 @@ class Config:
     """`whole`: every node reads all samples, and results do not depend on how many nodes there are.
     `strided`: node i keeps only the samples i, i+N, ... of N nodes; another number of nodes resumes
     from the end of an epoch only."""
-    cache_dir: str | None = _key(
-        "data", None, also="dataset_prepared_path worker_output_dir data_cache_dir"
-    )
+    cache_dir: str | None = _key("data", None)
     """Where tokenized data is kept, shared or per node. Default: `tokens` in output_dir."""
 
-    per_device_train_batch_size: int = _key(
-        "batch",
-        1,
-        also="per_device_batch_size micro_batch_size batch_size train_batch_size",
-        least=1,
-    )
+    per_device_train_batch_size: int = _key("batch", 1, least=1)
     """Samples in one forward pass of one rank."""
-    gradient_accumulation_steps: int | None = _key(
-        "batch", None, also="grad_accum accumulation_steps gradient_accumulation", least=1
-    )
+    gradient_accumulation_steps: int | None = _key("batch", None, least=1)
     """Forward passes of one rank in one step. Default: what global_batch_size needs, else 1."""
-    global_batch_size: int | None = _key(
-        "batch", None, also="total_batch_size effective_batch_size train_batch_size_global", least=1
-    )
+    global_batch_size: int | None = _key("batch", None, least=1)
     """Samples in one step over all ranks; kept on any number of nodes."""
-    per_device_eval_batch_size: int | None = _key("batch", None, also="eval_batch_size", least=1)
+    per_device_eval_batch_size: int | None = _key("batch", None, least=1)
     """Samples in one forward pass of evaluation. Default: per_device_train_batch_size."""
 
-    learning_rate: float = _key("optimization", 1e-4, also="lr", least=0)
+    learning_rate: float = _key("optimization", 1e-4, least=0)
     """Highest learning rate."""
     weight_decay: float = _key("optimization", 0.0, least=0)
     """AdamW's weight decay. As in transformers' Trainer, biases and norms have none."""
@@ -222,32 +181,28 @@ class Config:
     """AdamW's second moment."""
     adam_epsilon: float = _key("optimization", 1e-8, least=0)
     """AdamW's epsilon."""
-    lr_scheduler_type: Schedule = _key(
-        "optimization", "cosine", also="lr_scheduler schedule scheduler"
-    )
+    lr_scheduler_type: Schedule = _key("optimization", "cosine")
     """How the learning rate falls after the warm-up."""
-    warmup_steps: int = _key("optimization", 0, also="warmup", least=0)
+    warmup_steps: int = _key("optimization", 0, least=0)
     """Steps in which the learning rate rises from 0; at most all steps of the run."""
     warmup_ratio: float = _key("optimization", 0.0, least=0)
     """The same as a share of all steps."""
     min_lr_ratio: float = _key("optimization", 0.0, least=0)
     """Where the schedule ends, as a share of learning_rate."""
-    max_grad_norm: float = _key(
-        "optimization", 1.0, also="clip gradient_clipping grad_clip clip_grad_norm", least=0
-    )
+    max_grad_norm: float = _key("optimization", 1.0, least=0)
     """Gradients are scaled down to this norm; 0 leaves them as they are."""
-    num_train_epochs: float = _key("optimization", 1, also="num_epochs epochs", least=0)
+    num_train_epochs: float = _key("optimization", 1, least=0)
     """Times over the data, unless max_steps. Of 0.5 or 1.5, steps are rounded up."""
     max_steps: int | None = _key("optimization", None, least=1)
     """Steps to train, instead of num_train_epochs."""
-    seed: int = _key("optimization", 42, also="data_seed", least=0)
+    seed: int = _key("optimization", 42, least=0)
     """Seed of the order of the data and of dropout."""
-    deterministic: bool = _key("optimization", False, also="full_determinism")
+    deterministic: bool = _key("optimization", False)
     """Only operations that give the same bits each time; slower on GPUs."""
 
-    output_dir: str = _key("checkpoint", "output", also="output_path save_dir checkpoint_dir")
+    output_dir: str = _key("checkpoint", "output")
     """Folder of the run: checkpoints, adapter, metrics.jsonl, status.json."""
-    save_steps: int | None = _key("checkpoint", None, also="save_every", least=1)
+    save_steps: int | None = _key("checkpoint", None, least=1)
     """A checkpoint every so many steps."""
     save_epochs: int | None = _key("checkpoint", None, least=1)
     """A checkpoint every so many epochs. The spelling `save_strategy: epoch` means 1."""
@@ -255,13 +210,13 @@ class Config:
     """A checkpoint if the last one is so many minutes old, by rank 0's clock; also with
     save_steps or save_epochs. Default: 30 and each epoch's end, if none of the three is set. 0
     or `save_strategy: no`: never. There is always one at the end."""
-    save_total_limit: int = _key("checkpoint", 3, also="keep keep_checkpoints", least=1)
+    save_total_limit: int = _key("checkpoint", 3, least=1)
     """Good checkpoints kept."""
-    async_save: bool = _key("checkpoint", False, also="async")
+    async_save: bool = _key("checkpoint", False)
     """Write checkpoints while training continues."""
-    checkpoint_storage: Storage = _key("checkpoint", "auto", also="shared shared_storage")
+    checkpoint_storage: Storage = _key("checkpoint", "auto")
     """Whether all nodes see one output_dir; `auto` finds out with a file."""
-    resume_from_checkpoint: str | None = _key("checkpoint", None, also="resume resume_from")
+    resume_from_checkpoint: str | None = _key("checkpoint", None)
     """`latest`, the path of a checkpoint, or its URL in an object store
     (`s3://bucket/run/step-000120`). Below a URL, `latest` is the one that was uploaded last."""
     upload_to: str | None = _key("checkpoint", None)
@@ -270,7 +225,7 @@ class Config:
     upload_timeout: float = _key("checkpoint", 1800.0, least=0)
     """Seconds that the end of a training waits for its last upload."""
 
-    eval_steps: int | None = _key("evaluation", None, also="eval_every eval_freq", least=1)
+    eval_steps: int | None = _key("evaluation", None, least=1)
     """Evaluate every so many steps. Default: at the end only, if there is evaluation data."""
     eval_epochs: int | None = _key("evaluation", None, least=1)
     """Evaluate at the end of every so many epochs. The spelling `eval_strategy: epoch` means 1."""
@@ -280,9 +235,9 @@ class Config:
     report_to: tuple[str, ...] = _key("logging", ())
     """Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`, or `all`. A tracker
     that is not installed or fails is reported, and the training continues."""
-    project: str | None = _key("logging", None, also="wandb_project mlflow_experiment_name")
+    project: str | None = _key("logging", None)
     """W&B project and MLflow experiment. Default: WANDB_PROJECT, MLFLOW_EXPERIMENT_NAME."""
-    run_name: str | None = _key("logging", None, also="wandb_name mlflow_run_name")
+    run_name: str | None = _key("logging", None)
     """Name of the run in W&B and MLflow. Default: the tracker invents one."""
     slow_ratio: float = _key("logging", 1.2, least=1)
     """A rank that takes this many times the median is named as slow."""

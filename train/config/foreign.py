@@ -33,8 +33,8 @@ def _split(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     return {key: why for key, why in known.items() if key[-1] != "*"}, starts
 
 
-SPELLINGS = _by_key("same")
-"""Other spellings → the key that means the same; common ones are in Config."""
+ALIASES = _by_key("same")
+"""Other spellings → the key that means the same."""
 REFUSED, REFUSED_STARTS = _split(_by_key("refused"))
 """Key → why it is none here, and what to write instead. Values of OFF are taken."""
 NO_EFFECT, _NO_EFFECT_STARTS = _split(_by_key("no_effect"))
@@ -53,9 +53,6 @@ TRAINS_ALL = {"base_model": "axolotl", "model_name_or_path": "TRL and the Traine
 """Keys of programs that train all weights unless their file speaks of an adapter."""
 FORM_NOTE = "type has no effect: each line is read by the keys in it"
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
-ALIASES: Mapping[str, str] = {
-    also: name for name, item in FIELDS.items() for also in item.metadata["also"]
-} | SPELLINGS
 SECTIONS = (
     *dict.fromkeys(item.metadata["section"] for item in FIELDS.values()),
     "training", "train", "trainer", "optim", "optimizer", "dataset", "eval", "validation",

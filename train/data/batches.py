@@ -103,10 +103,7 @@ class Pool:
         self.batch = batch
         self._seed = config.seed
         self._number = number
-        self._targets = sizes.targets
-        self._lengths = sizes.lengths
-        self._numbers = sizes.numbers
-        self._shares = sizes.shares
+        self._sizes = sizes
         self.tokens = sum(share.weight * tokens for share, tokens in tokens_by_share(sizes))
         """Of an epoch, on average."""
         self._rows: Rows | None = None
@@ -116,7 +113,7 @@ class Pool:
             self._rows, self._counts = _packed(sizes, [config.seed, number], config.seq_len)
         self.count = sum(
             rows_an_epoch(count, share.weight)
-            for count, share in zip(self._counts, self._shares, strict=True)
+            for count, share in zip(self._counts, sizes.shares, strict=True)
         )
         self._order: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
 
@@ -132,19 +129,19 @@ class Pool:
     def longest(self, count: int) -> list[Ints]:
         """Return the rows that take most memory together in one forward pass."""
         if self._rows is None:
-            numbers = np.argsort(-self._lengths.astype(np.int64), kind="stable")[:count]
+            numbers = np.argsort(-self._sizes.lengths.astype(np.int64), kind="stable")[:count]
             return [numbers[i : i + 1] for i in range(len(numbers))]
-        lengths = self._lengths[self._rows.numbers].astype(np.int64)
+        lengths = self._sizes.lengths[self._rows.numbers].astype(np.int64)
         totals = np.add.reduceat(lengths, self._rows.starts[:-1].astype(np.int64))
         return [self._rows[int(row)] for row in np.argsort(-totals, kind="stable")[:count]]
 
     def _of_epoch(self, epoch: int) -> Ints:
         shuffled = order(self._seed, epoch, self.count, self._number)
-        if all(share.weight == 1 for share in self._shares):
+        if all(share.weight == 1 for share in self._sizes.shares):
             return shuffled
         found: list[Ints] = []
         start = 0
-        for number, (count, share) in enumerate(zip(self._counts, self._shares, strict=True)):
+        for number, (count, share) in enumerate(zip(self._counts, self._sizes.shares, strict=True)):
             seeds = (self._seed, self._number, number, 1)
             rows = rows_of_epoch(count, share.weight, epoch, seeds)
             found.append(rows.astype(index_dtype(sum(self._counts))) + start)
@@ -153,14 +150,14 @@ class Pool:
 
     def cost(self, row: Ints) -> float:
         """Return the work of a row."""
-        lengths = self._lengths[row].astype(float)
-        pixels = float(self._numbers[row].sum()) * PIXEL
+        lengths = self._sizes.lengths[row].astype(float)
+        pixels = float(self._sizes.numbers[row].sum()) * PIXEL
         return float((lengths + lengths * lengths * QUADRATIC).sum()) + pixels
 
     def count_in(self, rows: list[Ints]) -> tuple[int, int]:
         """Return the labels that count in these rows, and all their tokens."""
         numbers = np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        return int(self._targets[numbers].sum()), int(self._lengths[numbers].sum())
+        return int(self._sizes.targets[numbers].sum()), int(self._sizes.lengths[numbers].sum())
 
 
 def _packed(sizes: Sizes, seeds: list[int], seq_len: int) -> tuple[Rows, list[int]]:

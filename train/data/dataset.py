@@ -18,7 +18,7 @@ from train.data import hub, images, overlap, token_cache, token_store, tokenizer
 from train.data.encoding import BEGINS, IGNORED, Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.fingerprint import nothing
-from train.data.formats import Reader, Rules
+from train.data.formats import Reader, Rules, named
 from train.data.images import Picture, Vision, unpacked
 from train.data.mixture import Mixture
 from train.data.progress import Phase, Reporter
@@ -55,11 +55,10 @@ class TokenSet:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
-    def lines(self) -> Ints:
-        """Return the line that each sample is from."""
-        lines = self.index[:, 0]
-        return lines if self.chosen is None else lines[self.chosen]
+    def column(self, name: str) -> Ints:
+        """Return a column of the index, for its samples only."""
+        column = self.index[:, token_store.COLUMNS.index(name)]
+        return column if self.chosen is None else column[self.chosen]
 
     @property
     def largest(self) -> int:
@@ -145,10 +144,7 @@ class Located:
 
 def locate(config: Config) -> Iterator[Located]:
     """Yield the data sets to train on, in their order, and the one to evaluate on."""
-    named = [("dataset_path", each.path, Rules.of(config, each)) for each in config.datasets]
-    if config.eval_dataset_path:
-        named.append(("eval_dataset_path", config.eval_dataset_path, Rules.of(config)))
-    for key, name, rules in named:
+    for key, name, rules in named(config):
         files = hub.dataset_files(name, config, key=key)
         yield Located(key=key, name=name, label=label(config, key, name), files=files, rules=rules)
 
@@ -197,7 +193,7 @@ def prepare(
     held_out = [samples for _, samples, _ in opened[count:]]
     if config.eval_split:
         share = _share_held_out(train, config, env)
-        masks = [_held_out(samples.lines, config.seed, share) for samples in train]
+        masks = [_held_out(samples.column("line"), config.seed, share) for samples in train]
         held_out = [samples.where(mask) for samples, mask in zip(train, masks, strict=True)]
         train = [samples.where(~mask) for samples, mask in zip(train, masks, strict=True)]
     for label, found in (
@@ -380,7 +376,7 @@ def _share_held_out(train: list[TokenSet], config: Config, env: RankEnv) -> floa
     """
     if config.eval_split < 1:
         return config.eval_split
-    there = sum(len(np.unique(samples.lines)) for samples in train)
+    there = sum(len(np.unique(samples.column("line"))) for samples in train)
     if config.node_data == "strided":  # the others have as many
         there *= env.nodes
     if config.eval_split >= there:

@@ -64,11 +64,6 @@ class Sample:
             )
         ]
 
-    @property
-    def cut(self) -> bool:
-        """Whether something of the line was left out."""
-        return self.whole > 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:

@@ -25,22 +25,17 @@ LOOKED_AT = 100
 
 def data_sets(config: Config) -> Iterator[Finding]:
     """Report each data set: its files, its lines, its share of an epoch."""
-    found = [
-        _dataset(config, "dataset_path", each.path, Rules.of(config, each))
-        for each in config.datasets
-    ]
-    seen = [each.weight * size for each, (_, size) in zip(config.datasets, found, strict=True)]
-    for each, size, (finding, _) in zip(config.datasets, seen, found, strict=True):
-        if len(found) == 1 or finding.state == "fail":
+    found = [_dataset(config, *each) for each in formats.named(config)]
+    seen = [each.weight * size for each, (_, size) in zip(config.datasets, found, strict=False)]
+    for each, size, (finding, _) in zip(config.datasets, seen, found, strict=False):
+        if len(seen) == 1 or finding.state == "fail":
             yield finding
             continue
         # Only the start counts tokens: the banner has their shares.
         share = f"about {size / sum(seen):.0%} of the bytes of an epoch"
         share = share if all(seen) else "its share is known once all of them are on this node"
         yield replace(finding, said=f"{finding.said}; weight {each.weight:g}, {share}")
-    if config.eval_dataset_path:
-        rules = Rules.of(config)
-        yield _dataset(config, "eval_dataset_path", config.eval_dataset_path, rules)[0]
+    yield from (finding for finding, _ in found[len(seen) :])
 
 
 def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding, float]:
@@ -91,9 +86,7 @@ def _lines(
 
 def learned(config: Config) -> Iterator[Finding]:
     """Read the first lines as the training will: say what is learned of them, and what is wrong."""
-    names = [each.path for each in config.datasets]
-    names += [config.eval_dataset_path] if config.eval_dataset_path else []
-    if any(hub.is_hub_dataset(name) or is_url(name) for name in names):
+    if any(hub.is_hub_dataset(name) or is_url(name) for _, name, _ in formats.named(config)):
         return
     try:
         tokenizer = dataset.load_tokenizer(hub.model_folder(config), config)

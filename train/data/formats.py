@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +30,7 @@ from train.data.files.bad_line import NO_UTF8, BadLine
 if TYPE_CHECKING:
     from train.data.images import Picture
 
-VERSION = 12
+VERSION = 13
 """Part of the token cache's key: raise it when the same line would give other tokens
 or the files of the cache change."""
 TEXT = ("text",)
@@ -136,6 +136,14 @@ class Rules:
         raise BadLine(
             f"expected {wanted} (or columns that name others), found the keys {keys}{way}"
         )
+
+
+def named(config: Config) -> Iterator[tuple[str, str, Rules]]:
+    """Yield key, path or hub id, and rules of each data set; the one to evaluate on is last."""
+    for each in config.datasets:
+        yield "dataset_path", each.path, Rules.of(config, each)
+    if config.eval_dataset_path:
+        yield "eval_dataset_path", config.eval_dataset_path, Rules.of(config)
 
 
 class Reader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,44 +24,46 @@ class Share:
     """How many times an epoch has each of them, on average."""
 
 
-class Sizes(Protocol):
+@dataclass(kw_only=True, eq=False)
+class Sizes:
     """What has to be known of samples to assign them to ranks."""
 
-    @property
-    def lengths(self) -> Ints:
-        """Tokens of each sample."""
-
-    @property
-    def targets(self) -> Ints:
-        """Tokens of each sample that the loss counts."""
-
-    @property
-    def numbers(self) -> Ints:
-        """Numbers of each sample's pixels."""
-
-    @property
-    def shares(self) -> Sequence[Share]:
-        """The data sets whose samples they are, in order."""
+    lengths: Ints
+    """Tokens of each sample."""
+    targets: Ints
+    """Tokens of each sample that the loss counts."""
+    numbers: Ints
+    """Numbers of each sample's pixels."""
+    shares: tuple[Share, ...]
+    """The data sets whose samples they are, in order."""
 
 
-class Mixture:
+class Mixture(Sizes):
     """Samples of one or more data sets."""
 
     def __init__(self, sets: Iterable[TokenSet], weights: Iterable[float] | None = None) -> None:
         """Take the sets in their order; without weights each counts once."""
         self.sets = tuple(sets)
         weights = weights or [1.0] * len(self.sets)
-        self.shares = tuple(
-            Share(samples=len(samples), weight=weight)
-            for samples, weight in zip(self.sets, weights, strict=True)
+        super().__init__(
+            lengths=_joined([samples.lengths for samples in self.sets]),
+            targets=_joined([samples.targets for samples in self.sets]),
+            numbers=_joined([samples.numbers for samples in self.sets], np.int64),
+            shares=tuple(
+                Share(samples=len(samples), weight=weight)
+                for samples, weight in zip(self.sets, weights, strict=True)
+            ),
         )
-        self.lengths = _joined([samples.lengths for samples in self.sets])
-        self.targets = _joined([samples.targets for samples in self.sets])
-        self.numbers = _joined([samples.numbers for samples in self.sets], np.int64)
         self._ends = np.cumsum([len(samples) for samples in self.sets])
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return what other nodes must know of it."""
+        names = ("lengths", "targets", "numbers", "shares")
+        return Sizes(**{name: getattr(self, name) for name in names})
 
     @property
     def largest(self) -> int:

@@ -89,7 +89,7 @@ def render(
     ids, loss_mask = shown.sample.ids, shown.sample.loss_mask
     learned = sum(loss_mask)
     yield f"sample {shown.number}: {safe(shown.where)}"
-    cut = f", cut from {shown.sample.whole}" if shown.sample.cut else ""
+    cut = f", cut from {shown.sample.whole}" if shown.sample.whole else ""
     counts_of = f"{learned} learned, {len(ids) - learned} not"
     yield f"{counted(len(ids), 'token')} of seq_len {seq_len}{cut}: {counts_of}"
     last = max(index for index, counts in enumerate(loss_mask) if counts)

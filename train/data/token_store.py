@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -22,8 +23,9 @@ from train.data.tally import Tally
 from train.files import measure, write_text
 
 Ints = npt.NDArray[np.signedinteger[Any]]
-COLUMNS = ("line", "length", "targets", "offset", "numbers", "images")
-"""Of each sample; `numbers` are those of its pixels, `images` where its images begin, or -1."""
+COLUMNS = ("line", "length", "targets", "offset", "numbers", "hash", "images")
+"""Of each sample; `numbers` are those of its pixels, `images` where its images begin, or -1. The
+hash is of its tokens."""
 FILES = ("tokens.bin", "loss_mask.bin", "images.bin", "index.npy")
 SECOND = 2
 """In the loss mask, the first token of a pair's second text."""
@@ -88,12 +90,14 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
                 if sample.tally:
                     tally.add(sample.tally)
                 length = len(sample.ids)
-                tokens.write(np.asarray(sample.ids, kind).tobytes())
+                content = np.asarray(sample.ids, kind).tobytes()
+                tokens.write(content)
                 mask = np.asarray(sample.loss_mask, np.uint8)
                 mask[sample.second :][: sample.second > 0] = SECOND
                 loss_mask.write(mask.tobytes())
                 rows.extend((each.line.number, length, sum(sample.loss_mask[1:]), offset))
                 rows.append(sum(picture.numbers for picture in sample.pictures))
+                rows.frombytes(hashlib.blake2b(content, digest_size=rows.itemsize).digest())
                 rows.append(images.tell() if sample.pictures else -1)
                 if sample.pictures:
                     images.write(packed(sample.pictures))

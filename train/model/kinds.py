@@ -10,16 +10,9 @@ from train.model import vision
 from train.model.vision import is_in
 
 KINDS = (
-    "attention",
-    "shared experts",
-    "routed experts",
-    "router",
-    "dense MLP",
-    "embeddings and head",
-    "vision tower",
-    "projector",
-    "other",
-)
+    "attention", "shared experts", "routed experts", "router", "dense MLP", "embeddings and head",
+    "vision tower", "projector", "other",
+)  # fmt: skip
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 NORMS = 2
 """Of a layer, in most models."""

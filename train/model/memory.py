@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +92,12 @@ class Memory:
     @property
     def total(self) -> float:
         """All of it."""
-        return self.weights + self.trained + self.gathered + self.activations + self.overhead
+        return float(sum(asdict(self).values()))
 
     def words(self) -> str:
         """Return it as a line; a part that is next to nothing is left out."""
-        parts = {
-            "weights": self.weights,
-            "trained": self.trained,
-            "gathered": self.gathered,
-            "activations": self.activations,
-            "overhead": self.overhead,
-        }
-        named = [f"{name} {size / GIB:.1f}" for name, size in parts.items() if size > GIB / 20]
+        parts = asdict(self).items()
+        named = [f"{name} {size / GIB:.1f}" for name, size in parts if size > GIB / 20]
         return f"about {self.total / GIB:.1f} GiB ({', '.join(named)})"
 
 

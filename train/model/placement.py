@@ -7,7 +7,7 @@ a norm that is missing makes another model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from train import versions
@@ -17,32 +17,37 @@ ALWAYS_DROPPED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 """Buffers of old files, which transformers computes for all models."""
 
 
+def conversions(network: Any) -> tuple[list[Any], Callable[[str], tuple[str, Any]]]:
+    """Return transformers' converters of a base's tensors, and what finds a tensor's place.
+
+    That returns the name in the model, and the pattern of the converter that makes it.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    mapping: Any = get_model_conversion_mapping(network)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    places, prefix = network.state_dict(), network.base_model_prefix
+
+    def place(name: str) -> tuple[str, Any]:
+        found: tuple[str, Any] = rename_source_key(name, renamings, converters, prefix, places)
+        return found if found[0] in places else rename_source_key(name, [], [], prefix, places)
+
+    return converters, place
+
+
 def unplaced(network: Any, names: Iterable[str]) -> list[str]:
     """Return the names in a base's files that the model has no place for, before any is read.
 
     The model is without adapters, and may be on the meta device.
     """
     try:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import (
-            WeightConverter,
-            WeightRenaming,
-            rename_source_key,
-        )
+        _, place = conversions(network)
     except ImportError:  # of another transformers than tested; what it drops is checked again
         return []
-    mapping: Any = get_model_conversion_mapping(network)
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-    places, prefix = network.state_dict(), network.base_model_prefix
-
-    def has_place(name: str) -> bool:
-        renamed, _ = rename_source_key(name, renamings, converters, prefix, places)
-        if renamed in places:
-            return True
-        return name in places or rename_source_key(name, [], [], prefix, places)[0] in places
-
-    return not_dropped(network, (name for name in names if not has_place(name)))
+    places = network.state_dict()
+    return not_dropped(network, (n for n in names if n not in places and place(n)[0] not in places))
 
 
 def not_dropped(network: Any, names: Iterable[str]) -> list[str]:

@@ -83,7 +83,7 @@ def load_into(network: nn.Module, config: Config, folder: Path) -> None:
         opened = [stack.enter_context(safe_open(path, framework="pt")) for path in sources]
         holders = {key: file for file in opened for key in file.keys()}  # noqa: SIM118  (no dict)
         where = quantized.tensors(holders, stored)
-        reordered = _reordered(plain, mapping, where)
+        reordered = _reordered(plain, where)
         placeholders = {
             name: like
             if name in reordered or name in shrunk
@@ -131,35 +131,26 @@ def _refuse_misfits(plain: Any, info: Any, empty: set[str]) -> None:
         raise CannotSlice(f"{extra[0]} has no place (and {len(extra) - 1} others)")
 
 
-def _reordered(plain: Any, mapping: Any, keys: Any) -> set[str]:
+def _reordered(plain: Any, keys: Any) -> set[str]:
     """Return the parameters that transformers joins or splits along the rows that FSDP cuts.
 
     Their rows do not come from the same rows of the files, so each rank reads these whole: with
     q, k and v in one parameter a slice of each has the right shape and the wrong rows. Stacked
     experts, joined along another dimension, are the same either way.
     """
-    from transformers.core_model_loading import (
-        Concatenate,
-        MergeModulelist,
-        WeightConverter,
-        WeightRenaming,
-        rename_source_key,
-    )
+    from transformers.core_model_loading import Concatenate, MergeModulelist
 
     def keeps_rows(operation: object) -> bool:
         if isinstance(operation, MergeModulelist):
             return bool(operation.dim == 0)
         return isinstance(operation, Concatenate) and bool(operation.dim > 0)
 
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    converters, place = placement.conversions(plain)
     mixing = [one for one in converters if not all(map(keeps_rows, one.operations))]
     names = plain.state_dict()
     found: set[str] = set()
     for key in keys:
-        name, pattern = rename_source_key(
-            key, renamings, converters, plain.base_model_prefix, names
-        )
+        name, pattern = place(key)
         for converter in mixing:
             if pattern in converter.source_patterns and name in names:
                 first, *_ = converter.target_patterns

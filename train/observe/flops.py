@@ -8,39 +8,14 @@ from train.data.mixture import Sizes, by_share
 from train.model.kinds import Kinds, sizes
 
 PEAKS = {
-    "GB300": 2500e12,
-    "GB200": 2500e12,
-    "B300": 2250e12,
-    "B200": 2250e12,
-    "GH200": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H800": 989e12,
-    "H20": 148e12,
-    "A100": 312e12,
-    "A800": 312e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-    "A40": 150e12,
-    "A30": 165e12,
-    "A10G": 70e12,
-    "A10": 125e12,
-    "RTX PRO 6000 Max Q": 439e12,
-    "RTX PRO 6000 Server": 480e12,
-    "RTX PRO 6000": 504e12,
-    "RTX 6000 Ada": 364e12,
-    "RTX A6000": 155e12,
-    "RTX 5090": 209e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-    "MI300X": 1307e12,
-    "MI325X": 1307e12,
-    "MI250X": 191.5e12,
-}
+    "GB300": 2500e12, "GB200": 2500e12, "B300": 2250e12, "B200": 2250e12, "GH200": 989e12,
+    "H200 NVL": 835e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
+    "H800": 989e12, "H20": 148e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L40": 181e12,
+    "L4": 121e12, "A40": 150e12, "A30": 165e12, "A10G": 70e12, "A10": 125e12,
+    "RTX PRO 6000 Max Q": 439e12, "RTX PRO 6000 Server": 480e12, "RTX PRO 6000": 504e12,
+    "RTX 6000 Ada": 364e12, "RTX A6000": 155e12, "RTX 5090": 209e12, "RTX 4090": 165e12,
+    "RTX 3090": 71e12, "MI300X": 1307e12, "MI325X": 1307e12, "MI250X": 191.5e12,
+}  # fmt: skip
 """Dense bfloat16 operations a second with float32 sums, as the makers give them; the first name
 that the device's own name contains as words counts.
 

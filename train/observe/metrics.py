@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from train.config.config import Config
 from train.data.progress import duration
-from train.distributed.env import RankEnv
 from train.errors import counted
 from train.model.loss_scale import LossScale
 from train.observe.flops import peak
@@ -24,6 +23,9 @@ from train.observe.gpu_times import GpuTimes
 from train.observe.records import NAME, Records
 from train.observe.stragglers import Watch, Window
 from train.observe.trackers import Trackers
+
+if TYPE_CHECKING:
+    from train.distributed.process_group import Ranks
 
 T = TypeVar("T")
 WINDOW = 10
@@ -33,25 +35,6 @@ RECENT = 50
 STEP_PARTS = ("forward", "backward", "optimizer")
 APART = ("eval", "save", "rehearsal")
 """What happens between steps, and is no part of their time."""
-
-
-class Ranks(Protocol):
-    """What of all ranks together matters here."""
-
-    @property
-    def env(self) -> RankEnv:
-        """This process among the ranks."""
-
-    @property
-    def device(self) -> Any:
-        """Where this rank computes."""
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Every rank's host."""
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, on every rank."""
 
 
 class Meter:

@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -128,12 +129,18 @@ def on_tasks(options: argparse.Namespace) -> dict[str, Any]:
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError("--tasks: expected lm-eval, found none", hint="pip install lm_eval")
     import lm_eval  # type: ignore[import-not-found]
+    import torch
 
     arguments = {"pretrained": options.model, "dtype": "auto"}
     arguments |= {"peft": str(options.adapter)} if options.adapter else {}
-    found = lm_eval.simple_evaluate(
-        model="hf", model_args=arguments, tasks=options.tasks.split(","), batch_size="auto"
-    )
+    how = {"model": "hf", "model_args": arguments, "tasks": options.tasks.split(",")}
+    # Without a name lm-eval takes a GPU that is not there.
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    wanted = f"--tasks: expected lm-eval's results of {options.tasks}"
+    with redirect_stdout(sys.stderr):  # it prints, too
+        found = loaded(
+            lambda: lm_eval.simple_evaluate(**how, batch_size="auto", device=device), wanted
+        )
     return dict(found["results"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from train.config.config import Config
@@ -75,9 +73,3 @@ def test_values_that_cannot_be_are_refused(keys: dict[str, object], wanted: str)
 def test_object_stores_are_refused_with_the_way_out() -> None:
     with pytest.raises(ConfigError, match=r"output_dir: expected a folder.*upload_to copies"):
         make(output_dir="s3://bucket/run")
-
-
-def test_no_spelling_stands_for_two_keys() -> None:
-    names = [item.name for item in dataclasses.fields(Config)]
-    names += [also for item in dataclasses.fields(Config) for also in item.metadata["also"]]
-    assert len(names) == len(set(names))

@@ -390,12 +390,12 @@ def test_all_weights_are_never_trained_as_an_adapter(
 
 
 def test_a_key_has_one_meaning() -> None:
-    tables = (foreign.REFUSED, foreign.NO_EFFECT, foreign.ALWAYS, foreign.SPELLINGS)
+    tables = (foreign.REFUSED, foreign.NO_EFFECT, foreign.ALWAYS)
     names = [name for table in tables for name in table]
+    names += " ".join(foreign.TABLES["same"].values()).split()
     names += [item.name for item in dataclasses.fields(Config)]
-    names += [also for item in dataclasses.fields(Config) for also in item.metadata["also"]]
     assert sorted(names) == sorted(set(names))
-    assert set(foreign.SPELLINGS.values()) <= {item.name for item in dataclasses.fields(Config)}
+    assert set(foreign.ALIASES.values()) <= {item.name for item in dataclasses.fields(Config)}
     assert foreign.NEUTRAL.keys() <= foreign.REFUSED.keys()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,26 +14,17 @@ from train.config.config import Config
 from train.data.batches import Batches, Pool, Position, Step, assign, order
 from train.data.collate import Batch, collate
 from train.data.encoding import IGNORED
-from train.data.mixture import Share
+from train.data.mixture import Share, Sizes
 from train.data.token_store import Ints
 from train.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(Sizes):
     """Samples whose every token is the sample's own number: a batch shows whose it is."""
 
-    lengths: Ints
-    first: int = 1
-    shares: tuple[Share, ...] = ()
-
-    @property
-    def targets(self) -> Ints:
-        return self.lengths - 1
-
-    @property
-    def numbers(self) -> Ints:
-        return self.lengths * 0
+    def __init__(self, lengths: Ints, first: int, shares: tuple[Share, ...]) -> None:
+        super().__init__(lengths=lengths, targets=lengths - 1, numbers=lengths * 0, shares=shares)
+        self.first = first
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -129,7 +129,7 @@ def key_of(config: Config, env: RankEnv) -> str:
 def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> None:
     strided = replace(config, node_data="strided")
     parts = [dataset.prepare(strided, RankEnv(node_rank=node, nodes=3)) for node in range(3)]
-    jsonl = [set(part.train.sets[0].lines.tolist()) for part in parts]
+    jsonl = [set(part.train.sets[0].column("line").tolist()) for part in parts]
     assert [min(found) for found in jsonl] == [0, 1, 2]
     assert all(number % 3 == node for node, found in enumerate(jsonl) for number in found)
     assert set.union(*jsonl) == set(range(200))
@@ -139,8 +139,10 @@ def test_nodes_with_samples_of_their_own_have_each_line_once(config: Config) -> 
 def test_no_line_is_on_both_sides_of_a_held_out_share(config: Config) -> None:
     corpus = dataset.prepare(replace(config, eval_split=0.1, seq_len=8), RankEnv())
     assert corpus.eval is not None
-    assert not set(corpus.eval.sets[0].lines.tolist()) & set(corpus.train.sets[0].lines.tolist())
-    assert len(np.unique(corpus.eval.sets[0].lines)) == 20
+    assert not set(corpus.eval.sets[0].column("line").tolist()) & set(
+        corpus.train.sets[0].column("line").tolist()
+    )
+    assert len(np.unique(corpus.eval.sets[0].column("line"))) == 20
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -150,7 +152,7 @@ def test_a_number_of_samples_is_held_out_of_all_nodes_together(config: Config, n
     for node in range(nodes):
         corpus = dataset.prepare(config, RankEnv(node_rank=node, nodes=nodes))
         assert corpus.eval is not None
-        held_out.append(len(np.unique(corpus.eval.sets[0].lines)))
+        held_out.append(len(np.unique(corpus.eval.sets[0].column("line"))))
     assert held_out == [30 // nodes] * nodes
     with pytest.raises(ConfigError, match="less than the 200 samples that there are, found 500"):
         dataset.prepare(replace(config, eval_split=500.0, node_data="whole"), RankEnv())
@@ -187,7 +189,7 @@ def test_bad_lines_are_named_and_counted(config: Config) -> None:
     assert f"{path}:10: expected text" in said
     assert "expected at most 1 unusable lines (max_bad_lines), found 2" in said
     corpus = dataset.prepare(replace(config, max_bad_lines=2), RankEnv())
-    assert 3 not in corpus.train.sets[0].lines
+    assert 3 not in corpus.train.sets[0].column("line")
     assert len(corpus.notes) == 2
 
 
@@ -209,7 +211,7 @@ def test_a_file_that_is_something_else_is_told_at_once(config: Config) -> None:
 def test_the_index_of_all_shards_is_mapped_and_not_held(config: Config) -> None:
     config = replace(config, seq_len=200)  # a sample a line
     whole = dataset.prepare(config, RankEnv())
-    for column in (whole.train.lengths, whole.train.targets, whole.train.sets[0].lines):
+    for column in (whole.train.lengths, whole.train.targets, whole.train.sets[0].column("line")):
         held: Any = column
         while isinstance(held, np.ndarray) and not isinstance(held, np.memmap):
             held = held.base
@@ -219,12 +221,12 @@ def test_the_index_of_all_shards_is_mapped_and_not_held(config: Config) -> None:
     found = {
         int(line): samples.sample(number)[0].tolist()
         for samples in (parts.train, parts.eval)
-        for number, line in enumerate(samples.sets[0].lines)
+        for number, line in enumerate(samples.sets[0].column("line"))
     }
     assert [found[line] for line in range(200)] == contents(whole)
     assert len(parts.train) + len(parts.eval) == 200
     assert parts.eval.lengths.tolist() == [
-        len(found[int(line)]) for line in parts.eval.sets[0].lines
+        len(found[int(line)]) for line in parts.eval.sets[0].column("line")
     ]
 
 
@@ -258,7 +260,9 @@ def test_what_a_killed_node_left_half_done_is_done_again(config: Config) -> None
     half = source.folder / "shard-000-of-001.tmp-1234"
     half.mkdir(parents=True)
     (half / "tokens.bin").write_bytes(b"\0")
-    assert set(dataset.prepare(config, RankEnv()).train.sets[0].lines.tolist()) == set(range(200))
+    assert set(dataset.prepare(config, RankEnv()).train.sets[0].column("line").tolist()) == set(
+        range(200)
+    )
     assert not half.exists()
 
 
@@ -317,7 +321,7 @@ def test_a_bad_stretch_is_no_other_format(config: Config, monkeypatch: pytest.Mo
     with Path(config.datasets[0].path).open("a") as file:
         file.write("some words\n" * 500)
     corpus = dataset.prepare(replace(config, max_bad_lines=500), RankEnv())
-    assert set(corpus.train.sets[0].lines.tolist()) == set(range(200))
+    assert set(corpus.train.sets[0].column("line").tolist()) == set(range(200))
 
 
 def test_waiting_ends_when_nobody_makes_the_tokens(config: Config) -> None:
@@ -379,7 +383,7 @@ def test_lines_of_each_data_set_are_held_out(config: Config) -> None:
     assert [len(samples) for samples in corpus.eval.sets] == [1, 2]
     assert [share.weight for share in corpus.eval.shares] == [1.0, 1.0]
     for ours, theirs in zip(corpus.train.sets, corpus.eval.sets, strict=True):
-        assert not set(ours.lines.tolist()) & set(theirs.lines.tolist())
+        assert not set(ours.column("line").tolist()) & set(theirs.column("line").tolist())
     held_out = [corpus.eval.sample(number)[0].tolist() for number in range(3)]
     assert not any(ids in contents(corpus) for ids in held_out)
 

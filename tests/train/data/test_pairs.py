@@ -130,7 +130,7 @@ def test_a_pair_is_two_rows_of_a_batch(tmp_path: Path) -> None:
     batch = collate(corpus.train, [np.asarray([n]) for n in range(3)], packed=False, pairs=True)
     empty = collate(corpus.train, [], packed=False, pairs=True)
     assert (batch.pairs, empty.pairs, len(empty.labels)) == (3, 0, 2)
-    numbers = corpus.train.sets[0].lines
+    numbers = corpus.train.sets[0].column("line")
     wanted = [text for number in numbers for text in loop.texts(rows[number], tokenizer)]
     assert batch.valid == sum(len(ids) - begin for ids, begin in wanted)
     for line, labels, (ids, begin) in zip(batch.input_ids, batch.labels, wanted, strict=True):

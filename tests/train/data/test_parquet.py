@@ -113,7 +113,7 @@ def test_tokens_and_key_depend_neither_on_shards_nor_on_the_number_of_nodes(
     assert one.key == many.key
     strided = replace(config, node_data="strided")
     parts = [dataset.prepare(strided, RankEnv(node_rank=node, nodes=3)) for node in range(3)]
-    assert [part.train.sets[0].lines.tolist() for part in parts] == [
+    assert [part.train.sets[0].column("line").tolist() for part in parts] == [
         list(range(node, 200, 3)) for node in range(3)
     ]
 

@@ -141,10 +141,12 @@ def test_a_killed_worker_is_an_error_and_ends_the_others(
 
 
 def tokenize(config: Config) -> None:
-    """Be a training that tokenizes."""
+    """Be a training that tokenizes, with workers that need not import its libraries again."""
     from train.lifecycle.signals import EarlySignals, Stopped
 
     use_workers(2)
+    forks = multiprocessing.get_context("fork")
+    vars(multiprocessing)["get_context"] = lambda _spawn: forks
     with suppress(Stopped), EarlySignals(lambda _: None):
         dataset.prepare(config, RankEnv())
 
@@ -162,7 +164,7 @@ def test_workers_end_with_the_process_that_started_them(
     try:
         cache = Path(config.output_dir) / "tokens"
         wait_until(lambda: list(cache.glob("*/shard-*/shard.json")))
-        workers = workers_of(psutil.Process(parent.pid))
+        workers = psutil.Process(parent.pid).children()
         assert len(workers) == 2
         os.kill(parent.pid, number)
         parent.join(60)

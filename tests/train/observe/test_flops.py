@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from train.data.mixture import Share
+from train.data.mixture import Share, Sizes
 from train.observe.flops import peak, per_token, typical
 
 
@@ -142,22 +141,16 @@ def test_a_model_without_attention_is_counted() -> None:
     assert per_token(mamba, 1000) == per_token(mamba, 10)
 
 
-@dataclass
-class Samples:
-    """Samples of data sets with weights."""
-
-    lengths: Any
-    shares: tuple[Share, ...]
-    targets: Any = ()
-    numbers: Any = ()
+def sizes(lengths: list[int], *shares: Share) -> Sizes:
+    found = np.array(lengths)
+    return Sizes(lengths=found, targets=found, numbers=found * 0, shares=shares)
 
 
 def test_a_token_is_likelier_in_a_long_sample() -> None:
     for lengths, wanted in (([8, 8], 8), ([2, 8], (2 * 2 + 8 * 8) / 10)):
-        assert typical(Samples(np.array(lengths), (Share(samples=2),))) == wanted
+        assert typical(sizes(lengths, Share(samples=2))) == wanted
 
 
 def test_a_data_set_of_weight_three_counts_three_times() -> None:
-    shares = (Share(samples=1, weight=3), Share(samples=2, weight=0.5))
-    found = typical(Samples(np.array([2, 8, 4]), shares))
+    found = typical(sizes([2, 8, 4], Share(samples=1, weight=3), Share(samples=2, weight=0.5)))
     assert found == (3 * 2 * 2 + 0.5 * (8 * 8 + 4 * 4)) / (3 * 2 + 0.5 * (8 + 4))

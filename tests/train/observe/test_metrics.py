@@ -37,6 +37,9 @@ class Alone:
         return [value]
 
 
+ALONE: Any = Alone()
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return Config(name_or_path="m", dataset_path="d", output_dir=str(tmp_path))
@@ -44,7 +47,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def meter(config: Config) -> Iterator[Meter]:
-    meter = Meter(config, Alone())
+    meter = Meter(config, ALONE)
     yield meter
     meter.close()
 
@@ -94,7 +97,7 @@ def test_a_record_says_where_the_time_went(meter: Meter, config: Config) -> None
 def test_nothing_is_recorded_twice_over_resumes(config: Config) -> None:
     path = Path(config.output_dir) / "metrics.jsonl"
     for first, last in ((1, 7), (5, 9)):
-        meter = Meter(config, Alone())
+        meter = Meter(config, ALONE)
         meter.resumed(first - 1)
         for number in range(first, last):
             step(meter, number)
@@ -102,7 +105,7 @@ def test_nothing_is_recorded_twice_over_resumes(config: Config) -> None:
         meter.close()
         with path.open("a") as file:
             file.write('{"kind": "step", "step": 99, "lo')  # killed while writing
-    Meter(config, Alone()).resumed(8)
+    Meter(config, ALONE).resumed(8)
     found = [(record["kind"], record["step"]) for record in records(config)]
     assert found == [("step", number) for number in range(1, 9)] + [("eval", 8)]
     assert [record["resumed_from"] for record in records(config)[:8]] == [None] * 4 + [4] * 4
@@ -111,7 +114,7 @@ def test_nothing_is_recorded_twice_over_resumes(config: Config) -> None:
 def test_lines_come_every_so_many_steps(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    meter = Meter(dataclasses.replace(config, logging_steps=5), Alone())
+    meter = Meter(dataclasses.replace(config, logging_steps=5), ALONE)
     for number in range(1, 13):
         step(meter, number, total=12)
     meter.close()
@@ -136,7 +139,7 @@ def test_collectives_are_given_back_as_they_were(config: Config) -> None:
     import torch.distributed as dist
 
     before = dist.all_reduce
-    meter = Meter(config, Alone())
+    meter = Meter(config, ALONE)
     assert dist.all_reduce is not before
     meter.close()
     assert dist.all_reduce is before
@@ -145,7 +148,7 @@ def test_collectives_are_given_back_as_they_were(config: Config) -> None:
 def test_trackers_get_what_is_recorded(config: Config) -> None:
     got: list[dict[str, Any]] = []
     sent = SimpleNamespace(log=got.append)
-    meter = Meter(config, Alone(), trackers=sent)  # type: ignore[arg-type]
+    meter = Meter(config, ALONE, trackers=sent)  # type: ignore[arg-type]
     step(meter, 1)
     meter.evaluated(step=1, total=1502, loss=2.5, accuracy=0.5, tokens=100)
     meter.close()

@@ -21,20 +21,11 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 UNLEARNED = {"weight": 0, "train": False, "training": False}
 """What says that an answer is not learned: OpenAI's key, axolotl's, and its older name."""
 ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "system": "system",
-    "developer": "developer",
-    "function": "tool",
-    "observation": "tool",
-    "function_response": "tool",
-    "tool": "tool",
-}
+    "human": "user", "user": "user",
+    "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "assistant": "assistant",
+    "model": "assistant", "system": "system", "developer": "developer",
+    "function": "tool", "observation": "tool", "function_response": "tool", "tool": "tool",
+}  # fmt: skip
 """What a role is called, in any case → the role that chat templates know."""
 STRUCTURED = frozenset(
     {"messages", "conversations", "history", "tools", "functions", "chat_template_kwargs", "images"}
