@@ -143,7 +143,9 @@ def config(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
                 if local
                 else f"write {_file_of(node, cluster)} on the node",
             )
-        for problem in launcher.config_problems(settings, len(counts), sum(counts.values())):
+        device = count_processes(cluster, cluster.node(node.node), node).device
+        world = sum(counts.values())
+        for problem in launcher.config_problems(settings, len(counts), world, device):
             yield finding(
                 "fail" if problem.fatal else "warn",
                 node.node,

@@ -17,6 +17,8 @@ from clusterctl.plan.launchers.interface import (
 )
 
 _ELSEWHERE = frozenset({"TPU", "XLA"})
+_ON_GPUS = frozenset({"DEEPSPEED", "FSDP", "MEGATRON_LM"})
+"""What accelerate leaves out on CPUs, without a word."""
 
 
 def config_file(job: Job) -> str:
@@ -31,13 +33,15 @@ def config_file(job: Job) -> str:
 
 
 def config_problems(
-    config: Mapping[str, str], nnodes: int, world_size: int
+    config: Mapping[str, str], nnodes: int, world_size: int, device: str
 ) -> tuple[ConfigProblem, ...]:
     """Return what in the configuration differs from the plan."""
-    return tuple(_problems(config, nnodes, world_size))
+    return tuple(_problems(config, nnodes, world_size, device))
 
 
-def _problems(config: Mapping[str, str], nnodes: int, world_size: int) -> Iterator[ConfigProblem]:
+def _problems(
+    config: Mapping[str, str], nnodes: int, world_size: int, device: str
+) -> Iterator[ConfigProblem]:
     for name, value in (("num_machines", nnodes), ("num_processes", world_size)):
         found = config.get(name, "")
         if found not in {"", "null", str(value)}:
@@ -58,6 +62,13 @@ def _problems(config: Mapping[str, str], nnodes: int, world_size: int) -> Iterat
             wanted="LOCAL_MACHINE and GPUs or CPUs",
             message="accelerate would start the training elsewhere than on the nodes",
             fatal=True,
+        )
+    if kind in _ON_GPUS and device == "cpu":
+        yield ConfigProblem(
+            name="distributed_type",
+            found=kind,
+            wanted="MULTI_CPU",
+            message=f"on CPUs accelerate uses no {kind}, and trains with plain data parallelism",
         )
     gpus = config.get("gpu_ids", "")
     if gpus not in {"", "all", "null"}:

@@ -40,10 +40,10 @@ class Launcher:
     """It starts the same number of ranks on every node."""
     config_file: Callable[[Job], str] | None = None
     """The path of its own configuration on a node, from workdir or `~`; None: it has none."""
-    config_problems: Callable[[Mapping[str, str], int, int], tuple[ConfigProblem, ...]] | None = (
-        None
-    )
-    """What in that file's settings differs from this number of nodes and of ranks."""
+    config_problems: (
+        Callable[[Mapping[str, str], int, int, str], tuple[ConfigProblem, ...]] | None
+    ) = None
+    """What in that file's settings does not fit the numbers of nodes and ranks, and the device."""
     defaults: tuple[tuple[str, str, str], ...] = ()
     """Variables that the node's environment and the job may override: name, value, why."""
     program: str = ""
