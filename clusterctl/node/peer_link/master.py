@@ -54,7 +54,7 @@ class Master(Peers):
         Raises:
             OSError: the address cannot be listened on.
         """
-        super().__init__()
+        super().__init__(job)
         link = job["link"]
         self._loop, self._events = loop, events
         self._token, self._lost_after = secrets["token"], link["lost_after"]
@@ -67,7 +67,6 @@ class Master(Peers):
         self._ending: Optional[PeerMessage] = None
         self._stopped = False
         self._ready: Set[str] = set()
-        self._spares = set(job.get("spares") or ())
         self._slow: Dict[str, List[PeerMessage]] = {}
         self._lives: Dict[str, PeerMessage] = {}
         self._attempt, self._go = run_attempt(job), job.get("again")
@@ -109,7 +108,7 @@ class Master(Peers):
     @property
     def all_ready(self) -> bool:
         """Every worker that has ranks has told that they may start."""
-        return self._expected - self._finished - self._spares <= self._ready
+        return self._expected - self._finished - self.spares <= self._ready
 
     def send_begin(self) -> None:
         """Let every worker, also one that comes later, start its ranks."""
@@ -274,7 +273,7 @@ class Master(Peers):
         """
         if self._standby and name in self._joining:
             self.seats[name] = {**parse_seat(hello.get("seat")), "node": name}
-            self._spares.add(name)
+            self.spares.add(name)
 
     def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
         """Answer a worker whose attempt is not ours; it comes again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Set
 
 from clusterctl.node.peer_link.messages import PeerMessage, SilentPeer
-from clusterctl.node.run.files.node_job import Seat
+from clusterctl.node.run.files.node_job import NodeJob, Seat
 
 
 class Peers:
@@ -21,13 +21,15 @@ class Peers:
     again: Optional[PeerMessage] = None
     """What becomes of the run, as the master said last; only workers hear it."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: NodeJob) -> None:
         self.missing: Set[str] = set()
         """Nodes that have never been there."""
         self.afters: Dict[str, PeerMessage] = {}
         """What each worker told with its bye, of a run that may restart."""
         self.seats: Dict[str, Seat] = {}
         """Where the nodes are that have joined and stand by."""
+        self.spares = set(job.get("spares") or ())
+        """The nodes that stand by, also these: their end is not the run's."""
 
     @property
     def acknowledged(self) -> bool:

@@ -50,7 +50,7 @@ class Worker(Peers):
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
-        super().__init__()
+        super().__init__(job)
         link = job["link"]
         self._loop, self._events = loop, events
         self._address = (link["address"], link["port"])

@@ -36,8 +36,8 @@ class MasterAttempt(NextAttempt):
         super().__init__(attempt)
         self._lost: Dict[str, float] = {}
         """Nodes that fell silent → from when on their ranks have certainly ended."""
-        self._spares = set(attempt.job.get("spares") or ())
-        """Those that stand by, as far as is known."""
+        self._gone: Set[str] = set()
+        """Those that stood by, and are there no longer."""
         self._joined: Dict[str, Seat] = {}
         """The nodes that have joined since the attempt began, and are there."""
         self._wait_until = 0.0
@@ -60,7 +60,7 @@ class MasterAttempt(NextAttempt):
 
     def drop_spare(self, node: str) -> None:
         """Count on a spare no longer; what was decided with it is decided again."""
-        self._spares.discard(node)
+        self._gone.add(node)
         self._joined.pop(node, None)
         if self.again and node not in self._spares_after(self.again):
             self.again = None
@@ -68,6 +68,7 @@ class MasterAttempt(NextAttempt):
     def note_joined(self, seat: Seat) -> None:
         """Count on a node that has joined; what was decided without it is decided again."""
         self._joined[seat["node"]] = seat
+        self._gone.discard(seat["node"])
         if seat["node"] in self._lost:
             self._lost[seat["node"]] = 0.0  # it has verified that its earlier ranks have ended
         self.again = None
@@ -144,9 +145,8 @@ class MasterAttempt(NextAttempt):
         if silent:
             self.give_up("%s did not say what it has" % ", ".join(silent))
             return
-        unused = set(self._job.get("spares") or ()) - self._spares
         afters = {self._job["node"]: parse_after(self.after), **told}
-        afters = {node: after for node, after in afters.items() if node not in unused}
+        afters = {node: after for node, after in afters.items() if node not in self._gone}
         if self._patterns is None and self._look_for_patterns(afters):
             return
         looked = self._patterns or {}

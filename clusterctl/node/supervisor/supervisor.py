@@ -61,8 +61,6 @@ class Supervisor:
         self._job, self._record = job, record
         self.began = job.get("began") or time.time()
         self._key = processes.key_of(os.getpid())
-        self._spares = set(job.get("spares") or ())
-        """The nodes that stand by, and whose end is not the run's."""
         # This node, then the others.
         self._ranks = Ranks(loop, job, spawner, record, self)
         self._hang = HangWatch(loop, job, record, self._ranks.snapshots, self._save)
@@ -256,7 +254,6 @@ class Supervisor:
         self._members.arrive(node)
         seat = self._peers.seats.get(node)
         if seat is not None:
-            self._spares.add(node)
             self._next.note_joined(seat)
         self._record.event("peer-joined", peer=node, standby=seat is not None)
         self._save()
@@ -277,7 +274,7 @@ class Supervisor:
         if self._ending.certain and self._peers.others_over:
             return  # it left after its end, and had told us why
         if self._continues_without(node, reason):
-            if self._job.get("elastic") and node not in self._spares:
+            if self._job.get("elastic") and node not in self._peers.spares:
                 began = time.time() - seconds
                 self.loop.call_later(LEFT_SECONDS, lambda: self._ranks.end_older(began, node))
             return
@@ -299,7 +296,7 @@ class Supervisor:
         if self._job["node_rank"] != 0:
             return False
         known = self._members.has_left(node)
-        if node in self._spares:
+        if node in self._peers.spares:
             self._members.leave(node)
             self._next.drop_spare(node)
         elif self._ending.begun or not self._members.leave(node):
@@ -355,10 +352,10 @@ class Supervisor:
     # The end.
 
     def _nodes(self) -> List[str]:
-        return [node for node in self._members.nodes if node not in self._spares]
+        return [node for node in self._members.nodes if node not in self._peers.spares]
 
     def _is_up(self) -> bool:
-        return self._ranks.all_started and not set(self._peers.missing) - set(self._spares)
+        return self._ranks.all_started and not self._peers.missing - self._peers.spares
 
     def _is_ending(self) -> bool:
         return self._ending.begun

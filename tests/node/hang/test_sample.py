@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import subprocess
@@ -70,7 +71,8 @@ def test_a_rank_that_gets_no_core_beside_others_is_busy() -> None:
 
 def test_a_process_that_is_stuck_in_the_kernel_is_not_asked_for_its_bytes() -> None:
     (process,) = own(os.getpid())
-    stuck = process._replace(state="D")
+    stuck = copy.copy(process)
+    stuck.state = "D"
     first = sample.sample_rank(1.0, "none", [process])
     assert first.files[process.key] > 0
     assert sample.sample_rank(2.0, "none", [stuck], first).files == first.files

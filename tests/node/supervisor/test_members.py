@@ -22,12 +22,12 @@ class World:
     def __init__(self, *, least: int = 2, most: int = 3, **more: Any) -> None:
         self.now = 0.0
         self.timers: list[Timer] = []
-        self.peers = Silences()
-        self.peers.silences = {}
         job: Any = {
             "node_rank": 0, "min_nodes": least, "elastic": {"max_nodes": most},
             "master": {"node": "a"}, "workers": ["b"], "link": {"lost_after": 15.0}, **more,
         }  # fmt: skip
+        self.peers = Silences(job)
+        self.peers.silences = {}
         loop: Any = EventLoop()
         loop.call_later = self.call_later
         self.members = Members(loop, job, self.peers, "secret", lambda: None)

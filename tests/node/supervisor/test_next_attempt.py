@@ -319,6 +319,10 @@ def test_a_spare_that_is_gone_is_not_decided_with(monkeypatch: pytest.MonkeyPatc
     node.peers.silences = {"n3": 100.0}
     assert (node.poll(), node.poll()) == (OPEN, GO)
     assert asked == [{"n0", "n1", "n2", "n3"}, {"n0", "n1", "n2"}]
+    seat: Any = {"node": "n3", "address": "a", "procs": 1}
+    node.next.note_joined(seat)
+    node.poll()
+    assert asked[2:] == [{"n0", "n1", "n2", "n3"}], "it is back"
 
 
 def test_a_run_that_lacks_nodes_waits_for_one_to_join_and_begins_with_it(

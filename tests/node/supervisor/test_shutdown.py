@@ -144,7 +144,7 @@ def test_a_stopped_process_is_woken_to_hear_its_signal(monkeypatch: pytest.Monke
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(processes, "send", lambda mark, number: sent.append((mark[0], number)))
     runs = Process(5, parent=1, group=5, start=0, state="S", threads=1, exit_status=0)
-    stopped = runs._replace(pid=6, state="T")
+    stopped = Process(6, parent=1, group=5, start=0, state="T", threads=1, exit_status=0)
     send_all([runs, stopped], TERM)
     send_all([stopped], KILL)
     assert sent == [(5, TERM), (6, TERM), (6, signal.SIGCONT), (6, KILL)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import subprocess
 import sys
@@ -304,7 +305,8 @@ def test_the_number_of_a_rank_that_is_gone_is_anothers(monkeypatch: pytest.Monke
     table.add(11, 10, listens=True)
     assert not StopSignals((10, 9), signal.SIGTERM).ask(table.processes)
     was_there = StopSignals((10, 9), signal.SIGTERM)
-    before = table.processes[10]._replace(start=9)
+    before = copy.copy(table.processes[10])
+    before.start = 9
     assert was_there.ask({10: before})
     assert table.sent == [(10, signal.SIGTERM)]
     assert not was_there.ask(table.processes)

@@ -68,7 +68,7 @@ class Node:
     def sample(self, states: str = "SS", ran: float = 2.0, queued: float = 0.0) -> None:
         """Take a sample in which it was seen in these states."""
         for state in states:
-            self.watch.scan([PROCESS._replace(state=state)])
+            self.watch.scan([Process(PID, 1, PID, 1, state, 1, 0)])
         moment = self.last.moment + 5.0 if self.last else 0.0
         self.ran += ran
         main = {PROCESS.key: (self.ran, queued * moment / 5.0)}

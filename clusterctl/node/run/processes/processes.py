@@ -7,10 +7,13 @@ descendants of these. Titles and environments can be wiped, so no single sign is
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+TYPE_CHECKING = False
+# What each call about a living run imports: `typing`, `signal` and `ctypes` would take it longer
+# than all the rest.
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Optional, Set
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -24,23 +27,32 @@ ENV_NODE = b"CLUSTERCTL_NODE"
 ENV_LOCK = b"CLUSTERCTL_LOCK"
 """By it `start` finds what a run that has no lock any more left on this machine."""
 
-ProcessKey = Tuple[int, int]
+ProcessKey = tuple[int, int]
 """A process for certain: pid and start time in ticks since boot. A pid alone is used again."""
 
 
-class Process(NamedTuple):
+class Process:
     """One line of /proc/PID/stat."""
 
-    pid: int
-    parent: int
-    group: int
-    start: int
-    state: str
-    threads: int
-    exit_status: int
-    """As `waitpid` gives it; meaningful for a zombie only."""
-    ticks: int = 0
-    """CPU time of all its threads, in the kernel's ticks."""
+    __slots__ = ("exit_status", "group", "parent", "pid", "start", "state", "threads", "ticks")
+
+    def __init__(
+        self,
+        pid: int,
+        parent: int,
+        group: int,
+        start: int,
+        state: str,
+        threads: int,
+        exit_status: int,
+        ticks: int = 0,
+    ) -> None:
+        self.pid, self.parent, self.group, self.start = pid, parent, group, start
+        self.state, self.threads = state, threads
+        self.exit_status = exit_status
+        """As `waitpid` gives it; meaningful for a zombie only."""
+        self.ticks = ticks
+        """CPU time of all its threads, in the kernel's ticks."""
 
     @property
     def key(self) -> ProcessKey:
@@ -194,6 +206,8 @@ def ancestors(table: Dict[int, Process]) -> Set[int]:
 
 def become_subreaper() -> None:
     """Let this process, not pid 1, become the parent of what its descendants abandon."""
+    import ctypes  # noqa: PLC0415  (see above)
+
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -242,6 +256,8 @@ def send(key: ProcessKey, number: int) -> str:
 
 
 def _send_through_pidfd(key: ProcessKey, number: int) -> str:
+    import signal  # noqa: PLC0415  (see above)
+
     try:
         pidfd = os.pidfd_open(key[0])  # type: ignore[attr-defined,unused-ignore]
     except OSError as error:
@@ -259,6 +275,8 @@ def _send_through_pidfd(key: ProcessKey, number: int) -> str:
 
 def send_all(left: List[Process], number: int) -> None:
     """Send a signal to each of these processes, stopped ones too."""
+    import signal  # noqa: PLC0415  (see above)
+
     for process in left:
         send(process.key, number)
         if process.state == "T" and number != signal.SIGKILL:
@@ -267,8 +285,10 @@ def send_all(left: List[Process], number: int) -> None:
 
 def signal_number(name: str) -> int:
     """Return the number of a signal as people write it: `TERM`, `SIGTERM`, `usr1`."""
+    from signal import Signals  # noqa: PLC0415  (see above)
+
     name = name.upper()
-    return int(signal.Signals[name if name.startswith("SIG") else "SIG" + name])
+    return int(Signals[name if name.startswith("SIG") else "SIG" + name])
 
 
 def command_of(pid: int) -> str:
