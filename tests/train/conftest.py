@@ -44,7 +44,7 @@ def base(tiny: Path) -> Config:
         cache_dir=str(tiny / "tokens"),
         seq_len=LONGEST,
         global_batch_size=12,
-        per_device_train_batch_size=2,
+        per_device_train_batch_size=4,
         learning_rate=2e-2,
         warmup_steps=1,
         max_steps=6,

@@ -46,7 +46,7 @@ def test_the_largest_micro_batch_comes_first_and_changes_nothing(
     how = {**how, "max_steps": 3, "eval_dataset_path": None}
     plain = world.run(**how)
     tried = world.run(before=rehearses, **how)
-    assert "GiB for the largest micro-batch, 2 x 48 tokens" in tried.said()
+    assert "GiB for the largest micro-batch, 4 x 48 tokens" in tried.said()
     assert tried.losses() == plain.losses()
     if how.get("method") != "full":
         assert weights(tried) == weights(plain)
@@ -57,7 +57,7 @@ def test_the_largest_micro_batch_is_one_of_the_longest_samples(world: World) -> 
     said = world.run(**how).said()
     widths = [int(line.split()[1]) for line in said.splitlines() if line.startswith("width ")]
     largest, *others = widths
-    assert len(others) >= 40
+    assert len(others) >= 20
     assert largest == max(others)
 
 

@@ -52,8 +52,9 @@ def litters(rank: int) -> None:
 @pytest.mark.torch
 def test_all_ranks_collect_in_the_same_steps_and_nothing_grows(world: World) -> None:
     run = world.run(
-        nodes=(2,), before=litters, max_steps=12, eval_steps=6, save_steps=100, save_total_limit=1
-    )
+        nodes=(2,), before=litters, max_steps=12, eval_steps=6, save_steps=100, save_total_limit=1,
+        per_device_eval_batch_size=2,
+    )  # fmt: skip
     seen, of_the_other = (json.loads((run.folder.parent / f"seen-{n}").read_text()) for n in (0, 1))
     assert seen == of_the_other
     step, collected = 0, []

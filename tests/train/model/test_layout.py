@@ -153,6 +153,7 @@ def reports_gathers(_rank: int) -> None:
 
 def test_weights_that_are_kept_are_gathered_once_a_step(world: World) -> None:
     how: dict[str, Any] = {"nodes": (2,), "before": reports_gathers, "eval_dataset_path": None}
+    how["per_device_train_batch_size"] = 2
 
     def gathers(**more: Any) -> int:
         said = world.run(max_steps=3, gradient_accumulation_steps=3, **how, **more).said()
@@ -186,7 +187,7 @@ def test_gradients_of_all_weights_are_not_held_whole_where_there_is_no_room(
 ) -> None:
     how: dict[str, Any] = {
         "nodes": nodes, "parallel": parallel, "method": "full", "gradient_accumulation_steps": 3,
-        "global_batch_size": None, "learning_rate": 1e-3, **SHORT,
+        "global_batch_size": None, "per_device_train_batch_size": 2, "learning_rate": 1e-3, **SHORT,
     }  # fmt: skip
     held = world.run(**how)
     reduced = world.run(before=reports_reductions, **how)

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from tests.lazy_torch import dist, torch
 from tests.train.families import make_family
 from tests.train.outcome import close
-from tests.train.world import World
+from tests.train.world import Training, World
 from train.config.config import Config
 from train.errors import ConfigError
 
@@ -442,7 +443,7 @@ def test_one_sample_is_one(world: World, tmp_path: Path) -> None:
     assert "global batch 1 sample a step" in said
 
 
-def test_the_banner_says_what_will_happen(world: World) -> None:
+def test_the_banner_says_what_will_happen(world: World, usual: Callable[..., Training]) -> None:
     said = world.run(nodes=(2, 2), max_steps=1, eval_dataset_path=None).said()
     for words in (
         "World size: 4",
@@ -454,12 +455,13 @@ def test_the_banner_says_what_will_happen(world: World) -> None:
     ):
         assert words in said
     how: dict[str, Any] = {"global_batch_size": 4, "batching": "packed"}
+    how["per_device_train_batch_size"] = 2
     packed = world.run(nodes=(2,), num_train_epochs=1, max_steps=None, **how)
     rows = [json.loads(line) for line in (packed.output / "metrics.jsonl").read_text().splitlines()]
     tokens = [row["tokens"] for row in rows if row["kind"] == "step"]
     mean = round(sum(tokens) / len(tokens))
     assert f"global batch 4 rows a step, about {mean} tokens a step" in packed.said()
-    alone = world.run(nodes=(1,), max_steps=1, eval_dataset_path=None).said()
+    alone = usual(eval_dataset_path=None, max_steps=2).said()
     assert "no distributed variables are set: a single process" in alone
 
 
@@ -508,7 +510,7 @@ def test_arithmetic_that_cannot_be_is_refused_before_anything_is_tokenized(
     cache = tmp_path / "cache"
     run = world.start(nodes=(2,), gradient_accumulation_steps=5, cache_dir=str(cache))
     assert run.wait() == [2, 2]
-    assert "2 x 2 ranks x gradient_accumulation_steps 5 = 20" in run.said()
+    assert "4 x 2 ranks x gradient_accumulation_steps 5 = 40" in run.said()
     assert not cache.exists()
 
 

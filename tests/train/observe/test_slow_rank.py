@@ -45,7 +45,8 @@ def slow_down(where: str, slowed: int | None, rank: int) -> None:
 
 
 def run(world: World, **how: Any) -> str:
-    return world.run(max_steps=STEPS, num_train_epochs=1, save_steps=None, **how).said()
+    how |= {"max_steps": STEPS, "per_device_train_batch_size": 2, "eval_dataset_path": None}
+    return world.run(**how).said()
 
 
 @pytest.mark.parametrize(
