@@ -102,7 +102,7 @@ class Typed:
         # What a launcher starts knows the ranks of a node better: `srun torchrun`.
         for flag, value, written in start.flags:
             self._flag(start.name, flag, value, written)
-        inner = calls_of_words(start.program, {}) if start.program and not start.module else ()
+        inner = calls_of_words(start.program) if start.program and not start.module else ()
         if len(inner) == 1 and inner[0].words:
             self.add(inner[0])
         else:
@@ -262,7 +262,7 @@ def require_no_launcher(cluster: Cluster) -> None:
             raise UsageError(f"{where}: expected the training program, found {what}", hint=hint)
     drivers = _RAY_DRIVERS.intersection(command)
     if drivers and "-m" in command and not find_launcher(cluster.job.launcher).one_driver:
-        typed = Typed.of(calls_of_words(command, {})[0], cluster)
+        typed = Typed.of(calls_of_words(command)[0], cluster)
         typed.launcher = "ray"
         raise UsageError(
             f"{where}: expected a program that each rank runs, found {min(drivers)}, which asks"
@@ -270,7 +270,7 @@ def require_no_launcher(cluster: Cluster) -> None:
             hint=shlex.join(typed.words()),
         )
     if cluster.job.procs_per_node is None:
-        for call in calls_of_words(command, {}):
+        for call in calls_of_words(command):
             start = start_of(call.words)
             apart = bool(call.words) and _apart_in_container(call)
             if start is None and not apart:
@@ -286,7 +286,7 @@ def require_no_launcher(cluster: Cluster) -> None:
             notes = "".join(f"\n{where}: {note}" for note in typed.notes())
             raise UsageError(message + notes, hint=shlex.join(typed.words()))
     if command and re.match(r"[A-Za-z_]\w*=", command[0]):
-        typed = Typed.of(calls_of_words(command, {})[0], cluster)
+        typed = Typed.of(calls_of_words(command)[0], cluster)
         raise UsageError(
             f"{where}: expected a program, found the variable {command[0]}",
             hint=shlex.join(typed.words()),
