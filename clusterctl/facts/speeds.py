@@ -19,12 +19,7 @@ _ALIKE = {
 
 
 def speeds_of(node: NodeFacts, nodes: int) -> Speeds | None:
-    """Return the speeds of a node's GPUs; None if none was measured.
-
-    Args:
-        node: its facts.
-        nodes: how many took part.
-    """
+    """Return the speeds of a node's GPUs; None if none was measured."""
     ladder = node.ladder
     if ladder is None:
         return None

@@ -62,11 +62,6 @@ def build(
 ) -> Cluster:
     """Return the cluster of a document.
 
-    Args:
-        document: as it was parsed.
-        problems: of the file.
-        launcher: overrides that of the job.
-
     Raises:
         InventoryError: with every problem of it.
     """

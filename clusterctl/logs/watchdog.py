@@ -63,12 +63,7 @@ class Behind(NamedTuple):
 
 
 def behind(lines: Mapping[int, Sequence[str]], nodes: Mapping[int, str]) -> Behind | None:
-    """Return who was behind; None: the watchdog's lines do not tell.
-
-    Args:
-        lines: what each rank printed last.
-        nodes: the node of each rank.
-    """
+    """Return who was behind; None: the watchdog's lines do not tell."""
     groups: dict[str, list[Standing]] = {}
     silent: list[int] = []
     for rank, printed in sorted(lines.items()):

@@ -135,9 +135,9 @@ def calls_of(step: Step, variables: Mapping[str, str]) -> tuple[Call, ...]:
     return () if step.assigns else tuple(_Search(variables=variables).inner(first, _DEPTH))
 
 
-def calls_of_words(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[Call, ...]:
+def calls_of_words(words: tuple[str, ...]) -> tuple[Call, ...]:
     """Return the programs that a command starts in the end."""
-    return calls_of(Step(line=1, words=words), variables)
+    return calls_of(Step(line=1, words=words), {})
 
 
 _Folders = dict[tuple[int, ...], str | None]

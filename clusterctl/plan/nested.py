@@ -106,7 +106,7 @@ class Typed:
         # What a launcher starts knows the ranks of a node better: `srun torchrun`.
         for flag, value, written in start.flags:
             self._flag(start.name, flag, value, written)
-        inner = calls_of_words(start.program, {}) if start.program and not start.module else ()
+        inner = calls_of_words(start.program) if start.program and not start.module else ()
         if len(inner) == 1 and inner[0].words:
             self.add(inner[0])
         else:
@@ -266,7 +266,7 @@ def require_no_launcher(cluster: Cluster) -> None:
             raise UsageError(f"{where}: expected the training program, found {what}", hint=hint)
     drivers = _RAY_DRIVERS.intersection(command)
     if drivers and "-m" in command and not find_launcher(cluster.job.launcher).one_driver:
-        typed = Typed.of(calls_of_words(command, {})[0], cluster)
+        typed = Typed.of(calls_of_words(command)[0], cluster)
         typed.launcher = "ray"
         raise UsageError(
             f"{where}: expected a program that each rank runs, found {min(drivers)}, which asks"
@@ -274,7 +274,7 @@ def require_no_launcher(cluster: Cluster) -> None:
             hint=shlex.join(typed.words()),
         )
     if cluster.job.procs_per_node != 1:
-        for call in calls_of_words(command, {}):
+        for call in calls_of_words(command):
             start = start_of(call.words)
             apart = bool(call.words) and _apart_in_container(call)
             if start is None and not apart:
@@ -294,7 +294,7 @@ def require_no_launcher(cluster: Cluster) -> None:
 
 def _require_program(command: tuple[str, ...], where: str, cluster: Cluster) -> None:
     """Raise UsageError for a variable or `env` in front, where the program would be looked for."""
-    calls = calls_of_words(command, {})
+    calls = calls_of_words(command)
     script = calls[0].words[0] if calls and calls[0].words else ""
     if command and re.match(r"[A-Za-z_]\w*=", command[0]):
         found = f"the variable {command[0]}"

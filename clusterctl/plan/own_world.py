@@ -232,7 +232,7 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
 def _has_hosts(start: Start) -> bool:
     """Tell whether a launcher starts ranks on other machines itself."""
     if start.name == "srun":
-        inner = calls_of_words(start.program, {})
+        inner = calls_of_words(start.program)
         return any(
             start_of(call.words) or PYTHON.fullmatch(posixpath.basename(call.words[0]))
             for call in inner

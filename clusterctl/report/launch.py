@@ -1,11 +1,14 @@
-"""Prints a launch as text: check, sync, plan, start, the ranks that join, and the end."""
+"""Prints a launch: check, sync, plan, start, the ranks that join, and the end; text or JSON."""
 
+import json
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console
 
 from clusterctl.checks.wording import counted
-from clusterctl.errors import ClusterError
+from clusterctl.errors import ClusterError, Interrupted, LaunchRefused
 from clusterctl.inventory.ranges import name_hosts
 from clusterctl.logs import ranks
 from clusterctl.plan.plan import Plan
@@ -13,7 +16,7 @@ from clusterctl.report.check import print_check, print_code_check, problems, sum
 from clusterctl.report.console import Progressing, Screen, listed, safe_text
 from clusterctl.report.copies import deletions
 from clusterctl.report.follow import EventPrinter
-from clusterctl.report.lines import LinePrinter
+from clusterctl.report.lines import JsonLines, LinePrinter
 from clusterctl.report.quarantine import show_quarantined
 from clusterctl.report.status import (
     END_THE_REST,
@@ -24,6 +27,7 @@ from clusterctl.report.status import (
 )
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
+from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import CopyProgress, Event, Progress
 from clusterctl.verbs.follow import LogLines, Tick
 from clusterctl.verbs.launch.join_monitor import JoinProgress, StartTimeout
@@ -34,6 +38,7 @@ from clusterctl.verbs.preflight.check import CheckResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.stop import Stopped, Stopping, StopResult
 from clusterctl.verbs.sync.result import SyncResult
+from clusterctl.wire import SCHEMA, plain
 
 _SHOWN = 8
 """Most nodes that a line tells the ranks of, and most ranks that are missing."""
@@ -185,3 +190,49 @@ def _join_progress(event: JoinProgress) -> str:
         return text
     missing = listed(event.missing, _SHOWN)
     return f"waiting: {text} after {event.seconds:.0f} s, missing: {missing}"
+
+
+class JsonDisplay:
+    """Shows a launch to a program, as JSON Lines."""
+
+    def ended(self, ended: RunResult) -> None:
+        """Print how the run ended."""
+        _print({"kind": ended.kind, **ended.document()})
+
+    def refused(self, error: ClusterError) -> None:
+        """Print why no run was started."""
+        by = error.by if isinstance(error, LaunchRefused | Interrupted) else "usage"
+        document = {"exit_code": error.exit_code, "ended_by": by, "message": str(error)}
+        _print({"kind": "ended", "run": None, "state": None, **document})
+
+    def stopped(self, result: StopResult) -> None:
+        """Print the result of stopping the run."""
+        _print({"kind": "stopped", **plain(result)})
+
+    def quiet(self) -> None:
+        """Do nothing: there is no progress line."""
+
+    def show(self, event: Event) -> None:
+        """Print one event."""
+        match event:
+            case LogLines(lines=lines):
+                JsonLines(sys.stdout).show(lines)
+            case Checked(verdict=verdict):
+                _print({"kind": event.kind, **verdict.document()})
+            case Synced(synced=synced):
+                _print({"kind": event.kind, **synced.document()})
+            case Planned(plan=plan):
+                _print({"kind": event.kind, **plain(plan)})
+            case HangExplained():
+                _print({"kind": event.kind, **event.document()})
+            case Stopped(result=result):
+                self.stopped(result)
+            case Tick() | Progress() | CopyProgress():
+                return
+            case _:
+                _print({"kind": event.kind, **plain(event)})
+
+
+def _print(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"schema": SCHEMA, **document}) + "\n")
+    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Prints the list of runs, one run in full, and what pruning deletes."""
+"""Prints the list of runs, one run in full, what pruning deletes, and who joined a run."""
 
 import datetime as dt
 import re
@@ -11,6 +11,7 @@ from clusterctl.report.console import Screen, columns, print_table, safe_line, s
 from clusterctl.report.lines import day_and_time, duration
 from clusterctl.report.status import command_line, show_status
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.join.result import JoinResult
 from clusterctl.verbs.runs.list_runs import ListedRun, RunList
 from clusterctl.verbs.runs.one_run import OneRun
 from clusterctl.verbs.runs.prune import NAMED, RECENT, Prunable, Pruned
@@ -184,3 +185,22 @@ def _options(options: Mapping[str, object]) -> str:
     """Return the options of the launch that were given."""
     given = {name: one for name, one in options.items() if one not in (None, "", [], {}, False)}
     return ", ".join(f"{name}={one}" for name, one in given.items() if name != "command")
+
+
+def show_join(screen: Screen, result: JoinResult) -> None:
+    """Print those that joined on stdout; errors and hints on stderr."""
+    for standby, what in (
+        (False, "joined; the launcher starts the ranks again"),
+        (True, "joined and stands by: the next restart gives it the place of a lost node"),
+    ):
+        found = [n.node for n in result.nodes if n.state == "joined" and n.standby == standby]
+        if found:
+            screen.out.print(safe_text(f"{result.run}: {', '.join(found)} {what}"))
+    for node in result.nodes:
+        if node.state == "joined":
+            continue
+        for line in node.message.splitlines() or [node.state]:
+            screen.say(Notice(text=line, node=node.node, level="error"))
+        if node.hint:
+            # Never wrapped: you may copy it.
+            screen.err.print(safe_text(f"hint: {node.hint}"), soft_wrap=True)

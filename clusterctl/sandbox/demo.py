@@ -110,10 +110,6 @@ def _expect(process: subprocess.Popen[str], argv: Sequence[str], code: int = 0) 
 def run(name: str, backend: BackendName | None = None) -> int:
     """Run the demo in a sandbox of this name, and remove the sandbox in any case.
 
-    Args:
-        name: the sandbox's name.
-        backend: how its hosts are made; by default the best that this machine supports.
-
     Raises:
         ClusterError: a step failed or took too long.
     """

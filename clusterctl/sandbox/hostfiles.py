@@ -45,14 +45,7 @@ def write_controller(layout: Layout, hosts: Iterable[Host], controller: Iterable
 def write_host(
     layout: Layout, host: Host, hosts: Sequence[Host], controller: Iterable[str]
 ) -> None:
-    """Write a host's own files.
-
-    Args:
-        layout: the sandbox's paths.
-        host: the host.
-        hosts: the hosts in its /etc/hosts.
-        controller: the addresses of the controller.
-    """
+    """Write a host's own files."""
     folder = layout.host(host.name)
     for name in ("root", "home", "tmp", "var-tmp", "workspace", "etc", "bin", "shared"):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -200,14 +200,7 @@ class Netns(Backend):
         self.run_ip(*commands)
 
     def veth_commands(self, name: str, bridge: str, interface: str, pid: int) -> tuple[str, ...]:
-        """Return the `ip` commands that connect a host to a bridge.
-
-        Args:
-            name: of the interface at the bridge.
-            bridge: the bridge's name.
-            interface: name of the interface at the host.
-            pid: a process of the host.
-        """
+        """Return the `ip` commands that connect a host to a bridge."""
         # As on a real machine the MAC is the same after a reboot: others have it cached.
         peer = f"{interface} address {_mac(name)} netns {pid}"
         return (

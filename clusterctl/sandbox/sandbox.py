@@ -97,14 +97,7 @@ class Sandbox:
         cwd: str | Path | None = None,
         **options: Any,  # noqa: ANN401  (as subprocess.run has them)
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the controller's side, and capture stdout and stderr as text.
-
-        Args:
-            argv: the command.
-            env: variables to set besides those of the sandbox.
-            cwd: where it runs; by default the current folder.
-            options: passed on to `subprocess.run`.
-        """
+        """Run a command on the controller's side, and capture stdout and stderr as text."""
         environment = self.environment() | (env or {})
         return _captured(self.command(argv, cwd=cwd), env=environment, **options)
 
@@ -119,11 +112,6 @@ class Sandbox:
 
     def fault(self, node: str, kind: str, value: str | None = None) -> ActiveFault:
         """Inject a fault into a host.
-
-        Args:
-            node: the host's name.
-            kind: a name of `faults.registry.FAULTS`.
-            value: the value of the kind, such as a port; by default its own.
 
         Raises:
             ClusterError: this sandbox does not support it.
@@ -170,11 +158,6 @@ def _captured(argv: list[str], **options: Any) -> subprocess.CompletedProcess[st
 
 def up(name: str, spec: SandboxSpec, *, backend: BackendName | None = None) -> Sandbox:
     """Start a sandbox.
-
-    Args:
-        name: its name; several sandboxes with different names may be up.
-        spec: the hosts that it should have.
-        backend: how hosts are made; by default the best that this machine supports.
 
     Raises:
         UsageError: the name is in use, or the backend does not support the options.

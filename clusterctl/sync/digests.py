@@ -48,11 +48,6 @@ class Digests:
     def of(self, path: bytes, kind: str, status: os.stat_result) -> str:
         """Return the digest of a file or link; it is read unless it is known and unchanged.
 
-        Args:
-            path: relative to the folder.
-            kind: of the file, as a listing has it.
-            status: from before this call.
-
         Raises:
             OSError: it cannot be read.
         """

@@ -99,9 +99,6 @@ class Pool:
         """Return the pool of a further command over the same connections.
 
         Nodes that could not be reached are tried again. Closing this pool closes that one too.
-
-        Args:
-            cluster: some or all of these nodes, for that command.
         """
         self._connector.refresh()
         pool = copy.copy(self)
@@ -131,12 +128,7 @@ class Pool:
     def call(
         self, requests: Mapping[str, Request], *, timeout: float = math.inf
     ) -> Iterator[Reply]:
-        """Run one operation on each of the nodes; yield each one's reply, with its last answer.
-
-        Args:
-            requests: what to do, by node name.
-            timeout: seconds that a node may take for the whole of it.
-        """
+        """Run one operation on each of the nodes; yield each one's reply, with its last answer."""
 
         def run(connection: Connection, request: Request) -> Reply:
             with contextlib.closing(connection.call(request, timeout=timeout)) as call:

@@ -11,8 +11,7 @@ from dataclasses import field
 
 from clusterctl.errors import FOLLOW, NodeError
 from clusterctl.logs.deduplicate import LineDeduplicator, LineSink
-from clusterctl.logs.entry import Folded, Piece
-from clusterctl.logs.filter import Filter
+from clusterctl.logs.entry import Filter, Folded, Piece
 from clusterctl.logs.merge import Merger
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply

@@ -12,8 +12,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import named
 from clusterctl.logs import ranks
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, LineSink
-from clusterctl.logs.entry import Piece
-from clusterctl.logs.filter import Filter
+from clusterctl.logs.entry import Filter, Piece
 from clusterctl.model.tail import LOG_NAME, invalid_tail
 from clusterctl.transport.interface import Reply
 from clusterctl.values import dataclass
@@ -83,13 +82,6 @@ def show_logs(
     nodes: Nodes, run: str, cluster: Cluster, query: LogQuery, *, errors: dict[str, NodeError]
 ) -> Generator[Event]:
     """Read what there is, or the last lines of it, then follow if asked to.
-
-    Args:
-        nodes: where.
-        run: its name.
-        cluster: the nodes that ran it.
-        query: which lines, and how they are shown.
-        errors: gets the nodes that could not be read to the end, and why.
 
     Yields:
         What `read_logs` and `follow` yield, and `HangExplained` of a run that is followed.

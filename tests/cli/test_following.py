@@ -19,7 +19,7 @@ import pytest
 from clusterctl.api.run import Run
 from clusterctl.cli.shared import agree, following
 from clusterctl.errors import NodeError
-from clusterctl.report.launch_json import JsonDisplay
+from clusterctl.report.launch import JsonDisplay
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs import follow

@@ -21,7 +21,7 @@ from clusterctl.errors import (
     LaunchRefused,
     UsageError,
 )
-from clusterctl.report.launch_json import JsonDisplay
+from clusterctl.report.launch import JsonDisplay
 from clusterctl.verbs.launch.options import LaunchOptions
 
 

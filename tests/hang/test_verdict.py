@@ -30,7 +30,7 @@ from clusterctl.model.dump import (
 )
 from clusterctl.model.from_json import from_json
 from clusterctl.model.verdict import HangKind
-from clusterctl.report.stacks.verdict import show_verdict
+from clusterctl.report.stacks.dump import show_verdict
 
 CASES = sorted(Path(__file__).with_name("cases").glob("*.json"))
 TORCH = "/venv/lib/python3.12/site-packages/torch"

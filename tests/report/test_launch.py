@@ -13,8 +13,7 @@ from clusterctl.errors import NodeError
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.from_json import from_json
 from clusterctl.report.console import Screen
-from clusterctl.report.launch import TerminalDisplay
-from clusterctl.report.launch_json import JsonDisplay
+from clusterctl.report.launch import JsonDisplay, TerminalDisplay
 from clusterctl.report.lines import Prefixed
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.dump.dump import DumpResult

@@ -15,12 +15,12 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Node, Ssh
 from clusterctl.sync.mirror import (
     PATHS_LIMIT,
+    SMALL,
     Placement,
     planned_deletions,
     stays_and_needs,
     still_here,
 )
-from clusterctl.sync.small_files import SMALL
 from clusterctl.sync.source import read_source
 from clusterctl.transport.interface import Reply
 from clusterctl.transport.pool import Pool

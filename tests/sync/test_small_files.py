@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.mirror.small_files import write_files
-from clusterctl.sync import small_files
-from clusterctl.sync.small_files import pack
+from clusterctl.node.mirror.mirror import write_files
+from clusterctl.sync import mirror
+from clusterctl.sync.mirror import pack
 
 
 @pytest.fixture
@@ -64,5 +64,5 @@ def test_equal_needs_are_read_once_and_large_ones_are_left_to_rsync(
     assert pack(tmp_path, "sync", [b"f"]) is packed
     assert pack(tmp_path, "next", [b"f"]) != packed
     (tmp_path / "f").write_text("xyz")
-    monkeypatch.setattr(small_files, "SMALL", 129)
+    monkeypatch.setattr(mirror, "SMALL", 129)
     assert pack(tmp_path, "other", [b"f"]) is None

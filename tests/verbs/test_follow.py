@@ -17,7 +17,7 @@ import pytest
 
 from clusterctl.errors import NodeError
 from clusterctl.logs.deduplicate import PassThrough
-from clusterctl.logs.filter import Filter
+from clusterctl.logs.entry import Filter
 from clusterctl.report.lines import Prefixed
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request

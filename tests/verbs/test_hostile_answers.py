@@ -33,6 +33,7 @@ from clusterctl.report.top.render import render
 from clusterctl.transport.interface import Request
 from clusterctl.verbs import logs
 from clusterctl.verbs.checkpoints import choose
+from clusterctl.verbs.compare.story import read_samples
 from clusterctl.verbs.dump.dump import DumpQuery, dump, write_dumps
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.follow import MergedLines, follow
@@ -45,7 +46,6 @@ from clusterctl.verbs.runs import list_runs, prune
 from clusterctl.verbs.runs.history import unrecorded
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.samples import read_samples
 from clusterctl.verbs.status import status
 from clusterctl.verbs.stop import stop
 from clusterctl.verbs.sync.sync import sync

@@ -18,7 +18,7 @@ from rich.console import Console
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.inventory.cluster import Job
 from clusterctl.logs.deduplicate import LastLines, LineDeduplicator, PassThrough
-from clusterctl.logs.filter import Filter
+from clusterctl.logs.entry import Filter
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import EventPrinter
 from clusterctl.report.lines import Prefixed, Raw

@@ -34,7 +34,8 @@ def busy(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     held = [gpu for gpu in planned if _is_held(gpu)]
     if not held:
         if any(gpu.used_mib is None and not gpu.mig for gpu in planned):
-            yield _not_reported(node, "how much of its GPUs' memory is in use")
+            tool = (node.gpus.tool if node.gpus else "") or "the driver"
+            yield skip(node.node, f"{tool} does not report how much of its GPUs' memory is in use")
         return
     users = [p for gpu in held for p in gpu.processes or ()]
     numbers = ", ".join(str(gpu.index) for gpu in held)
@@ -88,9 +89,3 @@ def _working_for_nobody(node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[F
 
 def _is_held(gpu: Gpu) -> bool:
     return gpu.used_mib is not None and gpu.used_mib > BUSY_MIB and not gpu.mig
-
-
-def _not_reported(node: NodeFacts, what: str) -> Finding:
-    tool = node.gpus.tool if node.gpus else ""
-    message = f"{tool or 'the driver'} does not report {what}"
-    return skip(node.node, message)

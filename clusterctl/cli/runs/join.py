@@ -7,7 +7,7 @@ from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.options import add_inventory, add_json, add_login
 from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, add_word, name_each_run
 from clusterctl.report.console import Screen
-from clusterctl.report.join import show_join
+from clusterctl.report.runs import show_join
 from clusterctl.verbs.runs.find_run import SeveralLive
 
 

@@ -13,8 +13,7 @@ from clusterctl.cli.shared.signals import Terminated
 from clusterctl.errors import Interrupted
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
-from clusterctl.report.launch import TerminalDisplay
-from clusterctl.report.launch_json import JsonDisplay
+from clusterctl.report.launch import JsonDisplay, TerminalDisplay
 from clusterctl.report.lines import Prefixed
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.follow import LONGEST_WAIT

@@ -334,10 +334,6 @@ def build_parser(verbs: Collection[str], command: Sequence[str] = ()) -> argpars
     """Build the parser with the arguments of these verbs; their modules alone are imported.
 
     The other verbs are known by name and summary.
-
-    Args:
-        verbs: those that may be parsed.
-        command: the words after `--`, for the hints.
     """
     parser = Parser(
         prog="clusterctl",

@@ -65,12 +65,7 @@ class Pending(NamedTuple):
 def request_all(
     environs: Mapping[int, Mapping[str, str]], began: Mapping[int, float]
 ) -> List[Pending]:
-    """Ask all ranks that listen for it to write their recorders' files; return those.
-
-    Args:
-        environs: of each rank's process.
-        began: when the run of each began, by this node's clock.
-    """
+    """Ask all ranks that listen for it to write their recorders' files; return those."""
     moment, until = time.time(), time.monotonic() + WRITE_SECONDS
     found = []
     for rank, environ in environs.items():
@@ -134,13 +129,7 @@ def _written(environ: Mapping[str, str], rank: int, began: float) -> Tuple[str, 
 
 
 def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
-    """Return the file that a rank's recorder wrote since its run began, if there is one.
-
-    Args:
-        environ: of the rank's process.
-        rank: its number.
-        began: when the run began, by this node's clock.
-    """
+    """Return the file that a rank's recorder wrote since its run began, if there is one."""
     named = [environ[name] for name in VARIABLES if environ.get(name)]
     # Torch 2.7 and later, then earlier ones.
     home = environ.get("HOME")
@@ -214,7 +203,10 @@ def _collective(entry: Mapping[str, Any], status: Mapping[str, Any]) -> Dict[str
         "group": _group(entry),
         "sequence": sequence,
         "operation": name.rpartition(":")[2],
-        "input_sizes": _sizes(entry.get("input_sizes")),
+        "input_sizes": [
+            [_count(n) for n in one[:MOST_SIZES]]
+            for one in (entry.get("input_sizes") or [])[:MOST_SIZES]
+        ],
         "dtype": _text((entry.get("input_dtypes") or [""])[0]),
         "state": "completed" if completed else "started" if started else "scheduled",
         "frames": [
@@ -249,10 +241,6 @@ def _count(told: Any) -> int:  # noqa: ANN401  (a number)
     if not 0 <= count < 1 << 53:
         raise ValueError("no count: %d" % count)
     return count
-
-
-def _sizes(told: Any) -> List[List[int]]:  # noqa: ANN401  (a list of lists)
-    return [[_count(n) for n in one[:MOST_SIZES]] for one in (told or [])[:MOST_SIZES]]
 
 
 def _members(entry: Mapping[str, Any], config: Mapping[str, Any]) -> List[int]:

@@ -73,10 +73,6 @@ def find_tool(paths: NodePaths, programs: Iterable[str]) -> Tuple[Optional[str],
     """Return py-spy's path, or None and why there is none.
 
     One that has changed is removed: the next dump has it sent again.
-
-    Args:
-        paths: of the run's folder.
-        programs: of the job, such as its interpreter: py-spy may be in the same folder.
     """
     folder = paths.tools
     problem = "py-spy is not on this node"

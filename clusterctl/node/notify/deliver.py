@@ -53,13 +53,6 @@ def deliver(
 ) -> Dict[str, Any]:
     """Send a message.
 
-    Args:
-        target: an item of `job.notify`.
-        message: what to send.
-        urls: by the names of their variables.
-        environment: the job's.
-        workdir: where a command runs.
-
     Returns:
         `ok`; `answer`, in words; and if another try may succeed, `again`: true, or how many seconds
         the server wants to be left alone.

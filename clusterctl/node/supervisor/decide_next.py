@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections import Counter
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from clusterctl.node.file_io import read_json
 from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.restart_messages import WHY_LIMIT
 from clusterctl.node.restart.agreement import Checkpoint, agree, read_sight
 from clusterctl.node.restart.blame import blamed
-from clusterctl.node.restart.cut_links import cut_off
 from clusterctl.node.restart.judgement import (
     AttemptEnd,
     Decision,
@@ -180,3 +180,33 @@ def read_ends(paths: NodePaths, *, before: int) -> List[AttemptEnd]:
         )
         ends.append(AttemptEnd(**{**one, **told, "failures": tuple(failures), "start": start}))
     return [end for end in ends if end.attempt < before]
+
+
+def cut_off(
+    told: Mapping[str, Collection[str]], order: Sequence[str], idle: Collection[str]
+) -> Dict[str, str]:
+    """Return the nodes without which all others reach each other, each with why.
+
+    A link is dead if both of its nodes name each other: no node puts out another by its word alone.
+    Each time the node with the most dead links goes, so that few do. Of equal ones a spare goes
+    first, then the one of the higher place.
+
+    Args:
+        told: node → the nodes that it does not reach.
+        order: the nodes by their places.
+        idle: those that stand by. Between two of them no link is needed.
+    """
+    dead = {
+        frozenset((node, other))
+        for node, others in told.items()
+        for other in others
+        if other != node and node in told.get(other, ()) and not {node, other} <= set(idle)
+    }
+    out: Dict[str, str] = {}
+    while dead:
+        counts = Counter(node for link in dead for node in link)
+        worst = max(counts, key=lambda node: (counts[node], node in idle, order.index(node)))
+        others = [node for node in order if frozenset((worst, node)) in dead]
+        out[worst] = "it does not reach %s" % ", ".join(others)
+        dead = {link for link in dead if worst not in link}
+    return out

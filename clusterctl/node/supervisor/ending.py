@@ -8,6 +8,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
+from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.run.files import ray_folder, stop_file
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.containers import started_by_client
@@ -16,7 +17,6 @@ from clusterctl.node.supervisor.around.commands import AroundCommands
 from clusterctl.node.supervisor.around.notifier import Notifier
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS
 from clusterctl.node.supervisor.next_attempt import GO, OVER, Attempt, NextAttempt
-from clusterctl.node.supervisor.ranks.echo_grace import EchoGrace
 from clusterctl.node.supervisor.ranks.node_ranks import Ranks
 from clusterctl.node.supervisor.ranks.spawn import Spawner
 from clusterctl.node.supervisor.shutdown import (
@@ -254,3 +254,28 @@ class Ending:
         self._save()
         self._peers.close()
         self.over = True
+
+
+class EchoGrace:
+    """Delays the end of a run on a node; any other end comes at once."""
+
+    def __init__(
+        self, loop: EventLoop, end: Callable[[Cause], None], on_timeout: Callable[[], None]
+    ) -> None:
+        """Call `end` when the time is over; before it `on_timeout`, if a rank waited in vain."""
+        self._loop, self._end, self._on_timeout = loop, end, on_timeout
+        self.cause: Optional[Cause] = None
+        """What the run ends for soon; None: nothing."""
+        self._timed_out = False
+
+    def delays(self, cause: Cause, *, over: bool) -> bool:
+        """Tell whether an end waits; `over`: nothing here can print any more."""
+        if cause.lines_grace is None or over:
+            return False
+        if cause.waited and not self._timed_out:
+            self._timed_out = True
+            self._on_timeout()
+        if self.cause is None:
+            at_last = self.cause = cause._replace(lines_grace=None)
+            self._loop.call_later(cause.lines_grace, lambda: self._end(at_last))
+        return True

@@ -33,16 +33,7 @@ class Housekeeping:
         guard: Sequence[int],
         on_scan: Sequence[Callable[[List[Process]], None]],
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            loop: calls by the clock.
-            job: of this node.
-            record: the run's folder.
-            ranks: of this node.
-            guard: the key of the supervisor's parent.
-            on_scan: each gets the descendants of this process at each scan.
-        """
+        """Do nothing yet."""
         self._loop, self._record, self._ranks, self._on_scan = loop, record, ranks, on_scan
         self._nested = NestedLaunchers(record, job)
         self.guard: ProcessKey = (guard[0], guard[1])

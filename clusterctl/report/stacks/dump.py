@@ -1,22 +1,34 @@
-"""Prints the stacks of a run's ranks."""
+"""Prints the stacks of a run's ranks, and why the run stands still."""
 
 import itertools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from clusterctl.checks.wording import counted
+from clusterctl.hang.fold import fold
+from clusterctl.hang.verdict import verdict
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.dump import Frame, NodeDump, ProcessDump, RankDump, ThreadStack
 from clusterctl.report.console import Screen, listed, safe_text
 from clusterctl.report.lines import age
-from clusterctl.report.stacks.verdict import show_verdict
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.runs.run_state import LIVE
+
+
+def show_verdict(console: Console, dumps: Sequence[NodeDump], missing: Sequence[str] = ()) -> None:
+    """Print the stacks of all ranks, equal ones once, then the verdict and what to type."""
+    found = verdict(dumps, missing)
+    for line in fold(dumps):
+        console.print(safe_text(f"[{line.label}] {line.line.text}"), soft_wrap=True)
+    console.print(safe_text(found.text, "bold yellow"), soft_wrap=True)
+    if found.remedy:
+        console.print(safe_text(f"hint: {found.remedy}"), soft_wrap=True)
+
 
 _STATES = {"D": "waits in the kernel, uninterruptibly", "T": "is stopped", "t": "is traced"}
 _SHOWN_FRAMES = 12
@@ -32,14 +44,7 @@ _MOST_WARNINGS, _WORDS_LIMIT = 16, 500
 def show_dump(
     screen: Screen, result: DumpResult, *, every_thread: bool, folder: Path | None
 ) -> None:
-    """Print the stacks on stdout, and on stderr what is missing.
-
-    Args:
-        screen: where.
-        result: the stacks.
-        every_thread: not only the main thread of each rank.
-        folder: where they were written instead.
-    """
+    """Print the stacks on stdout, and on stderr what is missing."""
     _show_age(screen.out, result)
     for dump in result.dumps:
         if folder is not None:

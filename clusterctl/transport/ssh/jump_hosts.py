@@ -44,12 +44,7 @@ class ProxySocket(NoDelaySocket):
 
     @classmethod
     def start(cls, argv: list[str], explain: Callable[[str], NodeError]) -> Self:
-        """Start a program with its stdin and stdout at the socket; it ends when that is closed.
-
-        Args:
-            argv: the program.
-            explain: returns the failure that its stderr means.
-        """
+        """Start a program with its stdin and stdout at the socket; it ends when that is closed."""
         ours, theirs = socket.socketpair()
         found = cls(fileno=ours.detach())
         found._explain = explain
@@ -111,12 +106,7 @@ class JumpHost:
         return f"{shlex.join([*words[:-2], '-W'])} '[%h]:%p' {shlex.join(words[-2:])}"
 
     def failure(self, target: str, words: str) -> NodeError:
-        """Return why a host behind it was not reached.
-
-        Args:
-            target: the host.
-            words: of the program that carried the bytes: they lack the reason.
-        """
+        """Return why a host behind it was not reached."""
         # The master's stderr has the reason of a refused channel, but not which channel it was.
         reasons = {
             line.partition("open failed: ")[2]
@@ -160,10 +150,6 @@ class JumpHosts:
 
     def open(self, jump: str, identity: Path | None) -> JumpHost:
         """Log in to jump hosts, each through the one before it, and return the last.
-
-        Args:
-            jump: the chain, as in ProxyJump.
-            identity: the inventory's key, for each of them.
 
         Raises:
             NodeError: one of them cannot be reached.
@@ -243,12 +229,6 @@ class JumpHosts:
         through: JumpHost | None,
     ) -> ControlMaster:
         """Have OpenSSH log in to a host.
-
-        Args:
-            endpoint: the host.
-            options: of `ssh`, besides those that check the host's key.
-            name: the host's, for messages.
-            through: the jump host before it.
 
         Raises:
             NodeError: it could not be reached, or did not let us in.

@@ -68,12 +68,6 @@ class ParamikoConnector:
     ) -> ParamikoConnection:
         """Connect, check the host's key, log in.
 
-        Args:
-            node: the node to reach.
-            endpoint: where it is.
-            in_turn: runs each login when its turn has come.
-            dial: opens the socket to it.
-
         Raises:
             NodeError: it could not be reached, or did not let us in.
         """

@@ -45,12 +45,6 @@ def other_runs(
     """Ask the nodes for runs that write to these folders, or work in the same workdir.
 
     The other nodes are asked if they may share one of the folders.
-
-    Args:
-        nodes: where to ask.
-        cluster: the nodes of the run.
-        folders: of its checkpoints.
-        but: runs that do not count: the run itself, and those that it resumes.
     """
     others_share = is_shared(cluster, (*folders, "."))
     nodes_to_ask = (*cluster.nodes, *(cluster.left_out if others_share else ()))

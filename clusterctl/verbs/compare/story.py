@@ -1,4 +1,4 @@
-"""Collects all that is known of one run: its status, its record, its events and its metrics."""
+"""Collects all that is known of one run: status, record, events, metrics and samples."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -8,7 +8,7 @@ from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.nodefacts import NodeFacts, from_document
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.metrics import Metrics, read_metrics
-from clusterctl.model.answers import MetricsAnswer
+from clusterctl.model.answers import MetricsAnswer, SamplesAnswer
 from clusterctl.model.samples import Samples
 from clusterctl.plan.run_names import fill_text
 from clusterctl.transport.interface import Request
@@ -23,13 +23,37 @@ from clusterctl.verbs.compare.timeline import (
 )
 from clusterctl.verbs.events import Emit, NodeEvent, Notice
 from clusterctl.verbs.quarantine.store import read_entries
-from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_all, run_args, validated_answer
+from clusterctl.verbs.rpc import (
+    ANSWER_SECONDS,
+    Nodes,
+    call_all,
+    call_validated,
+    run_args,
+    validated_answer,
+)
 from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus
-from clusterctl.verbs.runs.samples import read_samples
 from clusterctl.wire import Message
+
+
+def read_samples(
+    nodes: Nodes, run: str, cluster: Cluster
+) -> tuple[dict[str, Samples], tuple[NodeError, ...]]:
+    """Return the samples of each node, and the nodes that did not answer.
+
+    A run of an earlier version has none: its nodes answer with an error.
+    """
+    requests = {
+        node.name: Request(
+            op="samples", args={**run_args(run, cluster, node), "since": 0.0, "most": _SAMPLES}
+        )
+        for node in cluster.nodes
+    }
+    found, errors = call_validated(nodes, requests, SamplesAnswer, timeout=ANSWER_SECONDS)
+    return {name: answer.samples for name, answer in found.items()}, errors
+
 
 _METRICS_BYTES = 4 << 20
 """More than a node sends."""
@@ -95,7 +119,7 @@ def tell_story(
     found = _metrics(nodes, cluster, view, record, metrics, attempts, emit=emit)
     lost = found.lost_seconds
     there = cluster.with_nodes(tuple(one.node for one in view.nodes if one.node_run))
-    samples, _ = read_samples(nodes, view.run, there, most=_SAMPLES) if there.nodes else ({}, ())
+    samples, _ = read_samples(nodes, view.run, there) if there.nodes else ({}, ())
     try:
         quarantine = read_entries(records.root)
     except ClusterError as error:

@@ -129,14 +129,6 @@ def dump(
 ) -> DumpResult:
     """Ask every node of a run for the stacks of its ranks.
 
-    Args:
-        nodes: where to ask.
-        run: its name.
-        cluster: the nodes that ran it, in launch order.
-        query: of which ranks, and how much.
-        limit: seconds that a node may take for each answer.
-        emit: called with each event: `Progress`.
-
     Raises:
         UsageError: the ranks cannot be read, or the run has no such node.
     """

@@ -108,12 +108,6 @@ class _Look:
 def look(drafted: Draft, folder: str, *, accept_new: bool = False, emit: Emit) -> Looked:
     """Look at the hosts of a draft.
 
-    Args:
-        drafted: the hosts, and how they are reached.
-        folder: the name of the project's folder.
-        accept_new: record the keys of hosts that are not known yet.
-        emit: called with each event.
-
     Raises:
         UnknownHostKeys: without `accept_new`, there are some.
     """

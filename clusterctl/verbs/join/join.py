@@ -81,16 +81,6 @@ def join(
 ) -> JoinResult:
     """Let nodes join a run, one after the other.
 
-    Args:
-        inventory: all nodes, those of the run among them.
-        pool_of: returns the connections to the nodes of a cluster.
-        run: its id.
-        run_cluster: the nodes that run it, as far as they are known.
-        nodes: of the inventory: those that are to join.
-        options: how they join.
-        records: of this machine; the run's gets each node as soon as it has joined.
-        emit: called with each event: `Progress`, `Notice`.
-
     Raises:
         CouldNotTell: the run's master does not answer, and no node has joined.
         ClusterError: the run is over, or no node knows it, and no node has joined.

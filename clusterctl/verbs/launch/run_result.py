@@ -60,13 +60,7 @@ class RunResult(Event):
 def run_result(
     log: RunLog, errors: Mapping[str, NodeError], late: StartTimeout | None
 ) -> RunResult:
-    """Judge what was followed to its end.
-
-    Args:
-        log: all that was read of the run.
-        errors: nodes that could not be followed to the end.
-        late: that it was ended because ranks did not join.
-    """
+    """Judge what was followed to its end."""
     view = view_of(log.run, log.cluster, log.node_runs, errors)
     if late is not None:
         cause = join_failure(view, late.missing, late.seconds)

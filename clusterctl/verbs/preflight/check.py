@@ -177,12 +177,6 @@ class CheckResult:
 def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -> CheckResult:
     """Look at every node and judge.
 
-    Args:
-        cluster: the inventory's nodes and what the run needs.
-        pool: the connections to the nodes.
-        options: which checks to judge.
-        emit: called with each event.
-
     Returns:
         The verdict; a node that does not answer is part of it.
 

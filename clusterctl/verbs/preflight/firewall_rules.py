@@ -19,11 +19,6 @@ def read_firewall_rules(
 ) -> dict[str, NodeFacts]:
     """Read the rules of both ends of each failed connection, where root may read them.
 
-    Args:
-        pool: the connections to the nodes.
-        facts: of each node, with the connections that were tried.
-        emit: called with each event.
-
     Returns:
         The facts, with `firewall_chains` of those nodes.
     """

@@ -19,13 +19,6 @@ def list_source(
 ) -> tuple[Manifest, bytes]:
     """Have the source hash a path; return what it has, and the list as nodes are sent it.
 
-    Args:
-        source: where the path is.
-        pool: where the source is called.
-        shown: the path, as it was typed.
-        leave_out: list what can be copied, if not all can be.
-        emit: called with the progress.
-
     Raises:
         ClusterError: the source cannot be read.
     """

@@ -89,11 +89,6 @@ def choose_source(
 ) -> Source:
     """Choose the copy that the nodes get.
 
-    Args:
-        wanted: the path.
-        seen: what each node has, and this machine.
-        named: the node of `--from`.
-
     Raises:
         ClusterError: no node has all of it, or the nodes' copies differ.
     """

@@ -10,21 +10,24 @@ import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from clusterctl.checks.wording import ago, left
-from clusterctl.errors import ClusterError, LaunchRefused
+from clusterctl.errors import ClusterError, LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.ranges import BadRange, expand_hosts, name_hosts
 from clusterctl.inventory.select import is_count, named, select
 from clusterctl.model.quarantine import Quarantined
+from clusterctl.transport.ssh.host_keys import names_of, own_file
+from clusterctl.transport.ssh.known_hosts import KnownHosts, fingerprint
+from clusterctl.transport.ssh.ssh_config import SshConfigResolver
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.quarantine import entries as rules
 from clusterctl.verbs.quarantine.blame import blamed
 from clusterctl.verbs.quarantine.entries import USUAL, Entries, Machine
-from clusterctl.verbs.quarantine.machines import machines_of
 from clusterctl.verbs.quarantine.store import change_entries, read_entries
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -90,13 +93,6 @@ def add(
     cluster: Cluster, spec: str, root: Path, *, reason: str = "", seconds: float = USUAL
 ) -> QuarantineList:
     """Put nodes of a cluster into quarantine.
-
-    Args:
-        cluster: the inventory.
-        spec: names and ranges.
-        root: the folder of this machine's records.
-        reason: in words.
-        seconds: how long.
 
     Raises:
         UsageError: there is no such node.
@@ -275,3 +271,21 @@ def _absent(entries: Entries, cluster: Cluster, now: float) -> list[Machine]:
 
 def _warn(error: ClusterError) -> None:
     logger.warning("%s (hint: %s)", error, error.hint)
+
+
+def machines_of(cluster: Cluster, nodes: Iterable[Node]) -> tuple[Machine, ...]:
+    """Return the nodes with the keys that are recorded of them; no node is asked."""
+    resolver, load = SshConfigResolver(), cache(KnownHosts.load)
+
+    def keys(node: Node) -> list[str]:
+        if node.local or node.ssh.via == "srun":
+            return []
+        try:
+            endpoint = resolver.resolve(node)
+        except NodeError:
+            return []
+        known = load((*endpoint.known_hosts, own_file(cluster.name)))
+        lines = [line for name in names_of(endpoint) for line in known.lines(name)]
+        return [fingerprint(line.blob) for line in lines if not line.marker]
+
+    return tuple(Machine.of(cluster.name, node, keys(node)) for node in nodes)

@@ -92,10 +92,6 @@ def find_named(found: Discovered, word: str, recorded: Mapping[str, str], *, par
 def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
     """Return the only live run, else the newest known one.
 
-    Args:
-        found: the runs that the nodes know.
-        records: of this machine, the newest first.
-
     Raises:
         SeveralLive: several runs are live.
         CouldNotTell: no run is known, and not every node answered.

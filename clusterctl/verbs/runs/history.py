@@ -89,12 +89,7 @@ class History:
 
 
 def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> History:
-    """Follow the records from a run to the first that it resumes.
-
-    Args:
-        record: of the run.
-        find: returns the record of a run by its id; None: there is none.
-    """
+    """Follow the records from a run to the first that it resumes."""
     runs: list[Ancestor] = []
     known: RunRecord | None = record
     name = record.run

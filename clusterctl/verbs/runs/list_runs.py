@@ -257,7 +257,7 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: RunEnd | None)
         ended_by=view.ended_by if view else end.ended_by,
         began=record.began,
         nodes=_names(record, view),
-        command=record.cluster.job.command or _claimed(record),
+        command=record.cluster.job.command or next((claim.command for claim in record.claims), ()),
         verified=not record.discovered,
         name=str(record.options.get("name") or (view.name if view else "")),
         commit=record.commit,
@@ -303,10 +303,6 @@ def reason_of(view: RunStatus | None, end: RunEnd | None) -> str:
         told = [one.reason if alike else f"{node}: {one.reason}" for node, one in own]
         text = end.message or next(iter(told), "")
     return next(iter(text.strip().splitlines()), "")
-
-
-def _claimed(record: RunRecord) -> tuple[str, ...]:
-    return next((claim.command for claim in record.claims), ())
 
 
 def _names(record: RunRecord, view: RunStatus | None) -> tuple[str, ...]:

@@ -44,13 +44,7 @@ class OneRun:
 
 
 def one_run(view: RunStatus, record: RunRecord | None, records: Records) -> OneRun:
-    """Put together what is known of a run.
-
-    Args:
-        view: its status.
-        record: of it, if there is one.
-        records: of this machine.
-    """
+    """Put together what is known of a run."""
     end = records.end(record) if record else None
     line = recorded_line(record, view, end) if record else claimed_line(view)
     return OneRun(

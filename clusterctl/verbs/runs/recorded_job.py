@@ -39,13 +39,6 @@ def report_job(path: Path, record: RunRecord, now: Job, given: Options, find: Fi
     """Warn about keys of `job:` that the inventory has changed since a run was launched.
 
     A value that a flag set, then or now, is not a change.
-
-    Args:
-        path: of the inventory.
-        record: of the run.
-        now: the inventory's job.
-        given: the options of the resume.
-        find: returns the record of a run by its id.
     """
     if record.discovered:
         return  # rebuilt from the nodes: most of its job is unknown

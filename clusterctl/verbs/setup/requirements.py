@@ -158,12 +158,6 @@ def download(
 ) -> tuple[Path, ...]:
     """Download the wheels of the requirements and of all that these need.
 
-    Args:
-        requirements: what to install.
-        python: the nodes' version, such as `3.11`.
-        tags: platforms that run there.
-        folder: where to.
-
     Raises:
         ClusterError: one cannot be had, with pip's last lines.
     """

@@ -46,14 +46,7 @@ class Watcher:
     def __init__(
         self, nodes: Nodes, run: str, cluster: Cluster, history: History | None = None
     ) -> None:
-        """Know nothing yet.
-
-        Args:
-            nodes: where to ask.
-            run: its id.
-            cluster: the nodes that run it, in launch order.
-            history: the run and those that it resumes; None: nothing is known of those.
-        """
+        """Know nothing yet."""
         self._nodes, self._run, self._cluster, self._history = nodes, run, cluster, history
         self._node_runs: dict[str, NodeRun] = {}
         self._heard: dict[str, float] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.node.restart.cut_links import cut_off
+from clusterctl.node.supervisor.decide_next import cut_off
 
 ORDER = ["a", "b", "c", "d", "e"]
 

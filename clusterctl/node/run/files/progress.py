@@ -49,12 +49,7 @@ _LATE: Set[str] = set()
 
 
 def run_progress(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Progress]:
-    """Return what the node's first rank printed last of its progress; None: nothing.
-
-    Args:
-        paths: of the run.
-        patterns: those of `job.progress`; what they find counts first.
-    """
+    """Return what the node's first rank printed last of its progress; None: nothing."""
     found: Progress = {}
     for log in paths.logs()[1:2]:
         for size in END_BYTES:

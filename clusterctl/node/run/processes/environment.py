@@ -119,7 +119,7 @@ def run_env_init(line: str, env: Environment, heard: Optional[List[str]] = None)
             raise _failure(line, "did not end within %d s" % ENV_INIT_SECONDS, output) from None
         if code != 0:
             raise _failure(line, "ended with exit code %d" % code, output)
-        after = parse_environ(_content(result))
+        after = parse_environ(os.pread(result, os.fstat(result).st_size, 0))
         if not after:  # by `exit 0` or `exec`, in what it sources perhaps
             raise _failure(line, "ended the shell, so its environment is not known", output)
         if heard is not None:
@@ -134,10 +134,6 @@ _SCRIPT = b"""%s
 code=$?; [ $code = 0 ] || exit $code
 exec cat /proc/self/environ >&%d
 """
-
-
-def _content(descriptor: int) -> bytes:
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def _printed(output: int) -> List[str]:

@@ -32,17 +32,7 @@ class HangJudge:
         is_ending: Callable[[], bool],
         end: Callable[[Cause], None],
     ) -> None:
-        """Judge nothing yet.
-
-        Args:
-            loop: calls by the clock.
-            node: the master's.
-            watch: its ranks.
-            peers: the other nodes.
-            life: returns what the master's node tells of its ranks.
-            is_ending: tells whether the run ends here already.
-            end: ends it everywhere.
-        """
+        """Judge nothing yet."""
         self._loop, self._node, self._watch, self._peers = loop, node, watch, peers
         self._life, self._is_ending, self._end = life, is_ending, end
 
