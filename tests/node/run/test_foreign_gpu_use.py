@@ -79,7 +79,8 @@ def test_a_process_of_another_run_is_known_by_its_mark(holder: processes.Process
         other = processes.read(started.pid)
         assert other is not None
         assert not foreign_gpu_use.may_be_of_run(other)
-        assert foreign_gpu_use.may_be_of_run(other._replace(state="D")), "its mark cannot be read"
+        other.state = "D"
+        assert foreign_gpu_use.may_be_of_run(other), "its mark cannot be read"
         started.kill()
 
 

@@ -158,8 +158,8 @@ def test_a_stuck_process_is_known_by_its_number_alone(
         try:
             found = processes.read(process.pid)
             assert found is not None
-            stuck = {process.pid: found._replace(state="D")}
-            monkeypatch.setattr(processes, "process_table", lambda: stuck)
+            found.state = "D"
+            monkeypatch.setattr(processes, "process_table", lambda: {process.pid: found})
             job: Any = {"state": str(tmp_path), "cluster": "test", "lock": "clusterctl-run"}
             job["run"] = "ours"
             Path(paths.processes).write_text("1 1\n")

@@ -324,7 +324,8 @@ def test_why_a_process_is_left_is_said(
     monkeypatch.setattr(processes, "send", lambda _mark, _number: refusal)
     own = processes.read(os.getpid())
     assert own is not None
-    told = describe_survivor(own._replace(state=state))
+    own.state = state
+    told = describe_survivor(own)
     assert told == {"pid": own.pid, "cmd": processes.command_of(own.pid), "why": why}
 
 
