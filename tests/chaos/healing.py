@@ -241,6 +241,7 @@ def _set_up(stage: Stage, schedule: Healing) -> None:
         job["hang"] = {"after": HANG_AFTER, "action": "restart"}
     document = yaml.safe_load(stage.inventory.read_text()) | {"job": job}
     stage.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    (shared / "checkpoints").mkdir(exist_ok=True)  # a fault may come before the first save
     if schedule.storage == "per-node":
         script = 'mkdir -p "$1" && mount -t tmpfs -o size="$2",mode=700 chaos "$1"'
         for node in stage.nodes:

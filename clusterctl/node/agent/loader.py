@@ -205,7 +205,7 @@ def read_texts() -> Dict[str, bytes]:
 
 def identity_of(texts: Dict[str, bytes]) -> str:
     """Return what tells an agent from one of another version: a hash of all its modules' texts."""
-    import hashlib  # noqa: PLC0415  (a node is told it)
+    import hashlib  # noqa: PLC0415  (a node gets it from the controller)
 
     return hashlib.sha256(marshal.dumps(sorted(texts.items()), 2)).hexdigest()
 
