@@ -18,7 +18,7 @@ from clusterctl.plan.launchers.interface import (
 
 _ELSEWHERE = frozenset({"TPU", "XLA"})
 _ON_GPUS = frozenset({"DEEPSPEED", "FSDP", "MEGATRON_LM"})
-"""What accelerate leaves out on CPUs, without a word."""
+"""What accelerate leaves out on CPUs, and prints nothing about it."""
 
 
 def config_file(job: Job) -> str:
