@@ -183,12 +183,14 @@ def _assignments(
         if name == "WORLD_SIZE" and not literal:
             continue  # a sum of the script's own
         certain = literal and (name != "MASTER_ADDR" or bool(LOCAL.fullmatch(value)))
-        effect = f"{name}={value} on every node" if literal else name
+        # Such as $1, if the script gets no word.
+        empty = "" if value else " (to nothing)"
+        effect = f"{name}={value}{empty} on every node" if literal else name
         yield Problem(
             where=script.where(step.line),
             message=f"it sets {effect}, which clusterctl sets for each node",
             hint=f'remove the assignment, or write {name}="${{{name}:-{value}}}"'
-            if literal
+            if literal and value
             else f"remove the assignment of {name}",
             fatal=step.sure and certain and name not in warned,
         )

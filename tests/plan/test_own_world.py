@@ -98,6 +98,7 @@ WRONG = {
     "a module": ("NNODES=1 python -m llamafactory.cli train a.yaml", 1, "sets NNODES=1"),
     "number of nodes": ("NNODES=1\ntorchrun --nnodes $NNODES t.py", 1, "sets NNODES=1"),
     "node rank": ("export NODE_RANK=0\nllamafactory-cli train a.yaml", 1, "sets NODE_RANK=0"),
+    "a word that is not given": ("NODE_RANK=$2\ntorchrun t.py", 1, "NODE_RANK= (to nothing)"),
     "node rank in front": (
         "NNODES=2 NODE_RANK=0 MASTER_ADDR=$MASTER_ADDR llamafactory-cli train a.yaml",
         1,

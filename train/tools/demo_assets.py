@@ -27,6 +27,8 @@ WORDS = 45
 """Of one answer, about."""
 QUESTION = "### Question\nWhat does the Python reference say about {name}?\n\n### Answer\n"
 WARMUP = 4
+TOLD = 100
+"""Steps of the base's training between two lines of progress."""
 EVERY = 10
 """One sample in so many is for evaluation."""
 END = "<|end|>"
@@ -81,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hint: {hint}", file=sys.stderr)
         return USAGE
     began = time.perf_counter()
+    print(f"{options.folder}: making a small model and data", file=sys.stderr)
     make(options.folder, steps=options.steps, pretrain=options.pretrain, seed=options.seed)
     print(f"{options.folder}: model, train.jsonl, eval.jsonl, config.yaml", end=" ")
     print(f"({time.perf_counter() - began:.1f} s)")
@@ -182,7 +185,9 @@ def _pretrain(model: Any, ids: list[int], steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
     rows, width = 8, 128
-    for _ in range(steps):
+    for step in range(steps):
+        if step and not step % TOLD:
+            print(f"base model: step {step} of {steps}", file=sys.stderr)
         starts = torch.randint(len(tokens) - width, (rows,))
         batch = torch.stack([tokens[start : start + width] for start in starts.tolist()])
         model(input_ids=batch, labels=batch).loss.backward()
