@@ -50,6 +50,7 @@ def take_call() -> dict[str, object]:
     line()
     marker = exactly(int(exactly(12)))
     exactly(int(exactly(12)))  # the loader
+    exactly(int(exactly(12)))  # the hash of the whole agent
     exactly(int(exactly(12)))  # the sources
     exactly(int(exactly(12)))  # what is compiled
     os.write(1, marker)

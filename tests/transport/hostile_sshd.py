@@ -67,7 +67,7 @@ class Call:
         for _ in range(2):
             while self.exactly(1) != b"\n":
                 pass
-        marker, *_ = [self.exactly(int(self.exactly(12))) for _ in range(4)]
+        marker, *_ = [self.exactly(int(self.exactly(12))) for _ in range(5)]
         head, body = struct.unpack(">II", self.exactly(8))
         self.asked: str = json.loads(self.exactly(head))["op"]
         self.exactly(body)
