@@ -76,6 +76,14 @@ def alone(
         )
 
 
+def fixed_address(start: Start) -> str:
+    """Return the address at which a launcher meets, if it is the script's own; empty: it is not."""
+    endpoint = start.value("--rdzv-endpoint")
+    address = endpoint.rpartition(":")[0] or endpoint
+    address = address or start.value("--master-addr", "--main-process-ip")
+    return "" if re.search(r"[$`]", address) or LOCAL.fullmatch(address) else address
+
+
 def _accelerate_alone(start: Start, counts: str) -> Iterator[tuple[str, str]]:
     if not counts:
         effect = f"unless its config has all nodes, {_ALONE}" if has_config(start) else _ALONE

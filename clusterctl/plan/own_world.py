@@ -26,7 +26,7 @@ from clusterctl.plan.calls import (
 )
 from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.nested import Typed, once_a_node
-from clusterctl.plan.nodes_apart import LOCAL, alone, has_config
+from clusterctl.plan.nodes_apart import LOCAL, alone, fixed_address, has_config
 from clusterctl.plan.shell import Step, read_script
 from clusterctl.values import dataclass
 
@@ -229,6 +229,20 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
             way = _way_out(script, call, once=False)
             fatal = call.sure and not has_config(start)
             yield Problem(where=where, message=message, hint=fix + way, fatal=fatal)
+        yield from _fixed(script, where, start)
+
+
+def _fixed(script: _Script, where: str, start: Start) -> Iterator[Problem]:
+    """Find an address in a launcher's flags that is not the master's, as far as is known here."""
+    address, master = fixed_address(start), script.cluster.nodes[0]
+    if address and address not in {master.name, master.host, master.address}:
+        yield Problem(
+            where=where,
+            message=f"the ranks of {start.name} meet at {address}, and not where clusterctl plans"
+            " and checks it",
+            hint=f'write "$MASTER_ADDR" instead of {address}',
+            fatal=False,
+        )
 
 
 def _has_hosts(start: Start) -> bool:

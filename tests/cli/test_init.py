@@ -161,6 +161,20 @@ def test_the_schema_is_printed_for_editors(
     assert not (folder / "hosts.yaml").exists()
 
 
+def test_a_file_that_the_variable_names_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("lab.yaml").write_text("mine")
+    monkeypatch.setenv("CLUSTERCTL_INVENTORY", "lab.yaml")
+    assert main(["init", "--no-connect", "gpu01"]) == 2
+    first = capsys.readouterr().err.splitlines()[1]
+    assert first == (
+        "hint: CLUSTERCTL_INVENTORY names it; to write ./hosts.yaml: unset CLUSTERCTL_INVENTORY"
+    )
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY")
+    assert main(["init", "--no-connect", "gpu01"]) == 0
+
+
 def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hosts.yaml").write_text("mine")
     assert main(["init", "--no-connect", "gpu01"]) == 2

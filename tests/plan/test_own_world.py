@@ -186,6 +186,23 @@ def test_a_script_that_would_train_apart_is_refused_by_its_line(form: str) -> No
     assert found[0].hint
 
 
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--master_addr=192.168.1.100", "192.168.1.100"),
+        ("--rdzv-backend=c10d --rdzv-endpoint=gpu9:29500", "gpu9"),
+        ("--master_addr=$MASTER_ADDR", ""),
+        ("--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500", ""),
+        ("--master_addr=MASTER", ""),
+    ],
+)
+def test_an_address_of_the_scripts_own_is_a_warning(flag: str, named: str) -> None:
+    script = f"torchrun --nnodes=2 --node_rank=$NODE_RANK {flag} t.py"
+    found = problems(script.replace("MASTER ", LAB.nodes[0].host + " "), "bash run.sh 0")
+    assert [(one.where, one.fatal) for one in found] == [("run.sh:1", False)] * bool(named)
+    assert all(f"meet at {named}, and not where clusterctl" in one.message for one in found)
+
+
 RIGHT = {
     "flags of ours": 'torchrun --nnodes "$NNODES" --node-rank "$NODE_RANK" --master-addr'
     ' "$MASTER_ADDR" --master-port "$MASTER_PORT" --nproc-per-node 8 t.py',

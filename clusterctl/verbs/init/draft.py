@@ -16,6 +16,7 @@ from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.dump import dump, flow
 from clusterctl.inventory.kinds import cluster_name
+from clusterctl.inventory.load import DEFAULT, VARIABLE
 from clusterctl.inventory.problems import printable
 from clusterctl.inventory.sources import SLURM, load_source, slurm_cluster
 from clusterctl.own_files import write_named
@@ -299,7 +300,10 @@ def expect_new(path: Path, *, overwrite: bool) -> None:
         UsageError: it exists and is not to be overwritten.
     """
     if not overwrite and os.path.lexists(path):
-        raise UsageError(f"{path}: expected no file yet, found one", hint="overwrite it: --force")
+        named = os.environ.get(VARIABLE) == str(path)
+        hint = f"{VARIABLE} names it; to write ./{DEFAULT}: unset {VARIABLE}\n" * named
+        hint += "overwrite it: --force"
+        raise UsageError(f"{path}: expected no file yet, found one", hint=hint)
 
 
 def write(path: Path, text: str, *, overwrite: bool) -> None:
