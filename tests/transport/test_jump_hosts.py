@@ -17,7 +17,7 @@ from clusterctl.transport.pool import Pool
 from clusterctl.transport.ssh import control_master
 from clusterctl.transport.ssh.control_master import ControlMaster, PersonsMaster
 from clusterctl.transport.ssh.host_keys import own_file
-from clusterctl.transport.ssh.jump_hosts import ProxySocket
+from clusterctl.transport.ssh.jump_hosts import JumpHost, ProxySocket
 from tests.failed_reply import error_of
 from tests.sshd_servers import HELLO, USER, Sshd, cluster_of, make_key
 from tests.waiting import wait_until
@@ -257,3 +257,14 @@ def test_a_banner_like_a_changed_key_does_not_keep_us(tmp_path: Path) -> None:
     )
     assert (error.state, error.details) == ("hostkey", {})
     assert time.monotonic() - began < 10  # a backtracking search takes hours
+
+
+def test_a_host_that_its_bastion_does_not_reach_is_tried_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = "channel 2: open failed: connect failed: No route to host\r\n"
+    monkeypatch.setattr(ControlMaster, "stderr", lambda _self: refused)
+    behind = JumpHost(jump="gate1", master=ControlMaster(tmp_path / "socket", "ssh://gate1"))
+    error = behind.failure("node3:2222", "")
+    assert (error.state, error.phase) == ("unreachable", "jump")
+    assert error.hint == "try: ssh -J gate1 -p 2222 node3 true"

@@ -117,7 +117,13 @@ class JumpHost:
         if len(reasons) > 1:
             what += f"one of: {'; '.join(sorted(reasons))}"
             return NodeError("unreachable", "jump", what, f"try: {_ssh_command(self.jump)}")
-        return self.master.failure(what + (reasons.pop() if reasons else words), phase="jump")
+        failed = self.master.failure(what + "".join(reasons or [words]), phase="jump")
+        if reasons and failed.hint.startswith("try: "):
+            # The jump host itself answers: to try it alone would tell nothing.
+            host, _, port = target.rpartition(":")
+            to = ["-J", self.jump, *(["-p", port] if port != "22" else []), host.strip("[]")]
+            failed.hint = f"try: {shlex.join(['ssh', *to, 'true'])}"
+        return failed
 
 
 class JumpHosts:
