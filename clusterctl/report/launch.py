@@ -189,7 +189,10 @@ def _join_progress(event: JoinProgress) -> str:
     if not event.missing:
         return text
     missing = listed(event.missing, _SHOWN)
-    return f"waiting: {text} after {event.seconds:.0f} s, missing: {missing}"
+    # Fewer names than ranks: they are nodes.
+    of_nodes = len(event.missing) < event.total - event.joined
+    whose = "the launcher of " if of_nodes else ""
+    return f"waiting: {text} after {event.seconds:.0f} s, missing: {whose}{missing}"
 
 
 class JsonDisplay:

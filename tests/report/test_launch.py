@@ -19,6 +19,7 @@ from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.dump.dump import DumpResult
 from clusterctl.verbs.dump.explain import HangExplained
 from clusterctl.verbs.events import Event, NodeEvent
+from clusterctl.verbs.launch.join_monitor import JoinProgress
 from clusterctl.verbs.launch.run_result import RunResult
 from clusterctl.verbs.resume import CheckpointChosen
 from clusterctl.verbs.runs.run_state import NodeAnswer
@@ -159,3 +160,17 @@ def test_a_hang_is_explained_on_stderr_and_to_a_program_without_the_stacks(
     (told,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (told["kind"], told["verdict"]["text"]) == ("verdict", result.verdict.text)
     assert "nodes" not in told
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (("node2:1", "node3:2"), "1 of 3 ranks have joined after 10 s, missing: node2:1, node3:2"),
+        (("node3",), "1 of 3 ranks have joined after 10 s, missing: the launcher of node3"),
+    ],
+)
+def test_who_is_waited_for_is_a_rank_or_a_launcher(missing: tuple[str, ...], told: str) -> None:
+    console = Console(file=(stream := io.StringIO()), width=200)
+    person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
+    person.show(JoinProgress(joined=1, total=3, missing=missing, quiet=True, seconds=10.0))
+    assert stream.getvalue() == f"waiting: {told}\n"
