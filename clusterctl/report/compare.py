@@ -127,9 +127,11 @@ def speedup_lines(speedups: Sequence[Speedup], runs: Sequence[RunOutcome]) -> It
     for one in speedups:
         line = f"{shorts[one.run]} has {one.speedup:.2f} x the {one.measured} of {runs[0].short}"
         if one.efficiency is not None:
-            line += f" with {one.ranks:g} x the ranks: scaling efficiency {one.efficiency:.0%}"
+            line += f" with {one.ranks:.3g} x the ranks: scaling efficiency {one.efficiency:.0%}"
         elif one.ranks not in {None, 1.0}:
-            line += f" with {one.ranks:g} x the ranks; efficiency unknown: tokens are not recorded"
+            line += (
+                f" with {one.ranks:.3g} x the ranks; efficiency unknown: tokens are not recorded"
+            )
         yield line
 
 

@@ -24,7 +24,7 @@ LaunchDisplay: TypeAlias = TerminalDisplay | JsonDisplay
 """Shows the events of a launch, for a user or for a program."""
 
 LEAVE, STOP, STAY = "leave", "stop", "stay"
-QUESTION = "\n[l]eave it running (Enter), [s]top it, or keep [f]ollowing? "
+QUESTION = "\n[l]eave it running, [s]top it, or keep [f]ollowing? Type l, s or f and Enter [l]: "
 QUESTION_SECONDS = 30.0
 
 

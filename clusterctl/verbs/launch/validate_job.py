@@ -134,6 +134,20 @@ def _require_planned_ranks(cluster: Cluster) -> None:
             )
 
 
+def _require_runnable(command: tuple[str, ...], source: Path) -> None:
+    """Raise UsageError for a shell script of the folder that the nodes could not start as typed."""
+    script, *args = command or ("",)
+    # Without a slash it would be looked for in PATH; the copy on the nodes has the same mode.
+    runs = "/" in script and os.access(source / script, os.X_OK)
+    here = script.endswith(SCRIPTS) and not Path(script).is_absolute()
+    if here and not runs and (source / script).is_file():
+        raise UsageError(
+            f"command: expected a program, found the script {script} of {source}"
+            + (", which may not be run (chmod +x)" if "/" in script else ""),
+            hint=f"-- {shlex.join(('bash', script, *args))}",
+        )
+
+
 def require_script(cluster: Cluster, source: Path) -> None:
     """Refuse to mirror a folder without the job's script, or a script without a place for it.
 
@@ -146,13 +160,8 @@ def require_script(cluster: Cluster, source: Path) -> None:
             f"command: expected the program train in {source}, found none",
             hint="clusterctl init --with-train",
         )
-    script, *args = cluster.job.command or ("",)
-    # Without a slash it would be looked for in PATH.
-    if script.endswith(SCRIPTS) and "/" not in script and (source / script).is_file():
-        raise UsageError(
-            f"command: expected a program, found the script {script} of {source}",
-            hint=f"-- {shlex.join(('bash', script, *args))}",
-        )
+    script = "".join(cluster.job.command[:1])
+    _require_runnable(cluster.job.command, source)
     if not script.endswith(".py") or Path(script).is_absolute():
         return
     syncs = any(node.workdir for node in cluster.nodes)
