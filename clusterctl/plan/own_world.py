@@ -238,8 +238,7 @@ def _fixed(script: _Script, where: str, start: Start) -> Iterator[Problem]:
     if address and address not in {master.name, master.host, master.address}:
         yield Problem(
             where=where,
-            message=f"the ranks of {start.name} meet at {address}, and not where clusterctl plans"
-            " and checks it",
+            message=f"the ranks of {start.name} meet at {address}, and not at the planned address",
             hint=f'write "$MASTER_ADDR" instead of {address}',
             fatal=False,
         )
