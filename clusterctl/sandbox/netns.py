@@ -200,7 +200,7 @@ class Netns(Backend):
         self.run_ip(*commands)
 
     def veth_commands(self, name: str, bridge: str, interface: str, pid: int) -> tuple[str, ...]:
-        """Return the `ip` commands that connect a host to a bridge."""
+        """Return the `ip` commands that connect the `interface` of a host to `name` at a bridge."""
         # As on a real machine the MAC is the same after a reboot: others have it cached.
         peer = f"{interface} address {_mac(name)} netns {pid}"
         return (

@@ -85,7 +85,7 @@ CHECK_MODULES = (
         _NODE + "probe." + name
         for name in (
             "connect", "folders", "interface_addresses", "kernel_log", "listen", "machine_state",
-            "path_probe", "peer_probe", "read", "tokens",
+            "path_probe", "peer_probe", "read", "route_lookup", "tokens",
         )
     ),
 )  # fmt: skip

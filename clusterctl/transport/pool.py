@@ -128,7 +128,10 @@ class Pool:
     def call(
         self, requests: Mapping[str, Request], *, timeout: float = math.inf
     ) -> Iterator[Reply]:
-        """Run one operation on each of the nodes; yield each one's reply, with its last answer."""
+        """Run one operation on each of the nodes; yield each one's reply, with its last answer.
+
+        `timeout`: seconds that a node may take for the whole of it.
+        """
 
         def run(connection: Connection, request: Request) -> Reply:
             with contextlib.closing(connection.call(request, timeout=timeout)) as call:

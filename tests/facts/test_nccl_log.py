@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clusterctl.facts.ladder import NcclTransport
 from clusterctl.facts.network import nccl_log
 from clusterctl.facts.network.nccl_log import parse_nccl
-from clusterctl.node.probe.trial.job_ladder import KEPT, LENGTH, kept_lines
+from clusterctl.node.probe.trial.nccl_lines import KEPT, LENGTH, kept_lines
 
 INFINIBAND = """\
 n1:4052:4052 [0] NCCL INFO Bootstrap : Using ib0.0065:10.1.32.3<0>

@@ -65,7 +65,10 @@ class Pending(NamedTuple):
 def request_all(
     environs: Mapping[int, Mapping[str, str]], began: Mapping[int, float]
 ) -> List[Pending]:
-    """Ask all ranks that listen for it to write their recorders' files; return those."""
+    """Ask all ranks that listen for it to write their recorders' files; return those.
+
+    `began`: when the run of each began, by this node's clock.
+    """
     moment, until = time.time(), time.monotonic() + WRITE_SECONDS
     found = []
     for rank, environ in environs.items():
@@ -129,7 +132,7 @@ def _written(environ: Mapping[str, str], rank: int, began: float) -> Tuple[str, 
 
 
 def find_file(environ: Mapping[str, str], rank: int, began: float) -> Optional[str]:
-    """Return the file that a rank's recorder wrote since its run began, if there is one."""
+    """Return the file that a rank's recorder wrote since its run began, by this node's clock."""
     named = [environ[name] for name in VARIABLES if environ.get(name)]
     # Torch 2.7 and later, then earlier ones.
     home = environ.get("HOME")

@@ -106,7 +106,7 @@ class JumpHost:
         return f"{shlex.join([*words[:-2], '-W'])} '[%h]:%p' {shlex.join(words[-2:])}"
 
     def failure(self, target: str, words: str) -> NodeError:
-        """Return why a host behind it was not reached."""
+        """Return why a host behind it was not reached; `words` of the program lack the reason."""
         # The master's stderr has the reason of a refused channel, but not which channel it was.
         reasons = {
             line.partition("open failed: ")[2]

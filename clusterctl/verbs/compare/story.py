@@ -37,24 +37,6 @@ from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import Message
 
-
-def read_samples(
-    nodes: Nodes, run: str, cluster: Cluster
-) -> tuple[dict[str, Samples], tuple[NodeError, ...]]:
-    """Return the samples of each node, and the nodes that did not answer.
-
-    A run of an earlier version has none: its nodes answer with an error.
-    """
-    requests = {
-        node.name: Request(
-            op="samples", args={**run_args(run, cluster, node), "since": 0.0, "most": _SAMPLES}
-        )
-        for node in cluster.nodes
-    }
-    found, errors = call_validated(nodes, requests, SamplesAnswer, timeout=ANSWER_SECONDS)
-    return {name: answer.samples for name, answer in found.items()}, errors
-
-
 _METRICS_BYTES = 4 << 20
 """More than a node sends."""
 _SAMPLES = 300
@@ -135,6 +117,23 @@ def tell_story(
         lost_seconds=paused_seconds(events) if lost is None else lost,
         errors=errors,
     )
+
+
+def read_samples(
+    nodes: Nodes, run: str, cluster: Cluster
+) -> tuple[dict[str, Samples], tuple[NodeError, ...]]:
+    """Return the samples of each node, and the nodes that did not answer.
+
+    A run of an earlier version has none: its nodes answer with an error.
+    """
+    requests = {
+        node.name: Request(
+            op="samples", args={**run_args(run, cluster, node), "since": 0.0, "most": _SAMPLES}
+        )
+        for node in cluster.nodes
+    }
+    found, errors = call_validated(nodes, requests, SamplesAnswer, timeout=ANSWER_SECONDS)
+    return {name: answer.samples for name, answer in found.items()}, errors
 
 
 def _facts(records: Records, record: RunRecord) -> dict[str, NodeFacts] | None:

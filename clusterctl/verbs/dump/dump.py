@@ -129,6 +129,8 @@ def dump(
 ) -> DumpResult:
     """Ask every node of a run for the stacks of its ranks.
 
+    `limit`: seconds that a node may take for each answer.
+
     Raises:
         UsageError: the ranks cannot be read, or the run has no such node.
     """

@@ -30,7 +30,8 @@ LIMIT_S = 240.0
 PROGRAM = (
     "clusterctl.wire", "clusterctl.node.agent.child_tasks", "clusterctl.node.probe.trial.dcgm",
     "clusterctl.node.probe.trial.device_time", "clusterctl.node.probe.trial.gpu_trial",
-    "clusterctl.node.probe.trial.job_collective", "clusterctl.node.probe.trial.job_ladder",
+    "clusterctl.node.probe.trial.nccl_lines", "clusterctl.node.probe.trial.job_collective",
+    "clusterctl.node.probe.trial.job_ladder",
 )  # fmt: skip
 MAIN = "clusterctl.node.probe.trial.job_ladder:main"
 DEVICE = "cuda"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.probe import connect as connect_module
 from clusterctl.node.probe import listen as listen_module
-from clusterctl.node.probe import peer_probe
+from clusterctl.node.probe import peer_probe, route_lookup
 from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.probe.listen import Listeners, hello
 from clusterctl.node.probe.port_owner import port_owner
@@ -299,9 +299,9 @@ def test_counters_are_read_again_at_the_end(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=64) | st.binary(max_size=6).map(lambda rest: b"\x08\0\x04\0" + rest))
 def test_whatever_the_kernel_answers_an_interface_is_a_name(answer: bytes) -> None:
-    head = connect_module.HEADER.pack(len(answer) + 28, connect_module.RTM_NEWROUTE, 0, 1, 0)
+    head = route_lookup.HEADER.pack(len(answer) + 28, route_lookup.RTM_NEWROUTE, 0, 1, 0)
     with contextlib.suppress(OSError):  # no interface has such a number
-        assert isinstance(connect_module._interface_of(head + bytes(12) + answer), str)
+        assert isinstance(route_lookup._interface_of(head + bytes(12) + answer), str)
 
 
 def test_who_does_not_know_the_word_is_remembered(listeners: Listeners) -> None:

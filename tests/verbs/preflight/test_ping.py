@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
-from clusterctl.verbs.preflight import collect_facts
-from clusterctl.verbs.preflight.collect_facts import Pings
+from clusterctl.verbs.preflight import ping
+from clusterctl.verbs.preflight.ping import Pings
 from tests.waiting import wait_until
 
 PIDS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
@@ -38,7 +38,7 @@ def test_a_process_that_cannot_be_started_is_no_answer(monkeypatch: pytest.Monke
 def test_a_few_run_at_once_and_each_node_gets_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect_facts, "AT_ONCE", 2)
+    monkeypatch.setattr(ping, "AT_ONCE", 2)
     program = tmp_path / "ping"
     program.write_text(
         f"#!/bin/sh\nfor host; do :; done\necho + >>{tmp_path}/log\nsleep 0.05\n"
@@ -64,7 +64,7 @@ def test_closing_ends_those_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program.write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/pids\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda _: str(program))
-    monkeypatch.setattr(collect_facts, "SECONDS", 60)
+    monkeypatch.setattr(ping, "SECONDS", 60)
     pings = Pings(cluster_of(3))
     while not (tmp_path / "pids").exists():
         pass

@@ -49,7 +49,10 @@ _LATE: Set[str] = set()
 
 
 def run_progress(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Progress]:
-    """Return what the node's first rank printed last of its progress; None: nothing."""
+    """Return what the node's first rank printed last of its progress; None: nothing.
+
+    What the `patterns` of `job.progress` find counts first.
+    """
     found: Progress = {}
     for log in paths.logs()[1:2]:
         for size in END_BYTES:

@@ -19,7 +19,10 @@ from clusterctl.node.run.processes.processes import ENV_RUN_ID, Process
 
 
 def foreign_holders(paths: NodePaths, held: Dict[int, str]) -> List[Dict[str, Any]]:
-    """Return those of these holders that started while the run lived and may be of it."""
+    """Return those of these holders that started while the run lived and may be of it.
+
+    `held`: what each process holds on the GPUs, by pid; none of the run's own is left.
+    """
     saved = read_json(paths.supervisor)
     if saved.get("boot_id") != boot_id():
         return []
