@@ -21,6 +21,7 @@ from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
+from clusterctl.verbs.runs.event_warnings import unmet_warning, warning_of
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
 from clusterctl.verbs.runs.run_state import set_aside
 from clusterctl.verbs.runs.tail_blocks import MESSAGE_LIMIT, TailBlock, tail_blocks, wrong_length
@@ -51,8 +52,6 @@ PIECE_BYTES = 1024
 """Pieces, beyond one for so many bytes, after which it is not: a node cuts into 20,000 at most."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
 _NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
-_SHOWN = 300
-"""Characters that a warning shows of what an event says."""
 
 
 class RunLog:
@@ -286,16 +285,14 @@ class RunLog:
         if head["event"]["kind"] == "never-joined":
             self._unmet[node] = head["event"]
         self._met = self._met or head["event"]["kind"] == "rank-joined"
-        text, hint = _unseen(head["event"])
+        text, hint = warning_of(head["event"])
         if text:
             yield Notice(node=node, level="warning", text=text, hint=hint)
 
     def _warn_of_unmet(self) -> Iterator[Notice]:
         """Warn of nodes of which no rank was seen at the rendezvous, unless another's was."""
         for node, event in self._unmet.items() if not self._met else ():
-            where = str(event.get("master"))[:_SHOWN]
-            text = f"no rank was seen at {where}: its node may have trained alone"
-            hint = "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+            text, hint = unmet_warning(event)
             yield Notice(node=node, level="warning", text=text, hint=hint)
         self._unmet.clear()
 
@@ -385,27 +382,3 @@ class RunLog:
 def _tail(args: Mapping[str, object]) -> Request:
     limit = MESSAGE_LIMIT
     return Request(op="tail", args=args, head_limit=limit, body_limit=limit)
-
-
-def _unseen(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the warning and the hint that an event deserves; both empty: none."""
-    match event.get("kind"):
-        case "other-world":
-            found = str(event.get("message"))[:_SHOWN]
-            text = f"a rank does not meet the other nodes: {found}"
-            hint = "the run continues because of --force; leave it out to end such a run"
-        case "leftovers-ended":
-            commands = event.get("commands")
-            named = "; ".join(map(str, commands)) if isinstance(commands, list) else ""
-            text = f"the command had ended, and what it left running was ended: {named[:_SHOWN]}"
-            hint = (
-                "if that was the training: leave out nohup and &, or end the script with `wait`;"
-                " to give it more time, set `leftovers` under `stop:`"
-            )
-        case "started-elsewhere":
-            command = str(event.get("command"))[:_SHOWN]
-            text = f"`{command}`: what it starts is neither seen nor stopped by clusterctl"
-            hint = ""
-        case _:
-            return "", ""
-    return text, hint

@@ -1,0 +1,38 @@
+"""The warnings that events of a run deserve, if its state does not show what they tell. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_SHOWN = 300
+"""Characters that a warning shows of what an event says."""
+
+
+def unmet_warning(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the warning and the hint for a node of which no rank was at the rendezvous."""
+    where = str(event.get("master"))[:_SHOWN]
+    text = f"no rank was seen at {where}: its node may have trained alone"
+    return text, "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+
+
+def warning_of(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the warning and the hint that an event deserves; both empty: none."""
+    match event.get("kind"):
+        case "other-world":
+            found = str(event.get("message"))[:_SHOWN]
+            text = f"a rank does not meet the other nodes: {found}"
+            hint = "the run continues because of --force; leave it out to end such a run"
+        case "leftovers-ended":
+            commands = event.get("commands")
+            named = "; ".join(map(str, commands)) if isinstance(commands, list) else ""
+            text = f"the command had ended, and what it left running was ended: {named[:_SHOWN]}"
+            hint = (
+                "if that was the training: leave out nohup and &, or end the script with `wait`;"
+                " to give it more time, set `leftovers` under `stop:`"
+            )
+        case "started-elsewhere":
+            command = str(event.get("command"))[:_SHOWN]
+            text = f"`{command}`: what it starts is neither seen nor stopped by clusterctl"
+            hint = ""
+        case _:
+            return "", ""
+    return text, hint
