@@ -25,12 +25,14 @@ import clusterctl
 from clusterctl import FunctionFailed, LogLine, NotEnded, Run, Session, UsageError
 from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.shared.parser import build_parser
+from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.logs.entry import Piece
 from clusterctl.sandbox.sandbox import Sandbox
 from clusterctl.verbs.events import Event, NodeEvent, Progress
 from clusterctl.verbs.follow import LogLines
 from clusterctl.verbs.launch.launch import Checked, Planned
 from clusterctl.verbs.launch.run_result import RunResult
+from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.wire import Message
 from tests.cli.runs import checkpoint
@@ -301,6 +303,23 @@ def test_waiting_and_events_transfer_no_more_of_the_logs_than_names_the_cause(
     assert ended.view.first_cause is not None
     assert "step 2" in ended.view.first_cause.message
     assert 0 < sum(sizes) < 100_000
+
+
+def test_a_pull_finds_the_folder_of_the_newest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    code = tmp_path / "code"
+    here = Node(name="a", host="localhost", ssh=Ssh(), local=True, workdir=str(code))
+    cluster = Cluster(name="lab", nodes=(here,))
+    Records().write(RunRecord(run="lab-1", began=1.0, cluster=cluster, options={"name": "try"}))
+    out = code / "out" / "lab-1"
+    out.mkdir(parents=True)
+    (out / "try.txt").write_text("x")
+    with Session(cluster) as session:
+        session.pull("out/{run}/{name}.txt")
+    assert (tmp_path / "pulled" / "out" / "lab-1" / "try.txt").read_text() == "x"
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(

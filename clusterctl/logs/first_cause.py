@@ -9,6 +9,7 @@ cannot be read, the failure that it reported to the other nodes counts.
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,12 @@ EACH_OTHER = "lost the connection to each other"
 """Of two nodes, neither of which is known to be the one that was cut off."""
 MORE_TIME = "more time: --start-timeout S"
 LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
+_NOT_FOUND = re.compile(r"([\w./+-]+): (?:command )?not found\Z")
+"""A shell's last word, such as `run.sh: line 2: torchrun: command not found`."""
+_INSTALL = (
+    "install {0} on the node (clusterctl setup installs what requirements.txt has), or let"
+    " `env_init:` activate the environment that has it"
+)
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 
 
@@ -282,7 +289,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         signal=number,
         message=("the launcher " if rank is None and number else "")
         + _message(code, number, lines),
-        remedy=_remedy(number, lines, event.get("oom_kills")),
+        remedy=_remedy(code, number, lines, event.get("oom_kills")),
         lines=lines,
     )
 
@@ -342,8 +349,12 @@ def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
     return f"{how}; its last line: {last}" if last else how
 
 
-def _remedy(number: int | None, lines: Sequence[str], oom_kills: int | None) -> str:
+def _remedy(
+    code: int | None, number: int | None, lines: Sequence[str], oom_kills: int | None
+) -> str:
     """Return the remedy; `oom_kills`: number of processes that the kernel killed."""
+    if code in _COULD_NOT_START and (missing := _NOT_FOUND.search(last_line(lines))):
+        return _INSTALL.format(missing[1])
     if number == signal.SIGKILL and oom_kills:
         return _OUT_OF_MEMORY
     known = known_errors.remedy_for(lines)

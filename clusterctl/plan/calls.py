@@ -376,7 +376,7 @@ def script_in(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
             break
         shell = at == 0 and posixpath.basename(word) in _RUNS_SCRIPT
         if not shell and not (at and word.startswith(("-", "+"))):
-            runs = at or "/" in word  # else a program on PATH
+            runs = at or "/" in word or word.endswith(SCRIPTS)  # else a program on PATH
             return (word if runs else ""), words[at + 1 :]
     return "", ()
 

@@ -274,7 +274,7 @@ def _print_nodes(console: Console, view: RunStatus) -> None:
     rows: Iterator[list[str | Text]] = (
         [
             answer.node.name,
-            safe_text(answer.state, STYLES.get(answer.state, "")),
+            _state(answer),
             ranks.fold_ranks(rank.rank for rank in answer.ranks),
             _joined(answer),
             *(used.get(title, "") for title in columns),
@@ -295,6 +295,13 @@ def _ray(cluster: RayCluster) -> str:
     gpus = counted(round(sum(node.gpus for node in cluster.nodes)), "GPU")
     found = f"{counted(len(cluster.nodes), 'node')}, {cpus}, {gpus}"
     return f"{cluster.version} at {cluster.address}: {found}; its workers do not report"
+
+
+def _state(answer: NodeAnswer) -> Text:
+    """Return the word for a node: one that ended as it had lost another is not lost itself."""
+    after_loss = answer.state == "lost" and answer.end is not None
+    word = "failed" if after_loss else answer.state
+    return safe_text(word, STYLES.get(word, ""))
 
 
 def _joined(answer: NodeAnswer) -> str:

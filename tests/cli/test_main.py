@@ -104,6 +104,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
         (["tail", "-n", "5", "lab-1"], "hint: clusterctl logs -f -n 5 lab-1\n"),
         (["attach"], "hint: clusterctl logs -f\n"),
         (["compare", "a", "b"], "hint: clusterctl runs compare a b\n"),
+        (["get", "out", "--from", "a"], "hint: clusterctl pull out --from a\n"),
         (["queue"], "error: there is no verb queue: launch --wait waits for free nodes"),
         (["gpus"], "hint: clusterctl exec -- nvidia-smi\n"),
         (["ssh", "gpu1"], "error: there is no verb ssh: use ssh itself, or exec for a command\n"),

@@ -250,6 +250,15 @@ def test_a_command_that_does_not_exist_says_so() -> None:
     assert cause.exit_status == 127
 
 
+@pytest.mark.parametrize(
+    "line", ["./run.sh: line 2: torchrun: command not found", "run.sh: 2: torchrun: not found"]
+)
+def test_a_program_that_a_script_does_not_find_is_named_in_the_hint(line: str) -> None:
+    event = ended(1.0, 0, exit_code=127)
+    cause = found(NodeReport(node="a", events=[event], last_lines={0: [line]}))
+    assert cause.remedy.startswith("install torchrun on the node")
+
+
 LISTEN = "RuntimeError: The server socket has failed to listen on any local network address."
 
 

@@ -710,6 +710,17 @@ def test_status_shows_what_ranks_use_and_gpus_only_if_there_are_some(
     assert "CPU" not in show(None, None)
 
 
+def test_only_a_node_without_a_recorded_end_is_shown_as_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended = part("a", state="lost", end={"state": "lost", "by": "lost", "reason": "b was silent"})
+    nodes = tuple(parts(a=ended, b=part("b", state="lost")))
+    show_status(Screen(), RunStatus(run=RUN, cluster="lab", nodes=nodes))
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert ["a", "failed"] in rows
+    assert ["b", "lost"] in rows
+
+
 def test_a_last_line_that_is_none_of_ours_is_no_answer() -> None:
     strange = part("a", last={"rank": 0, "line": 7, "age_s": 1})
     a = {"status": [Message({"node": strange})]}

@@ -129,10 +129,13 @@ def _require_one_wish(args: argparse.Namespace) -> None:
     if args.action not in {None, *FLAGS}:
         word = shlex.quote(args.action)
         near = difflib.get_close_matches(args.action, FLAGS, n=1)
-        meant = (*near, *filter(None, (args.run, *args.others))) if near else ()
+        runs = tuple(filter(None, (args.run, *args.others)))
+        meant = (*near, *runs) if near else (SHOW, args.action)
+        if near == [COMPARE] and len(runs) <= 1:
+            meant = ()  # the list has a second one
         raise UsageError(
             f"expected `{SHOW} RUN`, `{COMPARE} RUN RUN` or nothing, found {word}",
-            hint=shlex.join(("clusterctl", "runs", *(meant or (SHOW, args.action)))),
+            hint=shlex.join(("clusterctl", "runs", *meant)),
         )
     _require_own_flags(args)
     given = [f"--{name}" for name in LISTING if getattr(args, name) not in {None, False}]

@@ -29,7 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
                                                            "exec -- hostname")),
     **dict.fromkeys(("copy", "cp", "put", "rsync", "scp", "upload"),
                     ("sync brings your code, push models and data", "sync")),
-    **dict.fromkeys(("download", "fetch", "get"), ("pull brings results back", "pull --help")),
+    **dict.fromkeys(("download", "fetch", "get"), ("pull brings results back", "pull")),
     **dict.fromkeys(("checkpoint", "checkpoints", "ckpt"),
                     ("status shows a run's newest checkpoint, report lists all", "status")),
     **dict.fromkeys(("install", "pip", "venv"), ("setup makes the Python environment", "setup")),

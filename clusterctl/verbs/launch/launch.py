@@ -33,6 +33,7 @@ from clusterctl.verbs.launch.validate_job import (
     notice_secrets,
     notice_words,
     require_job,
+    require_runnable,
     require_script,
     require_variables,
     without_unused_spares,
@@ -203,6 +204,8 @@ def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
     # Without a sync, the nodes may have other scripts than this folder.
     force = options.force or not options.sync
     notice_words(cluster, options.source, force=force, emit=emit)
+    if not force:  # last: what a script's own words say needs more than `bash` in front of it
+        require_runnable(cluster.job.command, options.source)
 
 
 def _check(

@@ -134,8 +134,12 @@ def _require_planned_ranks(cluster: Cluster) -> None:
             )
 
 
-def _require_runnable(command: tuple[str, ...], source: Path) -> None:
-    """Raise UsageError for a shell script of the folder that the nodes could not start as typed."""
+def require_runnable(command: tuple[str, ...], source: Path) -> None:
+    """Refuse a shell script of the folder that the nodes could not start as typed.
+
+    Raises:
+        UsageError: it is no program; with `bash` in front it is.
+    """
     script, *args = command or ("",)
     # Without a slash it would be looked for in PATH; the copy on the nodes has the same mode.
     runs = "/" in script and os.access(source / script, os.X_OK)
@@ -161,7 +165,6 @@ def require_script(cluster: Cluster, source: Path) -> None:
             hint="clusterctl init --with-train",
         )
     script = "".join(cluster.job.command[:1])
-    _require_runnable(cluster.job.command, source)
     if not script.endswith(".py") or Path(script).is_absolute():
         return
     syncs = any(node.workdir for node in cluster.nodes)
