@@ -175,7 +175,7 @@ def _names(*lists: list[str]) -> str:
     fix="End the program that holds the port, or choose another: `network: {master_port: N}`.",
     source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     pairwise=True,
-    explained_by=(SUBNET,),
+    explained_by=(SUBNET, "node.busy"),  # the run that is there has it
 )
 def master_port(facts: Facts, network: Network, cluster: Cluster) -> Iterator[Finding]:
     """Judge by binding it as PyTorch does; name the process that holds it."""
