@@ -1,6 +1,7 @@
 """Composes the environment of a node's ranks, with the origin of each value."""
 
 import posixpath
+import re
 
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE
 from clusterctl.facts.nodefacts import NodeFacts
@@ -43,6 +44,7 @@ def compose_environment(
         _built_in("PYTHONFAULTHANDLER", "1", "a crash prints the Python stack"),
         *(_built_in(*each) for each in defaults),
         *_threads(count.procs),
+        *_on_cpus(count, facts),
         *_told_by_libraries(run, folder, count, cluster, facts),
         _chosen("CLUSTERCTL_RUN_ID", run, "marks the run's processes"),
         _chosen("CLUSTERCTL_NODE", node, "marks the run's processes"),
@@ -77,6 +79,26 @@ def _threads(procs: int) -> list[Variable]:
         return []
     why = f"as torchrun does, so {procs} ranks do not compete for the cores"
     return [_built_in("OMP_NUM_THREADS", "1", why)]
+
+
+_OTHER_DEVICES = re.compile(
+    r"(?<!\S)(?:torch[-_](?:npu|xla|mlu|musa|neuronx?)|habana[-_]torch[-_]plugin)=="
+    r"|(?<!\S)torch==\S+\+xpu"
+)
+"""Packages of accelerators that clusterctl does not count; accelerate finds those by itself."""
+
+
+def _on_cpus(count: Processes, facts: NodeFacts) -> list[Variable]:
+    """Return what lets transformers' Trainer and accelerate train CPU ranks together.
+
+    Without it, accelerate takes a process that sees no accelerator for one that trains alone, also
+    if RANK and WORLD_SIZE are set (`PartialState._prepare_backend` of accelerate 1.15).
+    """
+    installed = facts.python.everything if facts.python else ""
+    if count.device != "cpu" or _OTHER_DEVICES.search(installed):
+        return []
+    why = "else accelerate and transformers' Trainer train each CPU rank alone"
+    return [_built_in("ACCELERATE_USE_CPU", "true", why)]
 
 
 def _told_by_libraries(

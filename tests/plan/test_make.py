@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.facts.network.ports import Listener
+from clusterctl.facts.software.python import Python
 from clusterctl.inventory.cluster import Job, LauncherName, Ssh
 from clusterctl.network.ports import RAS_PORTS, choose_ras_port
 from clusterctl.plan import launchers
@@ -269,6 +270,23 @@ def test_without_gpus_there_are_cpu_processes(plan: Planner) -> None:
     assert values(made.nodes[0])["CUDA_VISIBLE_DEVICES"] == ""
     assert values(made.nodes[0])["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS" not in values(made.nodes[1])
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        ("peft==0.21 torch==2.13.0 zipp==1", "true"),
+        ("torch==2.13.0 torch_npu==2.7.1", None),
+        ("peft==0.21 torch==2.13.0+xpu", None),
+    ],
+)
+def test_accelerate_is_told_of_cpu_ranks_and_finds_other_accelerators_itself(
+    plan: Planner, installed: str, told: str | None
+) -> None:
+    python = Python(asked="python3", found=True, executable="/p", everything=installed)
+    made = plan(nodes=(node(0, gpus=0),), known={"n0": facts(0, 0, python=python)})
+    assert values(made.master).get("ACCELERATE_USE_CPU") == told
+    assert "ACCELERATE_USE_CPU" not in values(plan().master)
 
 
 def test_fewer_gpus_can_be_asked_for_and_never_more_than_there_are(plan: Planner) -> None:
