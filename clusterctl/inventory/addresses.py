@@ -62,6 +62,20 @@ def read_host(value: object) -> tuple[str, ...]:
     return hosts
 
 
+def read_names(value: object) -> tuple[str, ...]:
+    """Read the name of a node, or a range of them."""
+    names = read_host(value)
+    for name in names:
+        if ip_literal(name) is not None:
+            raise InvalidValue("a name, not an address", name)
+    return names
+
+
+def default_name(host: str) -> str:
+    """Return the name of a node that the inventory gives none: its host, as a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", host)
+
+
 def read_addresses(value: object) -> tuple[str, ...]:
     """Read one address, or a range of them."""
     if not isinstance(value, str) or not value:

@@ -3,7 +3,6 @@
 Applies defaults, expands ranges, puts the master first and spare nodes last.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +10,14 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from clusterctl.inventory import rules, schema
-from clusterctl.inventory.addresses import is_here, own_addresses, own_user, read_host, split_login
+from clusterctl.inventory.addresses import (
+    default_name,
+    is_here,
+    own_addresses,
+    own_user,
+    read_host,
+    split_login,
+)
 from clusterctl.inventory.cluster import Cluster, Job, LauncherName, Node, Ssh
 from clusterctl.inventory.document import Document
 from clusterctl.inventory.other_programs.allocation import Allocation, allocation
@@ -23,7 +29,6 @@ from clusterctl.inventory.settings import keys_of
 
 _SECTIONS = schema.HostsFile.keys.keys() - schema.TopSection.keys.keys()
 _DEFAULTS = {name: key.default for name, key in schema.DefaultsSection.keys.items()}
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 S = TypeVar("S")
 
 
@@ -160,25 +165,19 @@ def _placed(
     own, user = own_addresses(), own_user()
     folder = FilePath(problems.file).parent
     for path, entry in entries:
-        addresses = entry.address or (None,) * len(entry.host)
-        if len(addresses) != len(entry.host):
-            problems.add(
-                (*path, "address"),
-                wanted=f"{len(entry.host)} addresses, one for each host",
-                found=str(len(addresses)),
-            )
-            addresses = (None,) * len(entry.host)
+        addresses = _one_each(entry, entry.address, "address", path, problems)
+        names = _one_each(entry, entry.name, "name", path, problems)
         entry_ssh = _ssh(ssh, entry, folder, given)
         settings: dict[str, Any] = {**_DEFAULTS, **vars(defaults), **vars(entry)}
         # An entry with a port or another user needs SSH: a container, a test's sshd.
         login = vars(entry)
         plain = "port" not in login and login.get("user") in (None, user)
         plain = plain and entry_ssh.via != "srun"
-        for host, address in zip(entry.host, addresses, strict=True):
+        for host, address, name in zip(entry.host, addresses, names, strict=True):
             local = plain and is_here(host, own)
             node = Node(
                 host=host,
-                name=_UNSAFE.sub("_", host),
+                name=name or default_name(host),
                 ssh=Ssh() if local else entry_ssh,
                 gpus=settings["gpus"],
                 procs=None if settings["gpus"] else settings["procs"],
@@ -191,6 +190,22 @@ def _placed(
                 source=f"{problems.file}:{problems.line(path)}",
             )
             yield Placed(path=path, section=entry, node=node)
+
+
+def _one_each(
+    entry: schema.NodeSection,
+    values: Sequence[str] | None,
+    key: str,
+    path: Path,
+    problems: Problems,
+) -> Sequence[str | None]:
+    """Return a value for each host of an entry; None for each if there is none."""
+    hosts = len(entry.host)
+    if values is not None and len(values) != hosts:
+        words = "addresses" if key == "address" else "names"
+        wanted = f"{hosts} {words}, one for each host"
+        problems.add((*path, key), wanted=wanted, found=str(len(values)))
+    return values if values is not None and len(values) == hosts else (None,) * hosts
 
 
 def _ssh(
@@ -215,9 +230,9 @@ def _uniquely_named(placed: Sequence[Placed]) -> tuple[Node, ...]:
     """Give each node a unique name: add the port to hosts that are written alike."""
     count = Counter(one.node.name.lower() for one in placed)
     named: dict[str, Node] = {}
-    for node in (one.node for one in placed):
-        name = node.name
-        if count[name.lower()] > 1:
+    for one in placed:
+        node, name = one.node, one.node.name
+        if count[name.lower()] > 1 and one.section.name is None:
             name = f"{name}_{node.ssh.port or SSH_PORT}"
         while name in named:  # `a` at port 22 next to a host that is called `a_22`
             name += "_"

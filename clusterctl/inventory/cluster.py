@@ -43,7 +43,8 @@ class Node:
     host: str
     """As written in the inventory (a range's member): how SSH reaches it and how we name it."""
     name: str
-    """Unique in the cluster and safe as a file name: the host, with `_PORT` if two share it."""
+    """Unique in the cluster and safe as a file name: the inventory's `name`, else the host, with
+    `_PORT` if two share it."""
     ssh: Ssh
     gpus: int | None = None
     """GPUs to use; None: all that are found; 0: CPU processes."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from clusterctl.inventory.addresses import default_name
 from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.inventory.ranges import folds
 from clusterctl.inventory.settings import keys_of
@@ -110,6 +111,7 @@ def _entry(host: str, address: str | None, settings: dict[str, object]) -> objec
 def _settings(node: Node, common_workdir: str | None) -> dict[str, object]:
     """Return what an entry sets in addition to its host and address."""
     return {
+        "name": None if node.name == default_name(node.host) else node.name,
         **_changed(node.ssh, Ssh()),
         "gpus": node.gpus,
         "procs": node.procs,

@@ -319,6 +319,7 @@ NAME = _matching(
     f"^{_CLUSTER.pattern}$",
 )
 HOSTS = _string(addresses.read_host)
+NODE_NAMES = _string(addresses.read_names)
 ADDRESSES = _string(addresses.read_addresses)
 USER = _string(_text("a user name", addresses.USER.fullmatch))
 JUMP = _string(_text("[user@]host[:port], several with commas, or none", addresses.is_jump))

@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from clusterctl.inventory.addresses import normal_address
@@ -35,6 +36,7 @@ def judge_nodes(
 ) -> None:
     """Report duplicate hosts, several masters, and addresses that conflict."""
     _judge_hosts(placed, problems, same_machine=same_machine)
+    _judge_names(placed, problems)
     _judge_masters(placed, problems)
     _judge_addresses(placed, network, problems, same_machine=same_machine)
     for path, section in {one.path: one.section for one in placed}.items():
@@ -72,6 +74,14 @@ def _judge_hosts(placed: Sequence[Placed], problems: Problems, *, same_machine: 
         else:
             continue
         problems.add((*one.path, "host"), wanted=wanted, found=found)
+
+
+def _judge_names(placed: Sequence[Placed], problems: Problems) -> None:
+    uses = Counter(one.node.name.lower() for one in placed)
+    for one in placed:
+        if one.section.name is not None and uses[one.node.name.lower()] > 1:
+            found = f'"{one.node.name}" twice'
+            problems.add((*one.path, "name"), wanted="a name that no other node has", found=found)
 
 
 def _judge_masters(placed: Sequence[Placed], problems: Problems) -> None:

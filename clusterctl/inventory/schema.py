@@ -33,6 +33,10 @@ class NodeSection(DefaultsSection, like=Ssh):
         "a host name, an address, localhost, or a range as gpu[01-04,07]",
         required=True,
     )
+    name: tuple[str, ...] | None = setting(
+        kinds.NODE_NAMES,
+        "what to call it, if not by its host; for a range of hosts a range as long",
+    )
     address: tuple[str, ...] | None = setting(
         kinds.ADDRESSES, "address on the data network; for a range of hosts a range as long"
     )

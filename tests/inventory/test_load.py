@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from clusterctl.errors import InventoryError
 from clusterctl.inventory import load
 from clusterctl.inventory.cluster import Cluster, Hang, Job, Node, Ssh, Stop
+from clusterctl.inventory.dump import dump
 from clusterctl.inventory.load import SIZE_LIMIT
 from clusterctl.inventory.problems import PROBLEM_LIMIT
 from clusterctl.wire import plain
@@ -69,7 +70,7 @@ def test_the_example_is_read_whole() -> None:
     ssh = Ssh(port=22, identity=key, jump="bastion")
     first = Node(
         host="10.11.7.50",
-        name="10.11.7.50",
+        name="head",
         ssh=replace(ssh, user="ubuntu"),
         gpus=8,
         python=python,
@@ -85,7 +86,7 @@ def test_the_example_is_read_whole() -> None:
             python=python,
             workdir=workdir,
             address=f"10.11.7.1{number}",
-            source=f"{file}:39",
+            source=f"{file}:40",
         )
         for number in ("02", "03", "04", "07")
     )
@@ -136,7 +137,7 @@ def test_a_section_whose_keys_were_removed_is_empty(write: Write) -> None:
 
 def test_a_cluster_prints_as_json() -> None:
     text = json.dumps(plain(load(ROOT / "hosts.example.yaml")))
-    assert [node["name"] for node in json.loads(text)["nodes"]][:2] == ["10.11.7.50", "gpu02"]
+    assert [node["name"] for node in json.loads(text)["nodes"]][:2] == ["head", "gpu02"]
 
 
 @pytest.mark.parametrize("case", BAD, ids=lambda path: path.stem)
@@ -285,6 +286,37 @@ def test_names_stay_apart_whatever_the_hosts_are_called(write: Write) -> None:
     text = "cluster: lab\nsame_machine: allow\nnodes: [a, {host: a, port: 23}, a_22, a_22_]\n"
     names = [node.name for node in load(write(text)).nodes]
     assert names == ["a_22", "a_23", "a_22_", "a_22__"]
+
+
+def test_a_node_may_be_called_other_than_its_host(write: Write) -> None:
+    text = "{host: '10.0.0.[1-2]', name: 'gpu[1-2]'}, {host: 10.0.0.9, name: login}, 10.0.0.10"
+    cluster = load(write(f"cluster: lab\nnodes: [{text}]\n"))
+    assert [(node.host, node.name) for node in cluster.nodes] == [
+        ("10.0.0.1", "gpu1"), ("10.0.0.2", "gpu2"), ("10.0.0.9", "login"), ("10.0.0.10",) * 2,
+    ]  # fmt: skip
+    again = load(write(dump(cluster)))
+    assert [node.name for node in again.nodes] == [node.name for node in cluster.nodes]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "{host: a, name: B}, b",
+            'nodes[0].name: expected a name that no other node has, found "B"',
+        ),
+        ("{host: a, name: 10.0.0.1}", "nodes[0].name: expected a name, not an address"),
+        (
+            "{host: 'a[1-2]', name: b}",
+            "nodes[0].name: expected 2 names, one for each host, found 1",
+        ),
+        ("{host: a, name: ../b}", "nodes[0].name: expected"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(write: Write, text: str, told: str) -> None:
+    with pytest.raises(InventoryError) as caught:
+        load(write(f"cluster: lab\nnodes: [{text}]\n"))
+    assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["fd00::5", "'[fd00::5]'", "'fd00::[5]'"])
