@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -258,11 +258,14 @@ class Session(NodeCommands):
                 )
         return tuple(runs), found.errors
 
-    def prunable(self, *, keep: int, every: bool = False) -> Prunable:
-        """Return what `prune` would delete; nothing is deleted."""
+    def prunable(
+        self, *, keep: int, every: bool = False, only: Collection[str] | None = None
+    ) -> Prunable:
+        """Return what `prune` would delete, of all runs or `only` these ids; nothing is deleted."""
         from clusterctl.verbs.runs.prune import prunable
 
-        return prunable(self._pool(self.cluster), self._records, keep=keep, every=every)
+        pool = self._pool(self.cluster)
+        return prunable(pool, self._records, keep=keep, every=every, only=only)
 
     def prune(self, *, keep: int, every: bool = False, plan: Prunable | None = None) -> Pruned:
         """Delete logs and records of all but the newest `keep` runs that have ended.

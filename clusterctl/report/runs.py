@@ -115,9 +115,7 @@ def show_pruned(screen: Screen, pruned: Pruned, *, keep: int) -> None:
         text = f"{counted(len(by_choice), 'run')} with a name or of the last day kept"
         screen.say(Notice(text=text, hint=f"clusterctl runs --prune {keep} --all"))
     if pruned.errors:
-        screen.say(
-            Notice(text="some nodes did not answer: no further run is deleted", level="warning")
-        )
+        screen.say(Notice(text="some nodes did not answer: nothing is deleted", level="warning"))
     else:
         screen.say(Notice(text=f"{counted(len(pruned.removed), 'run')} deleted"))
 

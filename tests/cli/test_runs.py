@@ -203,6 +203,8 @@ def test_a_report_is_written_next_to_the_user(capsys: Read, tmp_path: Path) -> N
     [
         ("compare abcd", "expected two runs or more, found one"),
         ("compare abcd abcd", "expected different runs"),
+        ("delete", "delete: expected a run, found none"),
+        ("show abcd --yes", "--yes: expected it with"),
         ("compare abcd efgh --report x.md", "--report x.html"),
         ("show abcd efgh", "hint: clusterctl runs compare abcd efgh"),
         ("show abcd --metrics x", "--metrics: expected it with `compare`"),
@@ -312,6 +314,21 @@ def test_on_a_terminal_pruning_asks_first(
     assert (week.with_id(OTHER) is None) is gone
     assert week.with_id(BASE) is not None
     assert capsys.readouterr().out.split() == ([OTHER] if gone else [])
+
+
+def test_runs_are_deleted_by_their_names(capsys: Read, week: Records) -> None:
+    assert main(["runs", "delete", "pqrs"]) == 2
+    assert "hint: clusterctl runs delete pqrs --yes" in capsys.readouterr().err
+    assert main(["runs", "rm", "pqrs"]) == 2
+    assert "hint: clusterctl runs delete pqrs\n" in capsys.readouterr().err
+    assert main(["runs", "delete", "pqrs", "abcd", "-y"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == [OTHER]  # a run that stays goes back to the other
+    assert f"{BASE} is kept: {AGAIN} was resumed from it" in err
+    assert week.with_id(OTHER) is None
+    assert week.with_id(BASE) is not None
+    assert main(["runs", "delete", "pqrs", "-y"]) == 2
+    assert "no run is called pqrs" in capsys.readouterr().err
 
 
 def test_of_many_runs_only_the_one_that_is_meant_is_read(

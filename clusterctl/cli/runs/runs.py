@@ -4,7 +4,7 @@ import argparse
 import difflib
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,11 +29,18 @@ from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.prune import KEPT
 from clusterctl.verbs.runs.records import Records
 
-SHOW, COMPARE = "show", "compare"
+SHOW, COMPARE, DELETE = "show", "compare", "delete"
 LISTING = ("discover", "since", "name", "nodes", "failed")
 """Flags of the list alone."""
-FLAGS = {SHOW: ("events",), COMPARE: ("report", "metrics")}
+FLAGS: dict[str, tuple[str, ...]] = {
+    SHOW: ("events",),
+    COMPARE: ("report", "metrics"),
+    DELETE: (),
+}
 """Flags of an action alone."""
+LEAST = {COMPARE: 2, DELETE: 1}
+"""How many runs an action needs to be named."""
+MEANT = {"rm": DELETE, "remove": DELETE, "del": DELETE, "diff": COMPARE}
 METRICS_HELP = (
     "the training's file of metrics, a JSON object a line, from the workdir (default:"
     " metrics.jsonl in the folder of the checkpoints, else in out; without it,"
@@ -49,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="ACTION",
         help=f"{SHOW}: show one run in full instead of the list; {COMPARE}: show what differs"
-        " between runs, and how fast each was",
+        f" between runs, and how fast each was; {DELETE}: delete logs and records of ended runs",
     )
     add_run(parser)
-    add("others", nargs="*", type=run_name, metavar="RUN", help=f"with {COMPARE}: the other runs")
+    add("others", nargs="*", type=run_name, metavar="RUN", help="further runs")
     add("--events", action="store_true", help=f"with {SHOW}: what happened, when, and by whom")
     add("--metrics", metavar="PATH", help=f"with {COMPARE}: {METRICS_HELP}")
     add("--report", type=Path, metavar="FILE", help=f"with {COMPARE}: also write it as .html")
@@ -81,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f" those of the last day (default: {KEPT}); it asks first",
     )
     add("--all", action="store_true", help="with --prune: named and recent runs, too")
-    add("-y", "--yes", action="store_true", help="with --prune: do not ask")
+    add("-y", "--yes", action="store_true", help=f"with --prune and {DELETE}: do not ask")
     add_json(parser)
 
 
@@ -128,13 +135,13 @@ def _require_one_wish(args: argparse.Namespace) -> None:
     """Refuse words and flags of which one makes the other pointless."""
     if args.action not in {None, *FLAGS}:
         word = shlex.quote(args.action)
-        near = difflib.get_close_matches(args.action, FLAGS, n=1)
+        near = difflib.get_close_matches(MEANT.get(args.action, args.action), FLAGS, n=1)
         runs = tuple(filter(None, (args.run, *args.others)))
         meant = (*near, *runs) if near else (SHOW, args.action)
-        if near == [COMPARE] and len(runs) <= 1:
-            meant = ()  # the list has a second one
+        if near and len(runs) < LEAST.get(near[0], 0):
+            meant = ()  # the list has them
         raise UsageError(
-            f"expected `{SHOW} RUN`, `{COMPARE} RUN RUN` or nothing, found {word}",
+            f"expected `{SHOW} RUN`, `{COMPARE} RUN RUN`, `{DELETE} RUN` or nothing, found {word}",
             hint=shlex.join(("clusterctl", "runs", *meant)),
         )
     _require_own_flags(args)
@@ -153,7 +160,8 @@ def _require_one_wish(args: argparse.Namespace) -> None:
             f"expected either {given[1]} or --prune, found both",
             hint=f"clusterctl runs --prune {args.prune}",
         )
-    if args.prune is None and (args.all or args.yes):
+    deletes = args.prune is not None or args.action == DELETE
+    if (args.all and args.prune is None) or (args.yes and not deletes):
         flag = "--all" if args.all else "--yes"
         raise UsageError(f"{flag}: expected it with --prune")
 
@@ -163,7 +171,9 @@ def _require_own_flags(args: argparse.Namespace) -> None:
     if args.action == COMPARE and not args.others:
         found = f"found {'one' if args.run else 'none'}"
         raise UsageError(f"{COMPARE}: expected two runs or more, {found}", hint="clusterctl runs")
-    if args.action != COMPARE and args.others:
+    if args.action == DELETE and not args.run:
+        raise UsageError(f"{DELETE}: expected a run, found none", hint="clusterctl runs")
+    if args.action not in LEAST and args.others:
         typed = shlex.join(("clusterctl", "runs", COMPARE, args.run, *args.others))
         raise UsageError(f"expected one run, found {1 + len(args.others)}", hint=typed)
     for action, flags in FLAGS.items():
@@ -175,6 +185,8 @@ def _require_own_flags(args: argparse.Namespace) -> None:
 def _act(args: argparse.Namespace, screen: Screen) -> int:
     if args.action == SHOW and not args.events:
         return _show(args, screen)
+    if args.action == DELETE:
+        return _delete(args, screen)
     from clusterctl.cli.runs import compare  # noqa: PLC0415  (imports much)
 
     return compare.show_events(args, screen) if args.events else compare.compare(args, screen)
@@ -200,10 +212,38 @@ def _print_one(args: argparse.Namespace, screen: Screen, shown: OneRun) -> None:
         show_run(screen, shown)
 
 
-def _prune(args: argparse.Namespace, session: Session, screen: Screen) -> int:
+def _delete(args: argparse.Namespace, screen: Screen) -> int:
+    """Delete the runs that are named.
+
+    Raises:
+        UsageError: this machine has no record of one.
+    """
+    records = Records()
+    only, names = set(), set()
+    for word in (args.run, *args.others):
+        run = records.resolve(word)
+        if run is None:
+            raise UsageError(
+                f"{DELETE}: no run is called {shlex.quote(word)}", hint="clusterctl runs"
+            )
+        only.add(run)
+        record = records.with_id(run)
+        names |= {node.name for node in record.cluster.nodes} if record else set()
+    args.prune, args.all = 0, True
+    cluster = known_cluster(args, records)
+    # Whether another node answers does not matter.
+    asked = tuple(node for node in cluster.nodes if node.name in names)
+    cluster = cluster.with_nodes(asked) if asked else cluster
+    with Session(cluster, fanout=args.fanout) as session:
+        return _prune(args, session, screen, only)
+
+
+def _prune(
+    args: argparse.Namespace, session: Session, screen: Screen, only: Collection[str] | None = None
+) -> int:
     """Show what would be deleted, and delete it if the person wants that."""
     with _asking(screen, session):
-        plan = session.prunable(keep=args.prune, every=args.all)
+        plan = session.prunable(keep=args.prune, every=args.all, only=only)
     if plan.runs and not args.yes:
         count = show_prunable(screen, plan)
         if not can_ask():

@@ -1,6 +1,7 @@
 """Deletes old runs on the nodes and on this machine, but never one that may be live."""
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +67,14 @@ class Pruned:
         }
 
 
-def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) -> Prunable:
+def prunable(
+    nodes: Nodes,
+    records: Records,
+    *,
+    keep: int,
+    every: bool = False,
+    only: Collection[str] | None = None,
+) -> Prunable:
     """Find all but the newest ended runs of the cluster.
 
     Args:
@@ -74,6 +82,7 @@ def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) 
         records: of this machine.
         keep: how many of the ended runs stay.
         every: also those with a name, and those of the last day.
+        only: the ids of the runs to choose from; None: all.
     """
     found = discover(nodes)
     if found.errors:
@@ -82,6 +91,8 @@ def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) 
     seen = {view.run: view for view in found.runs}
     lines, kept = [], []
     for run in {**known, **seen}:
+        if only is not None and run not in only:
+            continue
         view, record = seen.get(run), known.get(run)
         why = _why_kept(nodes, records, view, record)
         if why:
