@@ -158,12 +158,24 @@ def _require_one_wish(args: argparse.Namespace) -> None:
     if args.prune is not None and len(given) > 1:
         raise UsageError(
             f"expected either {given[1]} or --prune, found both",
-            hint=f"clusterctl runs --prune {args.prune}",
+            hint="`runs delete` takes the runs to delete, and `runs` lists them:"
+            f" clusterctl runs{_listing(args)}",
         )
     deletes = args.prune is not None or args.action == DELETE
     if (args.all and args.prune is None) or (args.yes and not deletes):
         flag = "--all" if args.all else "--yes"
         raise UsageError(f"{flag}: expected it with --prune")
+
+
+def _listing(args: argparse.Namespace) -> str:
+    """Return the flags of the list that were typed."""
+    given = {f"--{name}": getattr(args, name) for name in LISTING}
+    words = [
+        flag if value is True else f"{flag} {shlex.quote(str(value))}"
+        for flag, value in given.items()
+        if value not in {None, False}
+    ]
+    return "".join(f" {each}" for each in words)
 
 
 def _require_own_flags(args: argparse.Namespace) -> None:

@@ -30,6 +30,8 @@ END_FIELDS = (
 )  # fmt: skip
 """The fields of an end that `status` answers with."""
 LIVE = ("starting", "running", "stopping")
+START_SECONDS = 60.0
+"""After that, a run without a record of its supervisor is lost."""
 RULERS = b"=-_*#~+. "
 """A line of these alone tells nothing."""
 END_BYTES = 8192
@@ -131,6 +133,8 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         state, ranks = end["state"], end.get("ranks", ranks)
     elif alive:
         state = snapshot.get("state", "starting")
+    elif not saved and _begins(paths):
+        state = "starting"
     else:
         state = "lost"
         living = {key[0] for key in RecordedProcesses(paths).read() if is_there(key)}
@@ -179,6 +183,14 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "began": snapshot.get("began"),
         "ray": read_json(paths.ray) or None,
     }
+
+
+def _begins(paths: NodePaths) -> bool:
+    """Tell whether the supervisor may not have written its first record yet: a node may be busy."""
+    try:
+        return time.time() - os.stat(paths.job).st_mtime < START_SECONDS
+    except OSError:
+        return False
 
 
 def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
