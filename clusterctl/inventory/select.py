@@ -84,7 +84,8 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
         raise UsageError(
             f"{option}: expected nodes of {cluster.file or cluster.name} ({all_names}), "
             f'found "{printable(fold_hosts(unknown))}"',
-            hint=f"{option} {fold_hosts(kept)}" if near else _example(cluster, option),
+            # Never another node by chance: the command may change something there.
+            hint=f"{option} {fold_hosts(kept)}" if near else None,
         )
     return tuple(node for node in cluster.nodes if node.name in wanted or node.host in wanted)
 

@@ -27,7 +27,7 @@ from clusterctl.wire import Message
 COMMAND = (
     "exec /bin/sh -c 'IFS= read -r s; IFS= read -r p; set -- /usr/bin/python3 python3"
     " python3.14 python3.13 python3.12 python3.11 python3.10 python3.9"
-    ' "$p"; while [ $# -gt 0 ]; do c=$1; shift; command -v "$c" >/dev/null 2>&1 &&'
+    ' "$p"; while [ $# -gt 0 ]; do c=$1; shift; [ -x "$(command -v "$c")" ] &&'
     ' exec "$c" -X utf8 -I -S -c "$s" "$s" "$@"; done; exit 97\''
 )
 

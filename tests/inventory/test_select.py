@@ -60,7 +60,7 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("nodes", "exclude", "message", "hint"),
     [
-        ("9" * 5000, None, ANY, "--nodes gpu07"),
+        ("9" * 5000, None, ANY, None),
         ("0", None, "--nodes: expected 1 to 5, found 0", "--nodes 5"),
         ("6", None, "--nodes: expected 1 to 5, found 6", "--nodes 5"),
         ("5", "gpu01", "--nodes: expected 1 to 4, found 5", "--nodes 4"),
@@ -74,7 +74,7 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
             None,
             "xyz",
             '--exclude: expected nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "xyz"',
-            "--exclude gpu07",
+            None,
         ),
         (
             "gpu[3-1]",
@@ -98,7 +98,7 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
     ],
 )
 def test_what_is_not_there_is_a_usage_error(
-    nodes: str | None, exclude: str | None, message: str, hint: str
+    nodes: str | None, exclude: str | None, message: str, hint: str | None
 ) -> None:
     with pytest.raises(UsageError) as caught:
         select(CLUSTER, nodes, exclude)

@@ -351,6 +351,19 @@ def test_an_interpreter_that_is_too_old_hands_over(python: str, tmp_path: Path) 
         assert done.stdout.startswith(MARKER) == (status == 0)
 
 
+def test_an_interpreter_that_may_not_be_run_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "python3").write_text("")
+    command = agent.COMMAND.replace("/usr/bin/python3 python3 ", f"{tmp_path}/python3 ")
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=b"".join(agent.opening(MARKER, None)),
+        capture_output=True,
+        check=False,
+        env={"PATH": "/nowhere"},
+    )
+    assert (done.returncode, done.stderr) == (agent.NO_PYTHON, b"")
+
+
 def test_a_killed_agent_leaves_no_process_behind(echo: Agent) -> None:
     echo.receive()
     group = {process.pid for process in psutil.Process(echo.process.pid).children(recursive=True)}
