@@ -12,12 +12,14 @@ from clusterctl.cli.shared.options import add_selection, load_all
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import select
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.verbs.runs.records import Records, RunRecord
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "no-state"))
     for name in ("hosts.yaml", "flag.yaml", "variable.yaml"):
         (tmp_path / name).write_text(f"cluster: {Path(name).stem}\nnodes: [a, b, c]\n")
     return tmp_path
@@ -65,6 +67,20 @@ def test_a_missing_inventory_is_never_this_machine(folder: Path) -> None:
     assert caught.value.hint == "write one: clusterctl init gpu1 gpu2"
 
 
+def test_without_an_inventory_that_of_the_newest_run_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(folder / "state"))
+    Records().write(
+        RunRecord(run="hosts-1", began=1.0, cluster=load_all(parse()), source=f"{folder}")
+    )
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    with pytest.raises(InventoryError) as caught:
+        selected()
+    assert caught.value.hint == (f"-i {folder}/hosts.yaml\nwrite one: clusterctl init gpu1 gpu2")
+
+
 @pytest.mark.parametrize("verb", ["check", "sync", "launch", "runs", "forget gpu01"])
 def test_every_verb_refuses_a_bad_inventory(
     verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -88,7 +104,7 @@ def test_every_verb_refuses_an_unknown_host(verb: str, capsys: pytest.CaptureFix
     assert main([verb, "--nodes", "gpu9"]) == 2
     assert capsys.readouterr().err == (
         'error: --nodes: expected nodes of hosts.yaml (a,b,c), found "gpu9"\n'
-        f"hint: clusterctl {verb} --nodes a\n"
+        f"hint: clusterctl {verb} --help\n"
     )
 
 

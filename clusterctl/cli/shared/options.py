@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import default_path, kinds, load
 from clusterctl.inventory.cluster import Cluster, LauncherName
 from clusterctl.inventory.kinds import Kind
@@ -82,7 +82,22 @@ def load_all(args: argparse.Namespace) -> Cluster:
     Raises:
         InventoryError: the file is missing or has problems.
     """
-    return load(inventory_path(args), launcher=_launcher(args))
+    path = inventory_path(args)
+    try:
+        return load(path, launcher=_launcher(args))
+    except InventoryError as error:
+        if not path.exists() and args.inventory is None:
+            error.hint = "\n".join(filter(None, (_newest_inventory(), error.hint)))
+        raise
+
+
+def _newest_inventory() -> str:
+    """Return the flag for the inventory of the newest run, in a folder that has none."""
+    from clusterctl.verbs.runs.records import Records  # noqa: PLC0415  (only for an error)
+
+    newest = next(Records().newest_first(), None)
+    file = newest and newest.cluster.file and Path(newest.source) / newest.cluster.file
+    return f"-i {shlex.quote(str(file))}" if file and file.is_file() else ""
 
 
 def _launcher(args: argparse.Namespace) -> LauncherName | None:

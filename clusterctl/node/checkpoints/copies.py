@@ -112,7 +112,8 @@ def require_fit(seen: Mapping[str, Copy], nodes: Sequence[str]) -> List[str]:
         return _require_all_ranks(seen)
     require_complete(seen)
     if len({one.hash for one in seen.values()}) > 1:
-        raise Unfit("it is not the same on all nodes (%s)" % _difference(seen))
+        hint = _copy_hint({node: one for node, one in seen.items() if _has_all(one, seen)})
+        raise Unfit("it is not the same on all nodes (%s)" % _difference(seen), hint)
     return _about_size([one.part for one in seen.values() if one.part])
 
 
@@ -127,6 +128,14 @@ def require_complete(seen: Mapping[str, Copy]) -> None:
         absent = any(not one.path for one in seen.values())
         hint = _copy_hint(seen) if absent else ""
         raise Unfit("it is not complete: " + "; ".join(whys), hint=hint)
+
+
+def _has_all(one: Copy, seen: Mapping[str, Copy]) -> bool:
+    """Tell whether a copy has all that the others have, and one of them lacks something of it."""
+    each = [other.files.items() for other in seen.values()]
+    return all(one.files.items() >= other for other in each) and any(
+        one.files.items() > other for other in each
+    )
 
 
 def _copy_hint(seen: Mapping[str, Copy]) -> str:

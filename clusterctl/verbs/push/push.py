@@ -44,7 +44,7 @@ def push(
         ClusterError: no node has a path, or its source cannot be read.
     """
     began = time.monotonic()
-    paths = wanted_paths(cluster, options.paths, options.to)
+    paths = wanted_paths(cluster, options.paths, options.to, source=options.source)
     work = _Push(cluster=cluster, pool=pool, here=here, options=options, emit=emit)
     work.look(paths)
     sources = [choose_source(path, work.seen(path), named=options.source) for path in paths]

@@ -46,11 +46,15 @@ def split_path(text: str) -> tuple[str, str]:
 
 
 def wanted_paths(
-    cluster: Cluster, words: tuple[str, ...], to: str | None = None
+    cluster: Cluster, words: tuple[str, ...], to: str | None = None, *, source: str | None = None
 ) -> tuple[WantedPath, ...]:
     """Return what to push: the words of the command line, else what the job needs.
 
-    `to` is the folder on the nodes that gets them; a relative one is in workdir.
+    Args:
+        cluster: the nodes.
+        words: paths of this machine; of `source`, if that is given.
+        to: the folder on the nodes that gets them; a relative one is in workdir.
+        source: the node that has them; a relative path of a node is in workdir.
 
     Raises:
         UsageError: there is nothing to push, or two places for it.
@@ -65,6 +69,10 @@ def wanted_paths(
         )
     found: list[WantedPath] = []
     for word in words:
+        if source is not None and to is None and re.match(r"[^/~](?!.*:[/~])", word):
+            at = {node.name: job_path(node, word) for node in nodes}
+            found.append(WantedPath(shown=word, here=None, sources=at, targets=at))
+            continue
         local, remote = split_path(word)
         targets = {node.name: remote for node in nodes}
         if to is not None:

@@ -111,6 +111,15 @@ def test_what_differs_between_nodes_is_refused() -> None:
         choose(nodes, LOCAL, "step-20")
 
 
+def test_a_copy_that_lacks_files_is_refused_with_the_command_that_completes_it() -> None:
+    weights = {"model.safetensors": "1"}
+    a = seen(20, hash="all", files={**weights, "config.json": "2"})
+    nodes = pool(LOCAL, a=node(a), b=node(seen(20, hash="some", files=weights)))
+    with pytest.raises(LaunchRefused, match=r"config\.json is missing on b") as refused:
+        choose(nodes, LOCAL, "latest")
+    assert refused.value.hint == "copy it to all nodes: clusterctl push /w/out/step-20 --from a"
+
+
 @pytest.mark.parametrize("which", ["latest", "step-20"])
 def test_a_checkpoint_that_only_one_node_has_is_refused_with_the_command_that_copies_it(
     which: str,

@@ -135,6 +135,14 @@ def test_where_a_relative_path_goes_is_said(
         assert not destinations(*wanted_paths(cluster(), (typed,)))
 
 
+def test_a_relative_path_of_a_node_is_in_its_workdir() -> None:
+    (path,) = wanted_paths(cluster(), ("out/step_20",), source="a")
+    assert path.sources == path.targets
+    assert path.targets["b"] == "/srv/b/out/step_20"
+    (typed,) = wanted_paths(cluster(), ("/m",), source="a")
+    assert typed.targets["b"] == "/m"
+
+
 def test_two_paths_with_one_name_are_not_sent_to_one_place() -> None:
     with pytest.raises(UsageError, match=r"--to: /a/w\.bin and /b/w\.bin/ would both be w\.bin"):
         wanted_paths(cluster(), ("/a/w.bin", "/b/w.bin/"), "models")
